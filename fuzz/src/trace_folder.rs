@@ -10,17 +10,17 @@ use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use tempfile::TempDir;
-use trace_merge::check::{self, CheckOptions};
-use trace_merge::clock::{Clock, UtcAnchor};
-use trace_merge::critical_path::{self, CriticalPathError, CriticalPathOptions};
-use trace_merge::events::EventsOptions;
-use trace_merge::export::{self, ExportError, html, perfetto};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{
+use strata_export::{ExportError, html, perfetto};
+use strata_recording::clock::{Clock, UtcAnchor};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{
     FORMAT_VERSION, Host, JOURNAL_FILE, Layer, MANIFEST_FILE, Manifest, Process, Started, StreamDescription, Vm,
 };
-use trace_merge::reader::Trace;
+use strata_recording::reader::Trace;
+use tempfile::TempDir;
+use trace_merge::check::{self, CheckOptions};
+use trace_merge::critical_path::{self, CriticalPathError, CriticalPathOptions};
+use trace_merge::events::EventsOptions;
 use trace_merge::report::all::AllReports;
 use trace_merge::report::death::LastMoments;
 use trace_merge::report::{self, ReportError, ReportOptions};
@@ -168,7 +168,7 @@ fn read(dir: &Path) {
         // A recording without a readable host layer has nothing to be checked against, which is an error.
         let _ = check::run(dir, &CheckOptions { json, ..CheckOptions::default() }, &mut out);
     }
-    let options = export::Options::default();
+    let options = strata_export::Options::default();
     let exported = [perfetto::export(&trace, &options, &mut out), html::export(&trace, &options, None, None, &mut out)];
     // One without records of kernels and VMMs has nothing to be drawn.
     assert!(exported.iter().all(|exported| matches!(exported, Ok(_) | Err(ExportError::Nothing))), "{exported:?}");

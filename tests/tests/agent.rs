@@ -9,7 +9,7 @@ use lab::scenarios::results::{Results, assert_contains};
 use lab::{process, provision};
 use std::path::Path;
 use std::process::Command;
-use trace_merge::layer::LayerKind;
+use strata_recording::layer::LayerKind;
 
 /// What strata says of a trace that it finds nothing wrong with.
 fn strata(arguments: &[&str], trace: &Path) -> String {

@@ -10,8 +10,8 @@ use lab::{process, provision};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::Trace;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 
 /// Times that the guest's CPUs may halt behind its last event: with a load that sleeps, they do so a hundred times a second
 /// before the panic, which itself may take seconds on an emulated host, and waits without halting.

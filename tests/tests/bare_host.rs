@@ -8,7 +8,7 @@ use lab::scenarios::results::Results;
 use lab::{process, provision};
 use std::fs;
 use std::process::Command;
-use trace_merge::layer::LayerKind;
+use strata_recording::layer::LayerKind;
 
 /// Without landlock among the security modules that the kernel begins with.
 const KERNEL_ARGUMENTS: &str = "tsc=reliable lsm=yama";

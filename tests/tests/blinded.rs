@@ -8,8 +8,8 @@ use lab::scenarios::results::{Results, assert_contains};
 use lab::{process, provision};
 use std::path::Path;
 use std::process::Command;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::{StreamRecord, Trace};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::{StreamRecord, Trace};
 
 fn strata(arguments: &[&str], trace: &Path) -> String {
     let program = binaries::located(&Paths::of_workspace(), Purpose::Test).strata;

@@ -9,10 +9,10 @@ use lab::paths::Paths;
 use lab::{process, provision};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use strata_recording::merge::Merge;
+use strata_recording::reader::Trace;
+use strata_recording::schema::Value;
 use trace_merge::check;
-use trace_merge::merge::Merge;
-use trace_merge::reader::Trace;
-use trace_merge::schema::Value;
 
 /// Exchanges on each of the two vCPUs, at least.
 const EXCHANGES: u32 = 6_000;

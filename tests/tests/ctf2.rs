@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use trace_merge::export::{Exported, Options, ctf};
-use trace_merge::reader::Trace;
+use strata_export::{Exported, Options, ctf};
+use strata_recording::reader::Trace;
 
 /// What the export of a recording is judged with.
 struct Judge {

@@ -9,7 +9,7 @@ use lab::scenarios::{self, guests};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use trace_merge::manifest::Manifest;
+use strata_recording::manifest::Manifest;
 
 const LAYERS: [&str; 4] = ["host-kernel", "vmm", "guest-kernel", "guest-user"];
 /// More than the clock of any machine has, rounded up.

@@ -7,9 +7,9 @@ use lab::paths::Paths;
 use lab::provision;
 use lab::scenarios::hotplug;
 use std::fs;
-use trace_merge::event::name::RECORDING_STOPS;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::{StreamRecord, Trace};
+use strata_analysis::event::name::RECORDING_STOPS;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::{StreamRecord, Trace};
 
 #[test]
 fn guest_goes_on_while_cpus_modules_and_events_change() {

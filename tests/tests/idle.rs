@@ -6,8 +6,8 @@ use lab::paths::Paths;
 use lab::provision;
 use lab::scenarios::idle::{self, SECONDS, STATES};
 use std::fs;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::Trace;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 
 /// Interrupts of a CPU's own: its timer, other CPUs that wake it or have it do something, work of its own.
 const WAKE_UPS: [&str; 4] = ["LOC", "RES", "CAL", "IWI"];

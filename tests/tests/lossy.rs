@@ -7,9 +7,9 @@ use lab::{process, provision};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 use trace_merge::check;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::Trace;
 
 /// Two guests at the same time, whose rings have two and four sub-buffers of 4 KiB.
 const HOST_SCRIPT: &str = r#"

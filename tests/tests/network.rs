@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use strata_recording::reader::Trace;
 use trace_merge::check;
-use trace_merge::reader::Trace;
 use trace_merge::report::Window;
 use trace_merge::report::net_flows::{self, Milestone, PacketFlow, PacketFlows};
 

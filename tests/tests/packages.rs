@@ -8,8 +8,8 @@ use lab::scenarios::debian_guest;
 use lab::{packaging, process, provision};
 use std::fs;
 use std::process::Command;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Manifest;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Manifest;
 
 #[test]
 fn debian_boots_from_its_image_and_its_packages_connect_it() {

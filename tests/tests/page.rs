@@ -12,10 +12,10 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use strata_export::{Options, html};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::export::{Options, html};
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::Trace;
 use trace_merge::report::{Window, exits, functions, syscalls, tasks, vcpus};
 
 const LOADED: &str = "document.documentElement?.dataset.loaded === 'yes'";
@@ -33,7 +33,7 @@ struct Opened {
 /// A recording of `records` records that is made, complete.
 fn made(folder: &Path, records: u64) -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let example = ["run", "--quiet", "-p", "trace-merge", "--example", "write_layers", "--"];
+    let example = ["run", "--quiet", "-p", "strata-recording", "--example", "write_layers", "--"];
     let made = folder.join("made");
     cargo.current_dir(Paths::of_workspace().workspace()).args(example).arg(&made).arg(records.to_string());
     process::capture(&mut cargo).unwrap();

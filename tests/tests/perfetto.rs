@@ -12,13 +12,14 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use trace_merge::completeness::Completeness;
+use strata_analysis::completeness::Completeness;
+use strata_analysis::syscall_names;
+use strata_export::{Options, perfetto};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::{StreamRecord, Trace};
+use strata_recording::terminal::harmless;
 use trace_merge::critical_path::{CriticalPathOptions, critical_paths};
-use trace_merge::export::{Options, perfetto};
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::{StreamRecord, Trace};
-use trace_merge::report::{Window, exits, flows, harmless, irqs, syscalls, tasks, vcpus};
-use trace_merge::syscall_names;
+use trace_merge::report::{Window, exits, flows, irqs, syscalls, tasks, vcpus};
 
 const QUERIES: [&str; 11] = [
     "select name, severity, value from stats where severity in ('error', 'data_loss') and value > 0",
@@ -205,7 +206,7 @@ fn verify_complete(trace: &Trace, answers: &Answers) {
 fn made(folder: &Path, records: u64) -> PathBuf {
     let paths = Paths::of_workspace();
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let example = ["run", "--quiet", "-p", "trace-merge", "--example", "write_layers", "--"];
+    let example = ["run", "--quiet", "-p", "strata-recording", "--example", "write_layers", "--"];
     let made = folder.join("made");
     cargo.current_dir(paths.workspace()).args(example).arg(&made).arg(records.to_string());
     process::capture(&mut cargo).unwrap();

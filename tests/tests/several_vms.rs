@@ -11,13 +11,13 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use strata_analysis::completeness::LayerCompleteness;
+use strata_analysis::vcpu::{SwitchSource, Switches};
+use strata_recording::layer::LayerKind;
+use strata_recording::merge::Merge;
+use strata_recording::reader::Trace;
 use trace_merge::check;
-use trace_merge::completeness::LayerCompleteness;
 use trace_merge::join::join;
-use trace_merge::layer::LayerKind;
-use trace_merge::merge::Merge;
-use trace_merge::reader::Trace;
-use trace_merge::vcpu::{SwitchSource, Switches};
 
 /// The folder of what the host left, made by the first test that asks.
 fn output() -> PathBuf {

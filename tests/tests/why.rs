@@ -6,10 +6,10 @@ use lab::scenarios::{analysis, known_answers};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+use strata_recording::reader::Trace;
 use trace_merge::critical_path::{self, Cause, CriticalPath, CriticalPathOptions, CriticalPaths, Share};
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::join::join;
-use trace_merge::reader::Trace;
 use trace_merge::report::exits;
 
 /// How far a share may be from what the load knows, in percent of that.

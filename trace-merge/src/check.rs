@@ -25,21 +25,21 @@ mod text;
 
 pub use result::{CheckResult, PeriodSummary, Problem, SupportedBound, Violation, VmPairs};
 
-use crate::clock::{Clock, Tolerances};
-use crate::completeness::GapTotals;
-use crate::event::{self, Decoder};
-use crate::layer::LayerKind;
-use crate::manifest::{Guest, Vm};
-use crate::merge::{Merge, MergedRecord, Step};
-use crate::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
-use crate::vcpu::{self, SwitchSource};
-use crate::window::Window;
 use pairs::Pairs;
 use periods::{Candidate, Margins, Periods, Position};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
+use strata_analysis::completeness::GapTotals;
+use strata_analysis::event::{self, Decoder};
+use strata_analysis::vcpu::{self, SwitchSource};
+use strata_recording::clock::{Clock, Tolerances};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Guest, Vm};
+use strata_recording::merge::{Merge, MergedRecord, Step};
+use strata_recording::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
+use strata_recording::window::Window;
 use thiserror::Error;
 
 /// How many violations are kept one by one, unless asked otherwise; the others are counted.

@@ -15,13 +15,7 @@ mod survey;
 mod text;
 mod vhost;
 
-use crate::analysis::{self, Passed};
-use crate::completeness::Completeness;
-use crate::reader::{ReadError, Trace};
-use crate::report::{self, ReportError, ReportOptions, moment};
-use crate::task_choice::TaskChoice;
-use crate::timeline::Timeline;
-use crate::window::Window;
+use crate::report::{self, ReportError, moment};
 use follow::Follower;
 use history::{Graph, History};
 use serde::Serialize;
@@ -29,6 +23,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
+use strata_analysis::Passed;
+use strata_analysis::completeness::Completeness;
+use strata_analysis::task_choice::TaskChoice;
+use strata_analysis::timeline::Timeline;
+use strata_recording::reader::{ReadError, Trace};
+use strata_recording::window::Window;
 use survey::Survey;
 use thiserror::Error;
 
@@ -346,11 +346,11 @@ fn critical_paths_within(
     options: &CriticalPathOptions,
     most_pieces: usize,
 ) -> Result<(CriticalPaths, Completeness), CriticalPathError> {
-    let window = Window::of(trace, &ReportOptions { json: options.json, from: options.from, to: options.to })?;
+    let window = trace.window(options.from, options.to).ok_or(ReportError::EmptyWindow)?;
     let start = trace.start().unwrap_or(0);
     let mut survey = Survey::new(options, window);
     // A state follows from what was before the window.
-    let passed = analysis::pass(trace, Window { begin: start, ..window }, &mut [&mut survey]);
+    let passed = strata_analysis::pass(trace, Window { begin: start, ..window }, &mut [&mut survey]);
     let found = survey.find(&passed)?;
     let (vm, task) = (found.vm, found.task);
     let of_task = passed.timeline.vm(vm).and_then(|vm| vm.guest.task(task));
@@ -373,11 +373,11 @@ fn critical_paths_within(
     let end = found.windows.last().map_or(start, |last| last.end.saturating_add(1));
     let read = Window { begin: start, end };
     let mut history = History::new(trace, (vm, task), found.windows, found.tells_interrupts, most_pieces, walk);
-    let passed = analysis::pass(trace, read, &mut [&mut history]);
+    let passed = strata_analysis::pass(trace, read, &mut [&mut history]);
     history.finish(&passed.timeline);
     drop(history);
     let of_vm = passed.timeline.vm(vm);
-    let vm_name = of_vm.map_or_else(String::new, |vm| report::harmless(&vm.name));
+    let vm_name = of_vm.map_or_else(String::new, |vm| strata_recording::terminal::harmless(&vm.name));
     let mut paths = Vec::with_capacity(walked.len());
     for (window, steps, limit_met) in walked {
         paths.push(path(&passed, start, (&name, &vm_name), window, steps, limit_met)?);

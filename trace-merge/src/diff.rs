@@ -10,16 +10,9 @@ mod coverage;
 mod statistics;
 mod text;
 
-use crate::analysis;
-use crate::clock::{Clock, NS_PER_SECOND};
-use crate::completeness::Completeness;
-use crate::export::DONE;
-use crate::layer::LayerKind;
-use crate::manifest::{Host, Manifest};
-use crate::reader::{ReadError, Trace};
+use crate::progress::DONE;
 use crate::report::samples::{PARTS, Part, Parts, Sampled, Series, ToldBy};
 use crate::report::{self, ReportError, ReportOptions, Window};
-use crate::timeline::Timeline;
 use coverage::Coverage;
 use serde::Serialize;
 use statistics::{Comparison, FEWEST};
@@ -28,6 +21,12 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use strata_analysis::completeness::Completeness;
+use strata_analysis::timeline::Timeline;
+use strata_recording::clock::{Clock, NS_PER_SECOND};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Host, Manifest};
+use strata_recording::reader::{ReadError, Trace};
 use thiserror::Error;
 use wildmatch::WildMatch;
 
@@ -213,7 +212,7 @@ impl Recording {
     /// Takes in the recording in `dir`; `tell` is told how much of it, of [`DONE`].
     fn take_in(dir: &Path, options: &ReportOptions, tell: impl Fn(u64)) -> Result<Self, ReportError> {
         let trace = Trace::open(dir)?;
-        let window = Window::of(&trace, options)?;
+        let window = options.window(&trace)?;
         let timeline = Timeline::new(&trace);
         let nothing = || ReportError::Nothing { missing: "no record in the window; see strata report".into() };
         let parts = Arc::new(Parts::new(&timeline, &window).ok_or_else(nothing)?);
@@ -222,12 +221,12 @@ impl Recording {
         for (_, samples) in reports.iter_mut().flat_map(|measured| measured.builder.samples()) {
             samples.begin(Arc::clone(&parts));
         }
-        let mut analyses: Vec<&mut dyn analysis::Analysis> = vec![&mut coverage];
+        let mut analyses: Vec<&mut dyn strata_analysis::Analysis> = vec![&mut coverage];
         for measured in &mut reports {
             analyses.push(&mut *measured.builder);
         }
         let part = parts.window(None);
-        let passed = analysis::pass_telling(&trace, window, &mut analyses, |time| {
+        let passed = strata_analysis::pass_telling(&trace, window, &mut analyses, |time| {
             let done = u128::from(time.saturating_sub(part.begin)) * u128::from(DONE);
             let done = done.checked_div(u128::from(part.length())).unwrap_or(0);
             tell(u64::try_from(done).unwrap_or(DONE).min(DONE));
@@ -270,8 +269,9 @@ impl Recording {
     fn records(&self, told: &ToldBy, vm: Option<&str>) -> bool {
         let kind = layer_of(told, vm);
         let glob = WildMatch::new(told.event);
-        let is_its =
-            |layer: &&crate::reader::TraceLayer| kind == LayerKind::HostKernel || layer.description.vm.as_deref() == vm;
+        let is_its = |layer: &&strata_recording::reader::TraceLayer| {
+            kind == LayerKind::HostKernel || layer.description.vm.as_deref() == vm
+        };
         let mut schemas = self.trace.layers_of(kind).filter(is_its).flat_map(|layer| layer.schemas.iter());
         schemas.any(|schema| glob.matches(schema.name()))
     }

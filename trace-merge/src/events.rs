@@ -10,9 +10,6 @@ mod selection;
 mod text;
 mod time;
 
-use crate::layer::LayerKind;
-use crate::reader::{Damage, ReadError, Trace};
-use crate::task_choice::TaskChoice;
 pub use json::{FieldNames, FieldsJson};
 
 use json::Objects;
@@ -23,6 +20,9 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
+use strata_analysis::task_choice::TaskChoice;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::{Damage, ReadError, Trace};
 use text::Columns;
 use thiserror::Error;
 use time::Times;
@@ -173,12 +173,12 @@ fn write_count(summary: &EventsSummary, json: bool, out: &mut dyn Write) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::tests::manifest;
-    use crate::manifest::{Manifest, Process};
-    use crate::merge::Merge;
-    use crate::reader::tests::event;
-    use crate::writer::{LayerWriter, NewLayer};
     use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+    use strata_recording::manifest::{Manifest, Process};
+    use strata_recording::merge::Merge;
+    use strata_recording::test_trace::event;
+    use strata_recording::test_trace::manifest;
+    use strata_recording::writer::{LayerWriter, NewLayer};
     use tempfile::TempDir;
 
     const COMM: &str = "a\"b\x1b";

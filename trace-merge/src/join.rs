@@ -9,20 +9,20 @@
 //! A stream of the result has a gap where one of the streams that it comes from had one, and nowhere else. Where those of
 //! one recording went on and another's came to their end, the result says of each layer which it is.
 
-use crate::access::Readers;
-use crate::clock::{Clock, ClockEpoch, NS_PER_SECOND};
-use crate::event;
-use crate::layer::LayerKind;
-use crate::manifest::{Layer, Manifest, ManifestError, Missing, Vm};
 use crate::match_rule::{MatchError, MatchRule};
-use crate::merge::{Merge, MergedRecord, Step};
-use crate::reader::{Damage, ReadError, Stream, Trace, TraceLayer};
-use crate::trace_folder::{TraceFolder, TraceFolderError};
-use crate::writer::{LayerWriter, NewLayer, WriteError};
 use clock_sync::convex_hull::{ClockRelation, HullError};
 use shared_ring::consumer::Lost;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use strata_analysis::event;
+use strata_recording::access::Readers;
+use strata_recording::clock::{Clock, ClockEpoch, NS_PER_SECOND};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Layer, Manifest, ManifestError, Missing, Vm};
+use strata_recording::merge::{Merge, MergedRecord, Step};
+use strata_recording::reader::{Damage, ReadError, Stream, Trace, TraceLayer};
+use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
+use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use thiserror::Error;
 use uuid::Uuid;
 

@@ -1,11 +1,11 @@
 //! Which events of two recordings belong together: rules such as `net:xmit before net:receive by seq`.
 
-use crate::merge::Merge;
-use crate::reader::Trace;
-use crate::schema::Value;
 use clock_sync::convex_hull::{Pair, Point};
 use std::collections::HashMap;
 use std::str::FromStr;
+use strata_recording::merge::Merge;
+use strata_recording::reader::Trace;
+use strata_recording::schema::Value;
 use thiserror::Error;
 
 /// A rule that cannot be understood.

@@ -1,12 +1,14 @@
 //! How far a long task is, on the terminal or in lines: the same for every command that takes its time.
 
-use crate::export::DONE;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
+
+/// What the progress of a task counts to.
+pub const DONE: u64 = 1000;
 
 /// From when on, and how often, it is said how far it is.
 const PATIENCE: Duration = Duration::from_secs(1);

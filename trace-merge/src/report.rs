@@ -22,7 +22,7 @@ pub mod net_flows;
 pub(crate) mod samples;
 #[cfg(any(test, feature = "test-recordings"))]
 pub mod scenario;
-pub(crate) mod state_names;
+pub mod state_names;
 pub mod summary;
 pub mod syscalls;
 pub mod table;
@@ -30,17 +30,17 @@ pub mod tasks;
 pub mod vcpus;
 pub mod wakeups;
 
-pub use crate::window::Window;
+pub use strata_recording::window::Window;
 
-use crate::analysis::{self, Analysis, Passed};
-use crate::clock::{Clock, NS_PER_SECOND};
-use crate::completeness::Completeness;
-use crate::reader::{ReadError, Trace};
-use crate::terminal;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
+use strata_analysis::completeness::Completeness;
+use strata_analysis::{Analysis, Passed};
+use strata_recording::clock::{Clock, NS_PER_SECOND};
+use strata_recording::reader::{ReadError, Trace};
+use strata_recording::terminal::harmless;
 use thiserror::Error;
 
 /// What is reported on, and how it is shown.
@@ -52,6 +52,16 @@ pub struct ReportOptions {
     pub from: Option<Duration>,
     /// Only what is this long after the first record of the recording, or earlier.
     pub to: Option<Duration>,
+}
+
+impl ReportOptions {
+    /// The part of `trace` that they ask for.
+    ///
+    /// # Errors
+    /// When it ends before it begins.
+    pub fn window(&self, trace: &Trace) -> Result<Window, ReportError> {
+        trace.window(self.from, self.to).ok_or(ReportError::EmptyWindow)
+    }
 }
 
 /// Why there is no report.
@@ -119,25 +129,8 @@ pub trait ReportBuilder: Analysis {
 /// # Errors
 /// When the recording lacks what the report is made of.
 pub fn make<B: ReportBuilder>(trace: &Trace, window: Window, mut builder: B) -> Result<B::Report, ReportError> {
-    let passed = analysis::pass(trace, window, &mut [&mut builder]);
+    let passed = strata_analysis::pass(trace, window, &mut [&mut builder]);
     builder.finish(trace, &passed)
-}
-
-impl Window {
-    /// The window that `options` ask for: of the whole recording where they say nothing. The end is `u64::MAX` when
-    /// there is no `--to`, because only reading the recording tells when it ends.
-    ///
-    /// # Errors
-    /// When it ends before it begins.
-    pub fn of(trace: &Trace, options: &ReportOptions) -> Result<Self, ReportError> {
-        let start = trace.start().unwrap_or(0);
-        let moment = |after: Duration| {
-            let ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-            start.saturating_add(trace.clock().ns_to_ticks(ns))
-        };
-        let window = Self { begin: options.from.map_or(start, moment), end: options.to.map_or(u64::MAX, moment) };
-        if window.begin <= window.end { Ok(window) } else { Err(ReportError::EmptyWindow) }
-    }
 }
 
 /// A report together with what it does not include, which stands first.
@@ -161,9 +154,9 @@ pub fn run<B: ReportBuilder>(
     builder: impl FnOnce(&Trace, Window) -> Result<B, ReportError>,
 ) -> Result<B::Report, ReportError> {
     let trace = Trace::open(dir)?;
-    let window = Window::of(&trace, options)?;
+    let window = options.window(&trace)?;
     let mut builder = builder(&trace, window)?;
-    let passed = analysis::pass(&trace, window, &mut [&mut builder]);
+    let passed = strata_analysis::pass(&trace, window, &mut [&mut builder]);
     let completeness = passed.completeness.restricted_to(builder.layers(), None);
     let report = builder.finish(&trace, &passed)?;
     write(&report, completeness, options.json, out)?;
@@ -225,20 +218,6 @@ pub fn moment(clock: &Clock, start: u64, time: u64) -> String {
     format!("{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
 }
 
-/// `text`, which a guest may have chosen, so that nothing in it acts on a terminal.
-#[must_use]
-pub fn harmless(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        if terminal::acts(character) {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
-    }
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,10 +233,5 @@ mod tests {
     #[test]
     fn percents_are_rounded_down_and_of_nothing_there_is_none() {
         assert_eq!((percent(1, 3), percent(3, 3), percent(1, 0)), ("33.3 %".into(), "100.0 %".into(), "-".into()));
-    }
-
-    #[test]
-    fn controls_are_harmless_and_letters_stay() {
-        assert_eq!(harmless("a\x1b\u{202e}é"), "a\\u{1b}\\u{202e}é");
     }
 }

@@ -3,8 +3,6 @@
 #![allow(unsafe_code)] // Producers are made from raw memory.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
 
-mod recording;
-
 use serde_json::Value;
 use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
@@ -15,12 +13,12 @@ use shared_ring::storage::Smp;
 use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
+use strata_recording::clock::{Clock, UtcAnchor};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Host, Manifest, Process, Started, Vm};
+use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
-use trace_merge::clock::{Clock, UtcAnchor};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Host, Manifest, Process, Started, Vm};
-use trace_merge::writer::{LayerWriter, NewLayer};
 
 const EVERY_TYPE: u16 = 1;
 const EMPTY: u16 = 2;
@@ -32,7 +30,7 @@ const ORIGIN: u64 = 30 * 86_400 * 2_445_406_000;
 
 fn manifest() -> Manifest {
     let utc_ns = 1_795_169_710_123_456_789;
-    let whole = recording::manifest(vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }]);
+    let whole = strata_recording::test_trace::manifest_of(vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }]);
     let clock = Clock {
         frequency_hz: 2_445_406_000,
         utc: UtcAnchor { ticks: ORIGIN, utc_ns, uncertainty_ns: 100 },

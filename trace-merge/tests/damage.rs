@@ -1,24 +1,22 @@
 //! Whatever happened to a recording's files, every tool ends, and says that something is wrong instead of panicking.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
-mod recording;
-
 use proptest::prelude::*;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::layout::{PACKET_HEADER_SIZE, PacketHeader};
 use std::fs;
 use std::mem::offset_of;
 use std::path::Path;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{MANIFEST_FILE, Manifest, Vm};
+use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::critical_path::{self, CriticalPathError, CriticalPathOptions};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{MANIFEST_FILE, Manifest, Vm};
 use trace_merge::report::all::AllReports;
 use trace_merge::report::death::LastMoments;
 use trace_merge::report::{self, ReportError, ReportOptions};
-use trace_merge::writer::{LayerWriter, NewLayer};
 
 const SIZE: usize = 4096;
 const STREAMS: [&str; 2] = ["host-kernel/stream_0", "vm0/guest-kernel/stream_0"];
@@ -59,7 +57,7 @@ fn behaviour() -> Vec<EventDescription> {
 /// A recording that passes its check: vCPU 0 in the guest half of the time, a record with text in each period.
 fn record(dir: &Path) {
     let vm = Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() };
-    let mut manifest = Manifest { outcome: None, ..recording::manifest(vec![vm]) };
+    let mut manifest = Manifest { outcome: None, ..strata_recording::test_trace::manifest_of(vec![vm]) };
     let new =
         |kind, vm: Option<&str>| NewLayer { kind, vm: vm.map(Into::into), process: None, packet_size: SIZE as u64 };
     let mut host = LayerWriter::create(dir, &manifest, new(LayerKind::HostKernel, None)).unwrap();

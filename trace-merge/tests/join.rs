@@ -2,20 +2,18 @@
 //! reported bound.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
 
-mod recording;
-
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::path::Path;
 use std::process::Command;
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Manifest, Vm};
+use strata_recording::reader::Trace;
+use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
 use trace_merge::check;
-use trace_merge::clock::Clock;
 use trace_merge::join::{JoinError, Joined, join};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Manifest, Vm};
 use trace_merge::match_rule::MatchRule;
-use trace_merge::reader::Trace;
-use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
 
 const ENTER: u16 = 1;
@@ -50,7 +48,7 @@ impl OtherClock {
 }
 
 fn manifest(uuid: Uuid) -> Manifest {
-    let whole = recording::manifest(vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }]);
+    let whole = strata_recording::test_trace::manifest_of(vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }]);
     Manifest { clock: Clock { uuid, error_bound_ns: HALF_BOUND, ..whole.clock.clone() }, ..whole }
 }
 
@@ -233,7 +231,7 @@ fn damaged_packet_is_a_gap_of_the_merged_trace_too() {
     merge(dir.path(), &[]).unwrap();
 
     let gaps = |trace: &Trace, vm: &str| {
-        let of_vm = |layer: &&trace_merge::reader::TraceLayer| layer.description.vm.as_deref() == Some(vm);
+        let of_vm = |layer: &&strata_recording::reader::TraceLayer| layer.description.vm.as_deref() == Some(vm);
         let layer = trace.layers().iter().find(of_vm).unwrap();
         let records = layer.records(&layer.streams[0]);
         records.filter(|record| record.after_gap).map(|record| record.time).collect::<Vec<_>>()

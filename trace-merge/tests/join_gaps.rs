@@ -1,20 +1,18 @@
 //! Recordings that lost records and were damaged are merged: the result has their gaps where they have them, and no others.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
-mod recording;
-
 use proptest::prelude::*;
 use shared_ring::consumer::Lost;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::path::{Path, PathBuf};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Host, Manifest, Vm};
+use strata_recording::merge::{Merge, Step};
+use strata_recording::reader::{Trace, TraceLayer};
+use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
-use trace_merge::clock::Clock;
 use trace_merge::join::join;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Host, Manifest, Vm};
-use trace_merge::merge::{Merge, Step};
-use trace_merge::reader::{Trace, TraceLayer};
-use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
 
 const PACKET_SIZE: usize = 256;
@@ -41,7 +39,7 @@ struct Written {
 }
 
 fn manifest() -> Manifest {
-    let whole = recording::manifest(vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }]);
+    let whole = strata_recording::test_trace::manifest_of(vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }]);
     let clock = Clock { uuid: Uuid::new_v4(), ..whole.clock };
     Manifest { clock, host: Host { boot_id: "boot".into(), ..whole.host }, ..whole }
 }

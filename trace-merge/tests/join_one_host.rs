@@ -1,19 +1,17 @@
 //! Recordings of VMs that ran on one host are put side by side: no clock is estimated, no event of the host is there twice.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
-mod recording;
-
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::path::PathBuf;
+use strata_analysis::vcpu::{SwitchSource, Switches};
+use strata_recording::clock::{Clock, ClockEpoch};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Host, Manifest, Missing, Vm};
+use strata_recording::reader::Trace;
+use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
 use trace_merge::check;
-use trace_merge::clock::{Clock, ClockEpoch};
 use trace_merge::join::{JoinError, Joined, join};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Host, Manifest, Missing, Vm};
-use trace_merge::reader::Trace;
-use trace_merge::vcpu::{SwitchSource, Switches};
-use trace_merge::writer::{LayerWriter, NewLayer};
 use uuid::Uuid;
 
 const ENTRY: u16 = 300;
@@ -58,7 +56,7 @@ impl Run {
             derivation: "made up".into(),
         };
         let vm = Vm { name: self.name.into(), vcpus: 1, vcpu_threads: vec![self.thread], ..Vm::default() };
-        let whole = recording::manifest(vec![vm]);
+        let whole = strata_recording::test_trace::manifest_of(vec![vm]);
         let clock = Clock {
             uuid: Uuid::new_v4(),
             source: self.source.into(),

@@ -3,8 +3,6 @@
 #![allow(unsafe_code)] // Producers are made from raw memory.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
-mod recording;
-
 use proptest::prelude::*;
 use shared_ring::consumer::Consumer;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
@@ -14,12 +12,12 @@ use shared_ring::producer::Producer;
 use shared_ring::storage::Smp;
 use std::cell::Cell;
 use std::path::Path;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Vm;
+use strata_recording::merge::{Merge, Step};
+use strata_recording::reader::Trace;
+use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Vm;
-use trace_merge::merge::{Merge, Step};
-use trace_merge::reader::Trace;
-use trace_merge::writer::{LayerWriter, NewLayer};
 
 const NUMBER: u16 = 7;
 
@@ -57,7 +55,8 @@ fn drain(consumer: &mut Consumer, layer: &mut LayerWriter, most: usize, is_stopp
 /// *n* holds *n* and 8 bytes for each of the `words` whose turn it is, one after another: where a large record is lost, a
 /// smaller one may follow. Returns how many were made.
 fn record(dir: &Path, sub_buffers: u32, words: &[usize], actions: &[Action]) -> u64 {
-    let mut manifest = recording::manifest(vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }]);
+    let mut manifest =
+        strata_recording::test_trace::manifest_of(vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }]);
     let geometry = Geometry::new(4096, sub_buffers).unwrap();
     let new = NewLayer { kind: LayerKind::GuestKernel, vm: Some("vm0".into()), process: None, packet_size: 4096 };
     let mut layer = LayerWriter::create(dir, &manifest, new).unwrap();

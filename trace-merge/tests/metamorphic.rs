@@ -3,8 +3,6 @@
 //! come at the end of a recording that goes on.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
-mod recording;
-
 use proptest::prelude::*;
 use serde_json::Value;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
@@ -13,17 +11,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Manifest, Vm};
+use strata_recording::reader::Trace;
+use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
 use trace_merge::check;
 use trace_merge::critical_path::{self, Cause, CriticalPath, CriticalPathError, CriticalPathOptions, Step};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Manifest, Vm};
-use trace_merge::reader::Trace;
 use trace_merge::report::{
     Report, ReportError, ReportOptions, Window, blocks, exits, flows, functions, irqs, locks, summary, syscalls, tasks,
     vcpus, wakeups,
 };
-use trace_merge::writer::{LayerWriter, NewLayer};
 
 const PACKET: usize = 512;
 const IO: i64 = 0x7b;
@@ -232,7 +230,7 @@ fn record(dir: &Path, seed: u64) {
     }
     made.events.sort_by_key(|event| event.0);
     let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
-    let mut manifest = recording::manifest(vec![vm]);
+    let mut manifest = strata_recording::test_trace::manifest_of(vec![vm]);
     for kind in LAYERS {
         let vm = (kind != LayerKind::HostKernel).then(|| "vm0".to_string());
         let new = NewLayer { kind, vm, process: None, packet_size: PACKET as u64 };
@@ -443,7 +441,7 @@ fn collect(value: &Value, at: &str, figures: &mut Figures) {
 fn figures_of<R: Report>(dir: &Path, make: impl FnOnce(&Trace, Window) -> Result<R, ReportError>) -> Figures {
     let mut figures = Figures::new();
     let trace = Trace::open(dir).unwrap();
-    let window = Window::of(&trace, &ReportOptions::default()).unwrap();
+    let window = ReportOptions::default().window(&trace).unwrap();
     match make(&trace, window) {
         Ok(report) => collect(&serde_json::to_value(&report).unwrap(), "", &mut figures),
         Err(ReportError::Nothing { .. }) => {}

@@ -1,9 +1,7 @@
 //! Recordings that keep within a size: what is on the disk while they are written, and what of them is read.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
-
-mod recording;
 #[allow(dead_code, reason = "an example's main")]
-#[path = "../examples/write_layers/main.rs"]
+#[path = "../recording/examples/write_layers/main.rs"]
 mod write_layers;
 
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
@@ -11,17 +9,17 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
+use strata_analysis::completeness::Completeness;
+use strata_recording::compression::Compression;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Dropped, Manifest, Vm};
+use strata_recording::merge::{Merge, Step};
+use strata_recording::reader::{Damage, Trace};
+use strata_recording::reserve::Reserve;
+use strata_recording::window::Window;
+use strata_recording::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 use tempfile::TempDir;
 use trace_merge::check::check;
-use trace_merge::completeness::Completeness;
-use trace_merge::compression::Compression;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Dropped, Manifest, Vm};
-use trace_merge::merge::{Merge, Step};
-use trace_merge::reader::{Damage, Trace};
-use trace_merge::reserve::Reserve;
-use trace_merge::window::Window;
-use trace_merge::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 
 /// Size that the recordings keep within: sixty-four chunks of two packets.
 const LIMIT: u64 = 512 << 10;
@@ -35,7 +33,7 @@ const STEP: u64 = 1000;
 const BEGIN: u64 = 1_000_000;
 
 fn manifest() -> Manifest {
-    recording::manifest(vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }])
+    strata_recording::test_trace::manifest_of(vec![Vm { name: "vm0".into(), vcpus: 2, ..Vm::default() }])
 }
 
 /// A recording in the making, which keeps within a size if it has one.
@@ -353,7 +351,7 @@ fn description_that_leaves_no_room_is_refused() {
 #[test]
 fn layer_whose_packets_are_all_gone_is_forgotten_with_its_folder() {
     let mut recorder = Recorder::within(LIMIT);
-    let process = trace_merge::manifest::Process { pid: 7, comm: "app".into() };
+    let process = strata_recording::manifest::Process { pid: 7, comm: "app".into() };
     let new = NewLayer {
         kind: LayerKind::GuestUser,
         vm: Some("vm0".into()),

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
-use trace_merge::layer::LayerKind;
+use strata_recording::layer::LayerKind;
 use vmm::tracing::region::TraceRegion;
 use vmm::tracing::work_alarm::WorkAlarms;
 

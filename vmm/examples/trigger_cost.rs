@@ -8,8 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::hint::black_box;
 use std::path::Path;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::{StreamRecord, Trace};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::{StreamRecord, Trace};
 use vmm::tracing::trigger::expression::Trigger;
 use vmm::tracing::trigger::watch::Watch;
 
@@ -82,7 +82,7 @@ type Made<'t> = (LayerKind, u32, StreamRecord<'t>);
 fn records_of(trace: &Trace, most: usize) -> Vec<Made<'_>> {
     let layers = || trace.layers().iter().filter(|layer| layer.description.kind != LayerKind::GuestUser);
     let share = most / layers().map(|layer| layer.streams.len()).sum::<usize>().max(1);
-    let of_layer = |layer: &'_ trace_merge::reader::TraceLayer| layer.description.kind;
+    let of_layer = |layer: &'_ strata_recording::reader::TraceLayer| layer.description.kind;
     let mut records: Vec<Made<'_>> = layers()
         .flat_map(|layer| {
             layer.streams.iter().flat_map(move |stream| {

@@ -18,8 +18,8 @@ use shared_ring::layout::Mode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::Trace;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 use vmm::tracing::trigger::TriggerRequest;
 use vmm::tracing::trigger::expression::Trigger;
 use vmm::tracing::work_alarm::WorkAlarms;
@@ -130,7 +130,8 @@ fn turn(mode: Mode, is_busy: bool, events: u64) -> anyhow::Result<[Vec<u64>; 2]>
 fn times(trace: &Trace, layer: LayerKind, is_wanted: impl Fn(&str, &str) -> bool) -> Vec<u64> {
     let streams = trace.layers_of(layer).flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream)));
     let records = streams.flat_map(|(layer, stream)| layer.records(stream));
-    let what = |record: &trace_merge::reader::StreamRecord<'_>| record.text("what").unwrap_or_default().into_owned();
+    let what =
+        |record: &strata_recording::reader::StreamRecord<'_>| record.text("what").unwrap_or_default().into_owned();
     let wanted = records.filter(|record| is_wanted(record.schema.name(), &what(record)));
     let mut times: Vec<u64> = wanted.map(|record| record.time).collect();
     times.sort_unstable();

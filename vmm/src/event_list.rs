@@ -9,8 +9,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use strata_kmod::module_file::MissingEvent;
+use strata_recording::layer::LayerKind;
 use thiserror::Error;
-use trace_merge::layer::LayerKind;
 
 /// Why events cannot be listed.
 #[derive(Debug, Error)]

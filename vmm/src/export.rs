@@ -7,16 +7,16 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use strata_export::{ExportError, Exported, Options, ctf, html, perfetto};
+use strata_recording::access::Readers;
+use strata_recording::reader::{ReadError, Trace};
+use strata_recording::terminal::harmless;
+use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
 use tempfile::NamedTempFile;
 use thiserror::Error;
-use trace_merge::access::Readers;
 use trace_merge::critical_path::{CriticalPathError, CriticalPathOptions, CriticalPaths, critical_paths};
-use trace_merge::export::{self, Exported, Options, ctf, html, perfetto};
 use trace_merge::progress;
-use trace_merge::reader::{ReadError, Trace};
 use trace_merge::removed_on_signal::RemovedOnSignal;
-use trace_merge::report::harmless;
-use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
 
 /// What is written at once.
 const BUFFER: usize = 1 << 20;
@@ -29,7 +29,7 @@ pub enum ExportCommandError {
     Read(#[from] ReadError),
     /// The recording cannot be exported.
     #[error(transparent)]
-    Export(#[from] export::ExportError),
+    Export(#[from] ExportError),
     /// The file is there.
     #[error("{}: is there already; give another name, or --force to replace it", .path.display())]
     Exists {
@@ -176,7 +176,7 @@ fn write_file(
     path: &Path,
     force: bool,
     say: &(impl Fn(&str) + Sync),
-    export: impl FnOnce(&Options<'_>, BufWriter<&File>) -> Result<Exported, export::ExportError>,
+    export: impl FnOnce(&Options<'_>, BufWriter<&File>) -> Result<Exported, ExportError>,
 ) -> Result<Exported, ExportCommandError> {
     let failed = |source| ExportCommandError::Write { path: path.into(), source };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -184,7 +184,7 @@ fn write_file(
     let guard = RemovedOnSignal::new(file.path()).map_err(failed)?;
     let out = BufWriter::with_capacity(BUFFER, file.as_file());
     let exported = with_progress(part, say, |options| export(options, out)).map_err(|error| match error {
-        export::ExportError::Write(source) => failed(source),
+        ExportError::Write(source) => failed(source),
         other => other.into(),
     })?;
     persist(file, path, force).map_err(|source| match source.kind() {
@@ -209,7 +209,7 @@ fn write_folder(
     let exported =
         with_progress(part, say, |options| ctf::export(trace, version, options, path)).map_err(
             |error| match error {
-                export::ExportError::Write(source) => failed(source),
+                ExportError::Write(source) => failed(source),
                 other => other.into(),
             },
         )?;

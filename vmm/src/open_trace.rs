@@ -13,8 +13,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use strata_recording::reader::{ReadError, Trace};
 use thiserror::Error;
-use trace_merge::reader::{ReadError, Trace};
 use trace_merge::removed_on_signal::RemovedOnSignal;
 use uuid::Uuid;
 

@@ -20,16 +20,16 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use thiserror::Error;
-use trace_merge::access::Readers;
-use trace_merge::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{
+use strata_recording::access::Readers;
+use strata_recording::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{
     FORMAT_VERSION, Guest, Host, Layer, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
     open_regular,
 };
-use trace_merge::trace_folder::{TraceFolder, TraceFolderError};
-use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
+use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
+use thiserror::Error;
 use uuid::Uuid;
 
 /// Name of a VM of which nothing but the region is left.

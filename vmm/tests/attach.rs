@@ -10,11 +10,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Manifest;
+use strata_recording::reader::Trace;
 use tempfile::TempDir;
 use trace_merge::check;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Manifest;
-use trace_merge::reader::Trace;
 use trace_merge::report::vcpus::VcpuTimes;
 use trace_merge::report::{self, Window};
 

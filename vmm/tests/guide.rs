@@ -53,7 +53,7 @@ fn is_reader(command: &[String]) -> bool {
 fn recordings(folder: &Path) -> [String; 2] {
     let made = folder.join("made");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let example = ["run", "--quiet", "-p", "trace-merge", "--example", "write_layers", "--"];
+    let example = ["run", "--quiet", "-p", "strata-recording", "--example", "write_layers", "--"];
     let status = Command::new(cargo).args(example).arg(&made).arg(RECORDS).status().unwrap();
     assert!(status.success());
     RECORDINGS.iter().for_each(|name| symlink(&made, folder.join(name)).unwrap());

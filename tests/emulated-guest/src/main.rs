@@ -16,7 +16,7 @@ use recording::{GuestRecording, Order};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use trace_merge::manifest::Started;
+use strata_recording::manifest::Started;
 use vmm::agent;
 use vmm::clock::{HostClock, HostTime};
 use vmm::control::directory::{self, VmDescription, VmDirectory};

@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::path::PathBuf;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Manifest, ManifestError};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Manifest, ManifestError};
 
 /// The folder.
 #[derive(Debug, Clone)]

@@ -11,12 +11,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use strata_export::{ExportError, Options, ctf};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Layer;
+use strata_recording::reader::{Damage, StreamRecord, Trace, TraceLayer};
 use tempfile::TempDir;
 use trace_merge::check::{self, Problem, Violation};
-use trace_merge::export::{ExportError, Options, ctf};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Layer;
-use trace_merge::reader::{Damage, StreamRecord, Trace, TraceLayer};
 
 /// Least bytes that a record of a producer takes in its ring.
 const RECORD: u64 = 24;

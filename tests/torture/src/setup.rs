@@ -7,8 +7,8 @@ use shared_ring::layout::{Geometry, Mode};
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::fs;
 use std::path::{Path, PathBuf};
-use trace_merge::compression::Compression;
-use trace_merge::layer::LayerKind;
+use strata_recording::compression::Compression;
+use strata_recording::layer::LayerKind;
 
 /// vCPUs of each VM.
 pub const VCPUS: u32 = 2;

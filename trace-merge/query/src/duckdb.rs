@@ -9,10 +9,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use trace_merge::export::Options;
-use trace_merge::reader::Trace;
+use strata_export::Options;
+use strata_recording::reader::Trace;
 use trace_merge::report::{Window, exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
-use trace_merge::totals::Totals;
+use strata_recording::totals::Totals;
 
 /// Answers to each of the questions in the arguments, as JSON: lists of rows. `{name}` stands for a table.
 const SCRIPT: &str = r#"

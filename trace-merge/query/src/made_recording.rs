@@ -2,10 +2,10 @@
 
 use std::path::Path;
 use tempfile::TempDir;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::Trace;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 use trace_merge::report::scenario;
-use trace_merge::test_trace::Field::{Arguments, Hex, Number, Text};
+use strata_recording::test_trace::Field::{Arguments, Hex, Number, Text};
 
 /// Number of `read`, and of `futex`.
 const READ: i64 = 0;
@@ -66,7 +66,7 @@ pub fn open() -> (TempDir, Trace) {
 #[allow(clippy::expect_used, reason = "a test that cannot be set up fails")]
 pub fn export(folder: &Path) -> (TempDir, Trace) {
     let (dir, trace) = open();
-    let options = trace_merge::export::Options::default();
+    let options = strata_export::Options::default();
     crate::parquet::export(&trace, &options, folder, &crate::parquet::Selection::All).expect("an export");
     (dir, trace)
 }

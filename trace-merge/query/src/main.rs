@@ -10,14 +10,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use strata_query::parquet::{self, Selection};
-use trace_merge::access::Readers;
+use strata_recording::access::Readers;
 use trace_merge::events::parse_seconds;
-use trace_merge::export::{Exported, Options};
+use strata_export::{Exported, Options};
 use trace_merge::progress;
-use trace_merge::reader::Trace;
+use strata_recording::reader::Trace;
 use trace_merge::removed_on_signal::RemovedOnSignal;
-use trace_merge::report::harmless;
-use trace_merge::trace_folder::TraceFolder;
+use strata_recording::terminal::harmless;
+use strata_recording::trace_folder::TraceFolder;
 
 /// Recordings as Parquet, and SQL over them.
 #[derive(Debug, Parser)]

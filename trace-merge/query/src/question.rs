@@ -66,7 +66,7 @@ pub(crate) fn ask(args: &QueryArgs) -> anyhow::Result<()> {
 
 /// Which ready questions are called nearly so.
 fn suggestion(name: &str) -> String {
-    let near = trace_merge::nearest::nearest(name, READY.iter().map(|ready| ready.name));
+    let near = strata_recording::nearest::nearest(name, READY.iter().map(|ready| ready.name));
     if near.is_empty() { "--list has them".into() } else { format!("nearest: {}", near.join(", ")) }
 }
 

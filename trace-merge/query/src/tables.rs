@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use thiserror::Error;
-use trace_merge::nearest::nearest;
+use strata_recording::nearest::nearest;
 
 /// Version of the schema, which each file names under [`VERSION_KEY`]. It changes when a column is taken away or means
 /// something else.

@@ -10,12 +10,12 @@
 //! A task that slept without being interruptible runs again only after it was woken: the guest's own causality across
 //! its CPUs.
 
-use crate::event::{Event, Interrupt, Task, Tid, WakeupStage};
-use crate::layer::LayerKind;
-use crate::merge::MergedRecord;
-use crate::syscall_names;
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
+use strata_analysis::event::{Event, Interrupt, Task, Tid, WakeupStage};
+use strata_analysis::syscall_names;
+use strata_recording::layer::LayerKind;
+use strata_recording::merge::MergedRecord;
 
 /// `prev_state` of a task that sleeps without being interruptible.
 const UNINTERRUPTIBLE: u64 = 2;

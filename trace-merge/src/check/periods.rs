@@ -1,11 +1,11 @@
 //! When the vCPUs of a VM were in the guest, followed record by record, and which records lie outside. A record that lies
 //! outside waits for as long as the next period may begin within its tolerance: memory does not grow with the recording.
 
-use crate::clock::Tolerances;
-use crate::manifest::Vm;
-use crate::schema::Schema;
-use crate::vcpu::{Period, SwitchSource};
 use std::collections::{BTreeMap, VecDeque};
+use strata_analysis::vcpu::{Period, SwitchSource};
+use strata_recording::clock::Tolerances;
+use strata_recording::manifest::Vm;
+use strata_recording::schema::Schema;
 
 /// Most vCPUs of a VM that are followed from the beginning; others are from their first record on.
 const MAX_VCPUS: u32 = 1024;

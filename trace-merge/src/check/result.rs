@@ -1,9 +1,9 @@
 //! What a check came to.
 
 use super::pairs::PairCount;
-use crate::completeness::Completeness;
-use crate::vcpu::{Period, SwitchSource};
 use serde::Serialize;
+use strata_analysis::completeness::Completeness;
+use strata_analysis::vcpu::{Period, SwitchSource};
 
 /// What a check came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

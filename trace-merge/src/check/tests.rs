@@ -1,13 +1,13 @@
 use super::*;
-use crate::clock::ClockEpoch;
-use crate::manifest::Process;
-use crate::manifest::tests::manifest;
-use crate::reader::tests::event;
-use crate::test_trace::{Field, TestTrace};
-use crate::vcpu::Period;
-use crate::writer::{LayerWriter, NewLayer};
 use shared_ring::event::{EventDescription, FieldType};
 use std::fs;
+use strata_analysis::vcpu::Period;
+use strata_recording::clock::ClockEpoch;
+use strata_recording::manifest::Process;
+use strata_recording::test_trace::event;
+use strata_recording::test_trace::manifest;
+use strata_recording::test_trace::{Field, TestTrace};
+use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
 
 const ENTER: u16 = 1;
@@ -17,7 +17,7 @@ const EXIT: u16 = 2;
 /// exact to 100 ns (200 ticks).
 struct Builder {
     dir: TempDir,
-    manifest: crate::manifest::Manifest,
+    manifest: strata_recording::manifest::Manifest,
 }
 
 impl Builder {
@@ -460,7 +460,7 @@ fn guest_records_older_than_what_a_flight_recorder_holds_are_counted_not_judged(
 #[test]
 fn recovered_trace_is_checked_for_order_and_says_loudly_that_causality_is_not() {
     let mut builder = Builder::new().guest(LayerKind::GuestKernel, &[(0, 100), (0, 200)]);
-    builder.manifest.missing.push(crate::manifest::Missing {
+    builder.manifest.missing.push(strata_recording::manifest::Missing {
         layer: LayerKind::Vmm,
         reason: "strata was killed".into(),
         fix: "none".into(),
@@ -476,9 +476,9 @@ fn recovered_trace_is_checked_for_order_and_says_loudly_that_causality_is_not() 
 
 #[test]
 fn half_where_another_stream_of_a_flight_recorder_has_nothing_left_is_no_violation() {
-    use crate::manifest::Manifest;
-    use crate::test_trace::Field::{Number, Text};
-    use crate::test_trace::TestTrace;
+    use strata_recording::manifest::Manifest;
+    use strata_recording::test_trace::Field::{Number, Text};
+    use strata_recording::test_trace::TestTrace;
     let call = |trace: TestTrace, time, name: &'static str| trace.guest(0, time, name, &[("id", Number(39))]);
     let pair = |trace, time| call(call(trace, time, "raw_syscalls:sys_enter"), time + 1, "raw_syscalls:sys_exit");
     let trace = TestTrace::new().vmm(2, 1, "vmm:control", &[("what", Text("started"))]);

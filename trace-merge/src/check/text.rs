@@ -2,9 +2,9 @@
 
 use super::pairs::PairCount;
 use super::{CheckResult, PeriodSummary, Problem, SupportedBound, Violation, VmPairs};
-use crate::clock::{Clock, NS_PER_SECOND};
-use crate::reader::Trace;
 use std::io::{self, Write};
+use strata_recording::clock::{Clock, NS_PER_SECOND};
+use strata_recording::reader::Trace;
 
 pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     if let Some(line) = result.completeness.line() {

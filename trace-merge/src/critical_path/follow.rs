@@ -7,14 +7,15 @@
 use super::history::{Graph, Preemption, TaskPiece, Told, Unknown, Wake, Waker, is_timer};
 use super::vhost::RunsInWait;
 use super::{Cause, RecordOf, Step};
-use crate::clock::Clock;
-use crate::event::Interrupt;
 use crate::report::flows::{Flow, Milestone};
-use crate::report::{duration, harmless, state_names};
-use crate::timeline::Timeline;
-use crate::timeline::states::{BlockedOn, CpuView, Current, TaskIndex, TaskState};
-use crate::timeline::vcpu::{Preemptor, VcpuState};
-use crate::window::Window;
+use crate::report::{duration, state_names};
+use strata_analysis::event::Interrupt;
+use strata_analysis::timeline::Timeline;
+use strata_analysis::timeline::states::{BlockedOn, CpuView, Current, TaskIndex, TaskState};
+use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};
+use strata_recording::clock::Clock;
+use strata_recording::terminal::harmless;
+use strata_recording::window::Window;
 
 /// Whom a guest's CPU runs that is idle while a task is ready for it.
 pub(super) const IDLE: &str = "nothing: it was idle and had yet to switch";

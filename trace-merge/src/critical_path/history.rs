@@ -5,16 +5,16 @@
 //! runs: memory does not grow with the recording, but with the longest wait, up to [`MOST_PIECES`].
 
 use super::vhost::{WorkerRun, Workers};
-use crate::analysis::{Analysis, Gap};
-use crate::event::{self, Event, Interrupt, Tid, WakeupStage};
-use crate::reader::Trace;
 use crate::report::flows::{Flow, FlowTimes};
-use crate::timeline::states::{CpuView, Current, TaskIndex, TaskState};
-use crate::timeline::vcpu::VcpuState;
-use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline};
-use crate::window::Window;
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeMap;
+use strata_analysis::event::{self, Event, Interrupt, Tid, WakeupStage};
+use strata_analysis::timeline::states::{CpuView, Current, TaskIndex, TaskState};
+use strata_analysis::timeline::vcpu::VcpuState;
+use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
+use strata_analysis::{Analysis, Gap};
+use strata_recording::reader::Trace;
+use strata_recording::window::Window;
 
 /// States of tasks and CPUs that are kept at most: about 400 MB. What comes after them in the window is not known.
 pub(super) const MOST_PIECES: usize = 4_000_000;

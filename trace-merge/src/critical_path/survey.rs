@@ -1,16 +1,16 @@
 //! The first pass: which task is meant, and which windows are looked at.
 
 use super::{CriticalPathError, CriticalPathOptions};
-use crate::analysis::{Analysis, Gap, Passed};
-use crate::event::{Event, Interrupt};
-use crate::layer::LayerKind;
-use crate::nearest::nearest;
-use crate::timeline::states::{BlockedOn, Current, TaskIndex, TaskState};
-use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline};
-use crate::window::Window;
 use foldhash::HashMap;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use strata_analysis::event::{Event, Interrupt};
+use strata_analysis::timeline::states::{BlockedOn, Current, TaskIndex, TaskState};
+use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
+use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::layer::LayerKind;
+use strata_recording::nearest::nearest;
+use strata_recording::window::Window;
 use wildmatch::WildMatch;
 
 /// Tasks that an error lists.
@@ -208,7 +208,11 @@ impl<'o> Survey<'o> {
 fn named(timeline: &Timeline, (vm, task): (usize, TaskIndex)) -> String {
     let Some(known) = timeline.vm(vm) else { return String::new() };
     let task = known.guest.task(task).map_or_else(String::new, crate::report::state_names::task);
-    if timeline.vms.len() > 1 { format!("{task} of {}", crate::report::harmless(&known.name)) } else { task }
+    if timeline.vms.len() > 1 {
+        format!("{task} of {}", strata_recording::terminal::harmless(&known.name))
+    } else {
+        task
+    }
 }
 
 impl OfTask {

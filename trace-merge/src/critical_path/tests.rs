@@ -1,10 +1,10 @@
 //! Recordings made record by record, with a known answer.
 
 use super::*;
-use crate::layer::LayerKind;
 use crate::report::{Report, scenario, tasks};
-use crate::test_trace::Field::{self, Arguments, Number, Text};
-use crate::test_trace::TestTrace;
+use strata_recording::layer::LayerKind;
+use strata_recording::test_trace::Field::{self, Arguments, Number, Text};
+use strata_recording::test_trace::TestTrace;
 
 /// Tasks of the guest.
 const A: i64 = 10;
@@ -687,7 +687,7 @@ fn wait_is_not_followed_where_interrupts_were_not_recorded() {
 fn what_the_waker_did_where_records_are_lost_is_not_known() {
     let scene = Scene::new().switch(0, 1_500, 0, 0, A).switch(1, 1_600, 1, 1, B).switch(0, 2_000, A, 1, 0);
     let scene = scene.call(1, 4_000, READ);
-    let lost = Scene(scene.0.lost(crate::layer::LayerKind::GuestKernel, 1, 5)).call(1, 7_000, READ);
+    let lost = Scene(scene.0.lost(strata_recording::layer::LayerKind::GuestKernel, 1, 5)).call(1, 7_000, READ);
     let scene = lost.switch(1, 8_000, B, 0, M).switch(1, 9_000, M, 1, B).wake(1, 9_500, A, 0);
     let trace = scene.switch(0, 9_600, 0, 0, A).end(10_000);
 

@@ -2,11 +2,11 @@
 
 use super::follow::IDLE;
 use super::{Cause, CriticalPath, CriticalPaths, RecordOf, Share, Step};
-use crate::clock::{Clock, NS_PER_SECOND};
 use crate::report::state_names::IDLE_HOST_CPU;
 use crate::report::{Report, duration, percent};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use strata_recording::clock::{Clock, NS_PER_SECOND};
 
 /// Causes that the paragraph names; what is not known is said beside them.
 const CAUSES: usize = 5;

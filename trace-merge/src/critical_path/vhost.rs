@@ -1,14 +1,14 @@
 //! When the vhost workers of a VM ran, and what ran while they were ready: the threads of the host's kernel that move
 //! the packets of its network devices, where the VMM does not.
 
-use crate::event::{Event, Task, Tid};
-use crate::manifest::Manifest;
-use crate::timeline::host::{Host, HostCpuState, HostThread, PREV_STATE_MASK};
-use crate::timeline::states::TaskIndex;
-use crate::timeline::vcpu::Preemptor;
-use crate::window::Window;
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeSet;
+use strata_analysis::event::{Event, Task, Tid};
+use strata_analysis::timeline::host::{Host, HostCpuState, HostThread, PREV_STATE_MASK};
+use strata_analysis::timeline::states::TaskIndex;
+use strata_analysis::timeline::vcpu::Preemptor;
+use strata_recording::manifest::Manifest;
+use strata_recording::window::Window;
 
 /// What the name of a worker starts with, before the number of the thread that asked for it.
 const WORKER: &[u8] = b"vhost-";

@@ -1,13 +1,13 @@
 //! In which parts of a recording records may be missing.
 
-use crate::analysis::{Analysis, Gap};
-use crate::layer::LayerKind;
-use crate::reader::Trace;
 use crate::report::samples::{PARTS, Parts};
-use crate::timeline::{ChangeKind, Input, Origin, Timeline};
-use crate::window::Window;
 use foldhash::{HashMap, HashSet};
 use std::sync::Arc;
+use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
+use strata_analysis::{Analysis, Gap};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
+use strata_recording::window::Window;
 
 /// The parts that have a gap in one of their streams, found in a pass over a recording.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 use super::*;
-use crate::test_trace::Field::{Arguments, Number, Text};
-use crate::test_trace::TestTrace;
+use strata_recording::test_trace::Field::{Arguments, Number, Text};
+use strata_recording::test_trace::TestTrace;
 use tempfile::TempDir;
 
 /// Time of a round, ticks; a tick is half a nanosecond.

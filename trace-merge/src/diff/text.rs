@@ -1,9 +1,10 @@
 //! The comparison for people.
 
 use super::{Diff, MachineDifference, NotCompared, RowDiff, Side, Value};
+use crate::report::duration;
 use crate::report::table::{Align, Table};
-use crate::report::{duration, harmless};
 use std::io::{self, Write};
+use strata_recording::terminal::harmless;
 
 /// Rows that are shown; JSON has all.
 const SHOWN: usize = 30;

@@ -2,11 +2,11 @@
 
 use super::EventsSummary;
 use super::selection::Selection;
-use crate::reader::{Damage, Stream, StreamRecord, TraceLayer};
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use strata_recording::reader::{Damage, Stream, StreamRecord, TraceLayer};
 
 /// Bytes of a stream that are read at once; at least a packet.
 const PART_BYTES: u64 = 4 << 20;

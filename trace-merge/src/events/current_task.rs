@@ -6,10 +6,10 @@
 //! and nothing is kept but the task that runs now. A record of the host's kernel names the thread itself; switches tell
 //! its name.
 
-use crate::event;
-use crate::event::runner::{RunnerEvents, Says};
-use crate::layer::LayerKind;
-use crate::reader::{Stream, StreamRecord, StreamRecords, TraceLayer};
+use strata_analysis::event;
+use strata_analysis::event::runner::{RunnerEvents, Says};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::{Stream, StreamRecord, StreamRecords, TraceLayer};
 
 /// A task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,14 +174,14 @@ fn is_same(left: &StreamRecord<'_>, right: &StreamRecord<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::Manifest;
-    use crate::manifest::tests::manifest;
-    use crate::reader::Trace;
-    use crate::test_trace::Field::{Number, Text};
-    use crate::test_trace::TestTrace;
-    use crate::writer::{LayerWriter, NewLayer};
     use proptest::prelude::*;
     use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+    use strata_recording::manifest::Manifest;
+    use strata_recording::reader::Trace;
+    use strata_recording::test_trace::Field::{Number, Text};
+    use strata_recording::test_trace::TestTrace;
+    use strata_recording::test_trace::manifest;
+    use strata_recording::writer::{LayerWriter, NewLayer};
     use tempfile::TempDir;
 
     /// The tasks of the records of the first stream of `trace` from `from` ticks on, as `tid/comm`.

@@ -4,10 +4,10 @@ use super::current_task::Task;
 use super::line::{Lines, Literal};
 use super::plan::Form;
 use super::time::Times;
-use crate::reader::{Stream, StreamRecord, TraceLayer};
-use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
+use strata_recording::reader::{Stream, StreamRecord, TraceLayer};
+use strata_recording::schema::{Elements, Schema, Value};
 
 /// The fields of records as JSON, as in the listing.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! Lines of text under construction: numbers, literals and escaped text, written in place. Nothing is allocated for a
 //! record once the memory has grown to what a batch of records takes.
 
-use crate::terminal;
 use std::fmt::{self, Write};
+use strata_recording::terminal;
 
 /// Bytes that are copied at once; a literal takes a whole number of them.
 const CHUNK: usize = 16;

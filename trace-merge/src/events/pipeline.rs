@@ -6,8 +6,6 @@ use super::line::Lines;
 use super::plan::{Form, Plan};
 use super::selection::{Selection, StreamFilter};
 use super::time::Times;
-use crate::merge::{Merge, MergedRecord};
-use crate::reader::{Damage, Stream};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::num::NonZero;
@@ -15,6 +13,8 @@ use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use strata_recording::merge::{Merge, MergedRecord};
+use strata_recording::reader::{Damage, Stream};
 
 /// Records that a worker takes at once: enough that taking turns costs nothing beside formatting them, few enough that
 /// they and their lines stay in a CPU's cache.

@@ -4,12 +4,12 @@
 use super::current_task::Task;
 use super::line::{Lines, Literal};
 use super::time::Times;
-use crate::event::named::Named;
-use crate::layer::LayerKind;
-use crate::merge::MergedRecord;
-use crate::reader::{Stream, TraceLayer};
-use crate::schema::{Elements, Schema, Value};
 use shared_ring::event::FieldDescription;
+use strata_analysis::event::named::Named;
+use strata_recording::layer::LayerKind;
+use strata_recording::merge::MergedRecord;
+use strata_recording::reader::{Stream, TraceLayer};
+use strata_recording::schema::{Elements, Schema, Value};
 
 /// A form of listing: how a line is put together.
 pub(super) trait Form: Sync {

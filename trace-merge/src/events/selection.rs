@@ -2,12 +2,12 @@
 
 use super::current_task::{CurrentTask, Task};
 use super::{EventsError, EventsOptions};
-use crate::layer::LayerKind;
-use crate::nearest::{best, nearest, similarity};
-use crate::reader::{Stream, StreamRecord, Trace, TraceLayer};
-use crate::schema::Schema;
-use crate::task_choice::TaskChoice;
 use std::collections::BTreeSet;
+use strata_analysis::task_choice::TaskChoice;
+use strata_recording::layer::LayerKind;
+use strata_recording::nearest::{best, nearest, similarity};
+use strata_recording::reader::{Stream, StreamRecord, Trace, TraceLayer};
+use strata_recording::schema::Schema;
 use wildmatch::WildMatch;
 
 /// Most numbers of CPUs that an error names.

@@ -4,12 +4,12 @@ use super::current_task::Task;
 use super::line::{Lines, Literal};
 use super::plan::Form;
 use super::time::Times;
-use crate::layer::LayerKind;
-use crate::reader::{Stream, TraceLayer};
-use crate::schema::{Elements, Schema, Value};
-use crate::terminal;
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::{Stream, TraceLayer};
+use strata_recording::schema::{Elements, Schema, Value};
+use strata_recording::terminal;
 
 /// Columns.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Ticks as seconds and as UTC, for many records in a row: what does not change from one to the next is kept.
 
-use crate::clock::{Clock, NS_PER_SECOND, rfc3339};
+use strata_recording::clock::{Clock, NS_PER_SECOND, rfc3339};
 
 /// Ticks to seconds and nanoseconds; divides once for a moment in the second of the one before.
 #[derive(Clone, Copy, Debug)]
@@ -91,8 +91,8 @@ impl<'t> Times<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::tests::clock;
     use proptest::prelude::*;
+    use strata_recording::test_trace::clock;
 
     proptest! {
         #[test]

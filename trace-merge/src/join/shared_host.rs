@@ -7,15 +7,15 @@
 //! the same, and are a moment apart at most. Such an event is kept once, with the earliest time; nothing else is left out.
 
 use super::{Gaps, JoinError};
-use crate::layer::LayerKind;
-use crate::manifest::{Layer, Manifest};
-use crate::merge::{Merge, MergedRecord, Step};
-use crate::reader::{Damage, Stream, StreamRecord, TraceLayer};
-use crate::writer::{LayerWriter, NewLayer};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::EXTENDED_ID;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Layer, Manifest};
+use strata_recording::merge::{Merge, MergedRecord, Step};
+use strata_recording::reader::{Damage, Stream, StreamRecord, TraceLayer};
+use strata_recording::writer::{LayerWriter, NewLayer};
 
 /// Most time between the kernel's writing an event into one buffer and into another, ns. On a processor of its own that is
 /// less than a microsecond; a host that is a virtual machine itself may be stopped in between. The limit may be wide: two

@@ -2,13 +2,13 @@
 
 use super::functions::FunctionsReport;
 use super::{Report, ReportBuilder, ReportError, Window};
-use crate::analysis::{self, Analysis, Passed};
-use crate::layer::LayerKind;
-use crate::reader::Trace;
 use serde::{Serialize, Serializer};
 use std::any::Any;
 use std::io::{self, Write};
 use std::path::Path;
+use strata_analysis::{Analysis, Passed};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 
 /// Begins a report on a part of a recording; the path is the folder that holds the guest's root, where it was given.
 type Begin = fn(&Trace, Window, Option<&Path>) -> Result<Box<dyn Part>, ReportError>;
@@ -166,7 +166,7 @@ impl Report for Reports {
 /// When a report finds a defect of its own.
 pub fn report(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<Reports, ReportError> {
     let mut all = AllReports::new(trace, window, symbols)?;
-    let passed = analysis::pass(trace, window, &mut [&mut all]);
+    let passed = strata_analysis::pass(trace, window, &mut [&mut all]);
     all.finish(trace, &passed)
 }
 

@@ -8,15 +8,15 @@ use super::distribution::{Distribution, Durations};
 use super::samples::{Sampled, Samples, ToldBy, told_by_itself};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
-use crate::analysis::{Analysis, Gap, Passed};
-use crate::event::{self, BlockRequest, Event};
-use crate::layer::LayerKind;
-use crate::reader::Trace;
-use crate::timeline::{ChangeKind, Input, Kernel, Timeline};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use strata_analysis::event::{self, BlockRequest, Event};
+use strata_analysis::timeline::{ChangeKind, Input, Kernel, Timeline};
+use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 
 /// Requests under way at once that are followed, by kernel: more than all queues hold.
 const UNDER_WAY: usize = 1 << 16;
@@ -230,8 +230,8 @@ impl Report for BlocksReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_trace::Field::{Number, Text};
-    use crate::test_trace::TestTrace;
+    use strata_recording::test_trace::Field::{Number, Text};
+    use strata_recording::test_trace::TestTrace;
 
     const VDA: i64 = 254 << 20;
 

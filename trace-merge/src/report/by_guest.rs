@@ -2,12 +2,12 @@
 
 use super::ended::KeepsEnded;
 use super::samples::{Samples, VmSamples};
-use crate::analysis::{Analysis, Gap};
-use crate::layer::LayerKind;
-use crate::timeline::guest::Guest;
-use crate::timeline::states::Runner;
-use crate::timeline::{ChangeKind, Input, Origin, Timeline};
 use std::collections::BTreeMap;
+use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::states::Runner;
+use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
+use strata_analysis::{Analysis, Gap};
+use strata_recording::layer::LayerKind;
 
 /// What is kept for one guest.
 pub trait GuestCollector: Send + Default {

@@ -2,15 +2,16 @@
 
 use super::table::{Align, Table};
 use super::tasks::{HEADINGS, TaskTimes, Times, VmTasks, in_ns};
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
-use crate::analysis::{Analysis, Passed};
-use crate::clock::Clock;
-use crate::event;
-use crate::reader::Trace;
-use crate::timeline::{Change, ChangeKind, Input, Timeline};
+use super::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
+use strata_analysis::event;
+use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
+use strata_analysis::{Analysis, Passed};
+use strata_recording::clock::Clock;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
 
 /// Where the time of the tasks of all guests went, by cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

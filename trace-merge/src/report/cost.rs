@@ -10,19 +10,20 @@
 
 use super::distribution::Durations;
 use super::table::{Align, Table};
-use super::{Window, duration, harmless, percent, state_names};
-use crate::analysis::{Gap, Passed};
-use crate::compression::Compression;
-use crate::layer::LayerKind;
-use crate::manifest::{RECORDING_THREADS, StrataThread, Vm};
-use crate::reader::{Stream, Trace};
-use crate::timeline::fused::Fused;
-use crate::timeline::vcpu::{Preemptor, VcpuState};
-use crate::timeline::{Change, Input, Timeline};
+use super::{Window, duration, percent, state_names};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use strata_analysis::timeline::fused::Fused;
+use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};
+use strata_analysis::timeline::{Change, Input, Timeline};
+use strata_analysis::{Gap, Passed};
+use strata_recording::compression::Compression;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{RECORDING_THREADS, StrataThread, Vm};
+use strata_recording::reader::{Stream, Trace};
+use strata_recording::terminal::harmless;
 
 /// Fewer times between records than this do not tell what a record costs.
 const LEAST_SPACINGS: u64 = 100;

@@ -8,21 +8,22 @@
 mod last;
 mod text;
 
-use super::{ReportBuilder, ReportError, Window, duration, harmless, state_names, vcpus};
-use crate::analysis::{Analysis, Passed};
-use crate::clock::Clock;
-use crate::event::{self, Event, Tid};
-use crate::kernel_symbols::KernelSymbols;
-use crate::layer::LayerKind;
-use crate::reader::Trace;
-use crate::timeline::guest::Guest;
-use crate::timeline::host::{Host, HostCpuState};
-use crate::timeline::states::{Current, TaskState};
-use crate::timeline::vcpu::VcpuState;
-use crate::timeline::{ChangeKind, Input, Origin, Timeline};
+use super::{ReportBuilder, ReportError, Window, duration, state_names, vcpus};
 use last::{Fields, LastRecords, Latest};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use strata_analysis::event::{self, Event, Tid};
+use strata_analysis::kernel_symbols::KernelSymbols;
+use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::host::{Host, HostCpuState};
+use strata_analysis::timeline::states::{Current, TaskState};
+use strata_analysis::timeline::vcpu::VcpuState;
+use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
+use strata_analysis::{Analysis, Passed};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
 
 /// Exits of each vCPU that are kept.
 const EXITS: usize = 5;

@@ -2,8 +2,8 @@
 
 use super::duration;
 use super::histogram::{Classes, Histogram};
-use crate::clock::Clock;
 use serde::Serialize;
+use strata_recording::clock::Clock;
 
 /// How many there are, and how long they take, ns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -165,7 +165,7 @@ impl Durations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::tests::manifest;
+    use strata_recording::test_trace::manifest;
 
     #[test]
     fn percentiles_are_those_of_the_nearest_rank() {

@@ -1,7 +1,7 @@
 //! What reports count, one by one: kept for an export that lists it.
 
-use crate::analysis::Analysis;
-use crate::timeline::states::TaskIndex;
+use strata_analysis::Analysis;
+use strata_analysis::timeline::states::TaskIndex;
 
 /// One of what a report counts.
 #[derive(Clone, Debug, PartialEq, Eq)]

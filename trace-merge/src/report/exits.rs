@@ -6,18 +6,18 @@ use super::samples::{Row, Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table};
 use super::tasks::warnings;
 use super::{Report, ReportBuilder, ReportError, Window, duration, state_names};
-use crate::analysis::{Analysis, Passed};
-use crate::clock::Clock;
-use crate::event::{self, Access, Event};
-use crate::exit_reason::ExitReason;
-use crate::layer::LayerKind;
-use crate::reader::Trace;
-use crate::timeline::vcpu::{Vcpu, VcpuState};
-use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use strata_analysis::event::{self, Access, Event};
+use strata_analysis::exit_reason::ExitReason;
+use strata_analysis::timeline::vcpu::{Vcpu, VcpuState};
+use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};
+use strata_analysis::{Analysis, Passed};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 
 /// The exits of all VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -470,7 +470,7 @@ impl VmExits {
 mod tests {
     use super::*;
     use crate::report::scenario;
-    use crate::test_trace::{Field, TestTrace};
+    use strata_recording::test_trace::{Field, TestTrace};
 
     #[test]
     fn time_of_exits_is_split_between_kvm_vmm_host_and_halt() {

@@ -12,16 +12,17 @@ use super::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
 use super::locks::{GuestLocks, LockTimes};
 use super::summary::{Summary, SummaryBuilder};
 use super::tasks::{TaskReport, TaskTimes, VmTasks};
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
-use crate::analysis::{Analysis, Passed};
-use crate::clock::Clock;
-use crate::completeness::LayerCompleteness;
-use crate::layer::LayerKind;
-use crate::manifest::Layer;
-use crate::reader::Trace;
+use super::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use strata_analysis::completeness::LayerCompleteness;
+use strata_analysis::{Analysis, Passed};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Layer;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
 
 /// Findings that are shown at most.
 const MOST: usize = 5;

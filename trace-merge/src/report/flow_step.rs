@@ -1,11 +1,11 @@
 //! The steps of what reports follow through the layers: disk requests and packets, each from milestone to milestone.
 
 use super::distribution::Distribution;
-use crate::clock::Clock;
-use crate::event::Tid;
-use crate::timeline::guest::Guest;
-use crate::timeline::states::TaskIndex;
 use serde::Serialize;
+use strata_analysis::event::Tid;
+use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::states::TaskIndex;
+use strata_recording::clock::Clock;
 
 /// A moment that what is followed passes, told by an event.
 pub trait FlowMilestone: Copy + Ord + 'static {

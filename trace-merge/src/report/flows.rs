@@ -16,15 +16,16 @@ use super::flow_step::{self, FlowMilestone, FlowTask};
 use super::followed::concerned;
 use super::samples::{Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table};
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
-use crate::analysis::{Analysis, Gap, Passed};
-use crate::event;
-use crate::layer::LayerKind;
-use crate::reader::{Trace, TraceLayer};
-use crate::timeline::{ChangeKind, Input, Timeline};
+use super::{Report, ReportBuilder, ReportError, Window, duration};
 use follow::Follower;
 use serde::Serialize;
 use std::io::{self, Write};
+use strata_analysis::event;
+use strata_analysis::timeline::{ChangeKind, Input, Timeline};
+use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::{Trace, TraceLayer};
+use strata_recording::terminal::harmless;
 
 /// Requests that are shown in full.
 const SLOWEST: usize = 10;
@@ -227,7 +228,7 @@ impl FlowTimes {
     /// A report on `trace`, of which nothing is known yet.
     #[must_use]
     pub fn new(trace: &Trace) -> Self {
-        let follower = |vm: &crate::manifest::Vm| {
+        let follower = |vm: &strata_recording::manifest::Vm| {
             let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
             let vmm: Vec<_> = trace.layers_of(LayerKind::Vmm).filter(of_vm).collect();
             if !vmm.iter().any(|layer| event::is_recorded(layer, event::name::DISK_REQUEST)) {
@@ -424,4 +425,4 @@ impl Flow {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

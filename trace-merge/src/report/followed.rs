@@ -3,9 +3,9 @@
 use super::distribution::{Distribution, Durations};
 use super::ended::Keep;
 use super::flow_step::{FlowMilestone, StepTimes};
-use crate::clock::Clock;
-use crate::timeline::{Origin, Timeline};
 use std::collections::BTreeMap;
+use strata_analysis::timeline::{Origin, Timeline};
+use strata_recording::clock::Clock;
 
 /// Something that passes milestones.
 pub(super) trait Followed: Clone {

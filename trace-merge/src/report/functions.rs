@@ -10,15 +10,7 @@ mod mappings;
 mod stacks;
 
 use super::table::{Align, Table, write_more};
-use super::{Report, ReportBuilder, ReportError, Window, harmless, percent};
-use crate::analysis::{Analysis, Gap, Passed};
-use crate::event::{self, Event, Mapping, Tid};
-use crate::kernel_symbols::KernelSymbols;
-use crate::layer::LayerKind;
-use crate::reader::Trace;
-use crate::timeline::guest::Guest;
-use crate::timeline::{ChangeKind, Input, Origin, Timeline};
-use crate::user_symbols::UserSymbols;
+use super::{Report, ReportBuilder, ReportError, Window, percent};
 use foldhash::HashMap;
 use mappings::{Mappings, Place};
 use serde::Serialize;
@@ -26,6 +18,15 @@ use stacks::Stacks;
 pub use stacks::{StackLayer, StackNode, StackTree};
 use std::io::{self, Write};
 use std::path::Path;
+use strata_analysis::event::{self, Event, Mapping, Tid};
+use strata_analysis::kernel_symbols::KernelSymbols;
+use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
+use strata_analysis::user_symbols::UserSymbols;
+use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
 
 /// Rows that are shown as text; JSON has all.
 const FUNCTIONS_SHOWN: usize = 40;

@@ -1,7 +1,7 @@
 //! How many times there are of which length: classes that are as wide as the times in them are long.
 
-use crate::clock::Clock;
 use serde::Serialize;
+use strata_recording::clock::Clock;
 
 /// Classes that are counted for each power of two, as a power of two.
 const CLASS_BITS: u32 = 2;
@@ -95,8 +95,8 @@ pub(super) fn begin(class: u16, bits: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::tests::manifest;
     use proptest::prelude::*;
+    use strata_recording::test_trace::manifest;
 
     fn classes(times: &[u64]) -> Classes {
         let mut classes = Classes::default();

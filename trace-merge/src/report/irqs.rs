@@ -13,17 +13,18 @@ use super::distribution::BinnedDurations;
 use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, told, told_by_itself};
 use super::table::{Align, Table};
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
-use crate::analysis::{Analysis, Gap, Passed};
-use crate::event::{self, Event};
-use crate::layer::LayerKind;
-use crate::reader::Trace;
-use crate::softirq_names;
-use crate::timeline::{ChangeKind, Input, Kernel, Timeline};
+use super::{Report, ReportBuilder, ReportError, Window, duration};
 use delivery::{Deliveries, Delivery};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::io::{self, Write};
+use strata_analysis::event::{self, Event};
+use strata_analysis::softirq_names;
+use strata_analysis::timeline::{ChangeKind, Input, Kernel, Timeline};
+use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
 
 /// Interrupts nest no deeper than this on a CPU: soft, hard, and exceptions among them.
 const NESTED: usize = 16;

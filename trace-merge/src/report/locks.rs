@@ -21,14 +21,15 @@ use super::ended::Ended;
 use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table, write_more};
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
-use crate::analysis::Passed;
-use crate::clock::Clock;
-use crate::event::{self, Tid};
-use crate::layer::LayerKind;
-use crate::reader::Trace;
+use super::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
 use std::io::{self, Write};
+use strata_analysis::Passed;
+use strata_analysis::event::{self, Tid};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
 
 /// Rows that are shown as text; JSON has all.
 const ROWS_SHOWN: usize = 20;

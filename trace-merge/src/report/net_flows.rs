@@ -18,16 +18,17 @@ use super::flow_step::{self, FlowMilestone, FlowTask};
 use super::followed::concerned;
 use super::samples::{Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table};
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
-use crate::analysis::{Analysis, Gap, Passed};
-use crate::event::{self, Event};
-use crate::layer::LayerKind;
-use crate::reader::{Trace, TraceLayer};
-use crate::timeline::{ChangeKind, Input, Origin, Timeline};
+use super::{Report, ReportBuilder, ReportError, Window, duration};
 use follow::Follower;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
+use strata_analysis::event::{self, Event};
+use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
+use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::{Trace, TraceLayer};
+use strata_recording::terminal::harmless;
 
 /// Packets that are shown in full, of each direction.
 const SLOWEST: usize = 5;
@@ -336,7 +337,7 @@ impl NetFlowTimes {
     /// A report on `trace`, of which nothing is known yet.
     #[must_use]
     pub fn new(trace: &Trace) -> Self {
-        let follower = |vm: &crate::manifest::Vm| {
+        let follower = |vm: &strata_recording::manifest::Vm| {
             let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
             let tells = |layer: &TraceLayer| {
                 event::is_recorded(layer, event::name::NET_SEND) || event::is_recorded(layer, event::name::NET_RECEIVE)
@@ -549,4 +550,4 @@ impl PacketFlow {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -3,11 +3,11 @@
 //! distributed.
 
 use super::{Window, histogram};
-use crate::layer::LayerKind;
-use crate::timeline::Timeline;
 use foldhash::HashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use strata_analysis::timeline::Timeline;
+use strata_recording::layer::LayerKind;
 
 /// Parts that a recording is cut into.
 pub const PARTS: usize = 20;
@@ -244,7 +244,7 @@ impl VmSamples<'_> {
 }
 
 /// A report in the making that keeps samples when it is asked to.
-pub(crate) trait Sampled: crate::analysis::Analysis {
+pub(crate) trait Sampled: strata_analysis::Analysis {
     /// Where it keeps them, each with the events that tell of them.
     fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)>;
 }

@@ -1,6 +1,6 @@
 //! A recording with a known answer, for the tests of reports on states.
 
-use crate::test_trace::{Field, TestTrace};
+use strata_recording::test_trace::{Field, TestTrace};
 
 const HOST_THREAD: i64 = 100;
 const HOG: i64 = 200;

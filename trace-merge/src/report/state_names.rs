@@ -1,26 +1,26 @@
 //! What states, and those who cause them, are called in reports.
 
-use super::harmless;
-use crate::event::{Access, Interrupt};
-use crate::exit_reason::ExitReason;
-use crate::softirq_names;
-use crate::syscall_names;
-use crate::timeline::fused::Running;
-use crate::timeline::guest::GuestTask;
-use crate::timeline::host::Host;
-use crate::timeline::states::BlockedOn;
-use crate::timeline::vcpu::Preemptor;
+use strata_analysis::event::{Access, Interrupt};
+use strata_analysis::exit_reason::ExitReason;
+use strata_analysis::softirq_names;
+use strata_analysis::syscall_names;
+use strata_analysis::timeline::fused::Running;
+use strata_analysis::timeline::guest::GuestTask;
+use strata_analysis::timeline::host::Host;
+use strata_analysis::timeline::states::BlockedOn;
+use strata_analysis::timeline::vcpu::Preemptor;
+use strata_recording::terminal::harmless;
 
 /// What a CPU of the host runs that is idle while a vCPU's thread has been woken for it.
-pub(crate) const IDLE_HOST_CPU: &str = "nothing: the CPU was idle and had yet to begin";
+pub const IDLE_HOST_CPU: &str = "nothing: the CPU was idle and had yet to begin";
 
 /// Why a vCPU left the guest.
-pub(crate) fn reason(reason: Option<ExitReason>) -> String {
+pub fn reason(reason: Option<ExitReason>) -> String {
     reason.map_or_else(|| "before the first entry".into(), |reason| reason.name().into_owned())
 }
 
 /// What the host ran in place of a vCPU.
-pub(crate) fn preemptor(host: Option<&Host>, preemptor: Preemptor) -> String {
+pub fn preemptor(host: Option<&Host>, preemptor: Preemptor) -> String {
     match preemptor {
         Preemptor::Thread(thread) => format!("{}/{}", preemptor_name(host, preemptor), thread.tid),
         Preemptor::Idle | Preemptor::Unknown => preemptor_name(host, preemptor),
@@ -28,7 +28,7 @@ pub(crate) fn preemptor(host: Option<&Host>, preemptor: Preemptor) -> String {
 }
 
 /// The same without the number that tells threads of one name apart.
-pub(crate) fn preemptor_name(host: Option<&Host>, preemptor: Preemptor) -> String {
+pub fn preemptor_name(host: Option<&Host>, preemptor: Preemptor) -> String {
     match preemptor {
         Preemptor::Thread(thread) => host.map_or_else(|| thread.tid.to_string(), |host| host.thread_name(thread)),
         Preemptor::Idle => IDLE_HOST_CPU.into(),
@@ -37,12 +37,12 @@ pub(crate) fn preemptor_name(host: Option<&Host>, preemptor: Preemptor) -> Strin
 }
 
 /// A task of a guest.
-pub(crate) fn task(task: &GuestTask) -> String {
+pub fn task(task: &GuestTask) -> String {
     format!("{}/{}", harmless(&task.name()), task.tid)
 }
 
 /// What a task waits for.
-pub(crate) const fn blocked_on(on: BlockedOn) -> &'static str {
+pub const fn blocked_on(on: BlockedOn) -> &'static str {
     match on {
         BlockedOn::Io => "io",
         BlockedOn::Uninterruptible => "uninterruptible",
@@ -55,13 +55,13 @@ pub(crate) const fn blocked_on(on: BlockedOn) -> &'static str {
 }
 
 /// A system call.
-pub(crate) fn syscall(number: i16) -> String {
+pub fn syscall(number: i16) -> String {
     let number = syscall_names::of_short(number);
     syscall_names::shown(number).map_or_else(|| format!("syscall {}", syscall_names::abi(number).1), Into::into)
 }
 
 /// An interrupt.
-pub(crate) fn interrupt(interrupt: Interrupt) -> String {
+pub fn interrupt(interrupt: Interrupt) -> String {
     match interrupt {
         Interrupt::Irq(number) => format!("irq {number}"),
         Interrupt::Softirq(vector) => match softirq_names::name(vector.into()) {
@@ -73,7 +73,7 @@ pub(crate) fn interrupt(interrupt: Interrupt) -> String {
 }
 
 /// In what a task ran; `None` for its own code.
-pub(crate) fn running(running: Running) -> Option<String> {
+pub fn running(running: Running) -> Option<String> {
     match running {
         Running::Task => None,
         Running::Syscall(number) => Some(syscall(number)),
@@ -82,7 +82,7 @@ pub(crate) fn running(running: Running) -> Option<String> {
 }
 
 /// What was accessed in the VMM.
-pub(crate) fn access(access: Access) -> String {
+pub fn access(access: Access) -> String {
     match access {
         Access::Port(port) => format!("port {port:#x}"),
         Access::Page(address) => format!("mmio {address:#x}"),

@@ -4,20 +4,21 @@
 use super::cost::{CostBuilder, RecordingCost, write_cost};
 use super::distribution::DurationSum;
 use super::exits::{Crossing, is_crossing};
-use super::{Report, ReportBuilder, ReportError, Window, harmless, seconds};
-use crate::analysis::{Analysis, Gap, Passed};
-use crate::clock::Clock;
-use crate::exit_reason::{ExitNumbering, ExitReason};
-use crate::layer::LayerKind;
-use crate::manifest::{Missing, Process, RecordLimit, Vm};
-use crate::reader::{Stream, Trace};
-use crate::timeline::{Change, ChangeKind, Input, Timeline};
-use crate::totals::Totals;
-use crate::vcpu::SwitchSource;
+use super::{Report, ReportBuilder, ReportError, Window, seconds};
 use serde::Serialize;
 use shared_ring::consumer::Lost;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use strata_analysis::exit_reason::{ExitNumbering, ExitReason};
+use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
+use strata_analysis::vcpu::SwitchSource;
+use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Missing, Process, RecordLimit, Vm};
+use strata_recording::reader::{Stream, Trace};
+use strata_recording::terminal::harmless;
+use strata_recording::totals::Totals;
 
 /// The summary of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -31,7 +32,7 @@ pub struct Summary {
     /// From the first record to the last, ns.
     pub duration_ns: u64,
     /// The machine that recorded.
-    pub host: crate::manifest::Host,
+    pub host: strata_recording::manifest::Host,
     /// The virtual machines.
     pub vms: Vec<Vm>,
     /// The clock of all layers.
@@ -426,11 +427,11 @@ fn write_exits(exits: &ExitReport, out: &mut dyn Write) -> io::Result<()> {
 mod tests {
     use super::super::{ReportOptions, run};
     use super::*;
-    use crate::clock::NS_PER_SECOND;
-    use crate::manifest::tests::manifest;
-    use crate::manifest::{Guest, Manifest};
-    use crate::reader::tests::event;
-    use crate::writer::{LayerWriter, NewLayer};
+    use strata_recording::clock::NS_PER_SECOND;
+    use strata_recording::manifest::{Guest, Manifest};
+    use strata_recording::test_trace::event;
+    use strata_recording::test_trace::manifest;
+    use strata_recording::writer::{LayerWriter, NewLayer};
     use tempfile::TempDir;
 
     /// A VMM layer in which vCPU 0 left for I/O twice (for 500 and 1500 ticks of 0.5 ns) and for a halt, with loss, and

@@ -18,14 +18,15 @@ use super::ended::Ended;
 use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table, write_more};
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless};
-use crate::analysis::Passed;
-use crate::event::{self, Tid};
-use crate::layer::LayerKind;
-use crate::reader::Trace;
-use crate::syscall_names;
+use super::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
 use std::io::{self, Write};
+use strata_analysis::Passed;
+use strata_analysis::event::{self, Tid};
+use strata_analysis::syscall_names;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
 
 /// Processes that are shown one by one as text; JSON has all.
 const PROCESSES_SHOWN: usize = 20;
@@ -304,9 +305,9 @@ fn write_calls(calls: &Calls, out: &mut dyn Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layer::LayerKind;
-    use crate::test_trace::Field::{Arguments, Hex, Number};
-    use crate::test_trace::TestTrace;
+    use strata_recording::layer::LayerKind;
+    use strata_recording::test_trace::Field::{Arguments, Hex, Number};
+    use strata_recording::test_trace::TestTrace;
 
     const ALL: Window = Window { begin: 0, end: u64::MAX };
 

@@ -3,22 +3,23 @@
 
 use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, percent, state_names};
-use crate::analysis::{Analysis, Passed};
-use crate::clock::Clock;
-use crate::event;
-use crate::layer::LayerKind;
-use crate::reader::Trace;
-use crate::timeline::fused::{self, Fused};
-use crate::timeline::guest::GuestTask;
-use crate::timeline::host::Host;
-use crate::timeline::membership::{Memberships, NOWHERE, OwnIds, Stay};
-use crate::timeline::states::{BlockedOn, TaskIndex};
-use crate::timeline::{Change, ChangeKind, Input, Timeline, Vm};
+use super::{Report, ReportBuilder, ReportError, Window, duration, percent, state_names};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use strata_analysis::event;
+use strata_analysis::timeline::fused::{self, Fused};
+use strata_analysis::timeline::guest::GuestTask;
+use strata_analysis::timeline::host::Host;
+use strata_analysis::timeline::membership::{Memberships, NOWHERE, OwnIds, Stay};
+use strata_analysis::timeline::states::{BlockedOn, TaskIndex};
+use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline, Vm};
+use strata_analysis::{Analysis, Passed};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
 
 /// Where the time of the tasks of all guests went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -662,7 +663,7 @@ impl VmTasks {
 
 /// `ticks` at `frequency` Hz, ns, rounded down.
 pub(super) fn in_ns(ticks: u64, frequency: u64) -> u64 {
-    let ns = u128::from(ticks) * u128::from(crate::clock::NS_PER_SECOND) / u128::from(frequency.max(1));
+    let ns = u128::from(ticks) * u128::from(strata_recording::clock::NS_PER_SECOND) / u128::from(frequency.max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 

@@ -4,18 +4,19 @@ use super::distribution::{Distribution, Durations};
 use super::samples::{Row, Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
 use super::tasks::warnings;
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, percent, state_names};
-use crate::analysis::{Analysis, Passed};
-use crate::event;
-use crate::layer::LayerKind;
-use crate::reader::Trace;
-use crate::timeline::host::Host;
-use crate::timeline::vcpu::VcpuState;
-use crate::timeline::{Change, ChangeKind, Input, Timeline};
+use super::{Report, ReportBuilder, ReportError, Window, duration, percent, state_names};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use strata_analysis::event;
+use strata_analysis::timeline::host::Host;
+use strata_analysis::timeline::vcpu::VcpuState;
+use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
+use strata_analysis::{Analysis, Passed};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
 
 /// Where the time of all vCPUs went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -240,7 +241,8 @@ const DETAILS: [(&str, &str, &str); 5] = [
 impl Report for Vcpus {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let clock_ns = |ticks: u64| {
-            let ns = u128::from(ticks) * u128::from(crate::clock::NS_PER_SECOND) / u128::from(self.frequency_hz.max(1));
+            let ns = u128::from(ticks) * u128::from(strata_recording::clock::NS_PER_SECOND)
+                / u128::from(self.frequency_hz.max(1));
             u64::try_from(ns).unwrap_or(u64::MAX)
         };
         for vm in &self.vms {

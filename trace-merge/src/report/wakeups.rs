@@ -5,20 +5,21 @@ use super::ended::{Ended as EndedOne, Keep, KeepsEnded};
 use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
 use super::tasks::warnings;
-use super::{Report, ReportBuilder, ReportError, Window, duration, harmless, moment, state_names};
-use crate::analysis::{Analysis, Passed};
-use crate::clock::{Clock, NS_PER_SECOND};
-use crate::event::{self, Interrupt};
-use crate::layer::LayerKind;
-use crate::reader::Trace;
-use crate::timeline::states::{CpuView, Current, TaskIndex, TaskState};
-use crate::timeline::vcpu::VcpuState;
-use crate::timeline::{Change, ChangeKind, Input, Timeline};
+use super::{Report, ReportBuilder, ReportError, Window, duration, moment, state_names};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use strata_analysis::event::{self, Interrupt};
+use strata_analysis::timeline::states::{CpuView, Current, TaskIndex, TaskState};
+use strata_analysis::timeline::vcpu::VcpuState;
+use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
+use strata_analysis::{Analysis, Passed};
+use strata_recording::clock::{Clock, NS_PER_SECOND};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
 
 /// The wakeups in all guests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -513,8 +514,8 @@ fn power_of_two(ns: u64) -> String {
 mod tests {
     use super::*;
     use crate::report::scenario;
-    use crate::test_trace::Field::{Number, Text};
-    use crate::test_trace::TestTrace;
+    use strata_recording::test_trace::Field::{Number, Text};
+    use strata_recording::test_trace::TestTrace;
 
     #[test]
     fn wait_is_explained_by_what_its_cpu_did() {

@@ -37,9 +37,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, Manifest, Missing};
-use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Layer, Manifest, Missing};
+use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 /// What is recorded unless it is said.
@@ -467,7 +467,7 @@ fn state_bound(manifest: &mut Manifest, vm: &str, clock: &LocalClock) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_merge::manifest::{Host, Started, Vm};
+    use strata_recording::manifest::{Host, Started, Vm};
 
     const MIB: u64 = 1 << 20;
 
@@ -489,7 +489,7 @@ mod tests {
     /// A recording in which the layer of the guest's kernel is yet to come.
     fn manifest() -> Manifest {
         serde_json::from_value(serde_json::json!({
-            "format": trace_merge::manifest::FORMAT_VERSION, "strata": "test", "started": Started::at(0),
+            "format": strata_recording::manifest::FORMAT_VERSION, "strata": "test", "started": Started::at(0),
             "clock": {
                 "uuid": uuid::Uuid::from_u128(1), "frequency_hz": 1_000_000_000, "source": "x86-tsc",
                 "utc": {"ticks": 0, "utc_ns": 0, "uncertainty_ns": 0}, "error_bound_ns": 10, "bound_derivation": "none"
@@ -520,7 +520,7 @@ mod tests {
     }
 
     /// The guest kernel's streams of the recording to which `collected` was added.
-    fn streams(collected: Collected) -> Vec<trace_merge::manifest::StreamDescription> {
+    fn streams(collected: Collected) -> Vec<strata_recording::manifest::StreamDescription> {
         let (folder, mut manifest) = (tempfile::TempDir::new().unwrap(), manifest());
         collected.write(folder.path(), "vm0", &mut manifest).unwrap();
         manifest.layers.into_iter().flat_map(|layer| layer.streams).collect()
@@ -538,7 +538,7 @@ mod tests {
         collected(1).write(folder.path(), "vm0", &mut manifest).unwrap();
 
         manifest.save(folder.path()).unwrap();
-        let trace = trace_merge::reader::Trace::open(folder.path()).unwrap();
+        let trace = strata_recording::reader::Trace::open(folder.path()).unwrap();
         let records: u64 = trace.manifest().layers.iter().flat_map(|layer| &layer.streams).map(|s| s.records).sum();
         assert_eq!((manifest.layers.len(), records, manifest.clock.error_bound_ns), (1, 1, 20));
         assert_eq!(manifest.missing, []);

@@ -15,8 +15,8 @@ use crate::tracing::selection::SelectionError;
 use crate::tracing::trigger::expression::TriggerError;
 use std::io;
 use std::path::PathBuf;
+use strata_recording::trace_folder::TraceFolderError;
 use thiserror::Error;
-use trace_merge::trace_folder::TraceFolderError;
 
 /// Why a recording could not be attached to a VM, or is not complete.
 #[derive(Debug, Error)]

@@ -9,8 +9,8 @@ use crate::jail::user::{User, UserError};
 use rustix::process::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
+use strata_recording::nearest::nearest;
 use thiserror::Error;
-use trace_merge::nearest::nearest;
 
 /// Where libvirt's daemon for the system has the files.
 const OF_SYSTEM: &str = "/run/libvirt/qemu";

@@ -49,14 +49,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use trace_merge::access::Readers;
-use trace_merge::clock::{Clock, VcpuRelation};
-use trace_merge::compression::Compression;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Attached, FORMAT_VERSION, Manifest, Missing, Started, Vm};
-use trace_merge::reserve::Reserve;
-use trace_merge::trace_folder::TraceFolder;
-use trace_merge::writer::Rotation;
+use strata_recording::access::Readers;
+use strata_recording::clock::{Clock, VcpuRelation};
+use strata_recording::compression::Compression;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Attached, FORMAT_VERSION, Manifest, Missing, Started, Vm};
+use strata_recording::reserve::Reserve;
+use strata_recording::trace_folder::TraceFolder;
+use strata_recording::writer::Rotation;
 use uuid::Uuid;
 use vm::{ForeignVm, Look};
 
@@ -478,7 +478,7 @@ mod tests {
     use crate::control::directory::tests::{description, runtime};
     use crate::tracing::session::HOST_HISTORY;
     use crate::tracing::trigger::expression::Trigger;
-    use trace_merge::manifest::is_vm_name;
+    use strata_recording::manifest::is_vm_name;
 
     #[test]
     fn name_of_a_process_becomes_one_of_a_vm() {

@@ -13,8 +13,8 @@ use shared_ring::region::Rings;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Missing;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Missing;
 use uuid::Uuid;
 
 /// How long the guest may take to let go of the rings of an earlier recording, or of this one. It looks ten times a second, but

@@ -12,9 +12,9 @@ use crate::tracing::trigger::expression::Trigger;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
-use trace_merge::access::Readers;
-use trace_merge::compression::Compression;
-use trace_merge::manifest::is_vm_name;
+use strata_recording::access::Readers;
+use strata_recording::compression::Compression;
+use strata_recording::manifest::is_vm_name;
 
 /// Arguments of `strata attach`.
 #[derive(Debug, Args)]

@@ -10,9 +10,9 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
+use strata_recording::nearest;
 use thiserror::Error;
 use toml::{Table, Value};
-use trace_merge::nearest;
 
 /// The subcommand that takes such a file.
 const SUBCOMMAND: &str = "run";

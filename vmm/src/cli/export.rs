@@ -4,10 +4,10 @@ use crate::open_trace::PORT;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
+use strata_analysis::task_choice::TaskChoice;
+use strata_recording::nearest::nearest;
 use trace_merge::critical_path::CriticalPathOptions;
 use trace_merge::events::parse_seconds;
-use trace_merge::nearest::nearest;
-use trace_merge::task_choice::TaskChoice;
 
 /// A form of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

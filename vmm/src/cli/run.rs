@@ -17,8 +17,8 @@ use clap::Args;
 use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS};
 use std::path::PathBuf;
 use std::time::Duration;
-use trace_merge::access::Readers;
-use trace_merge::compression::Compression;
+use strata_recording::access::Readers;
+use strata_recording::compression::Compression;
 
 /// How a disk is written.
 const DISK: &str = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off][,format=raw]";

@@ -6,13 +6,13 @@ use super::values;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
+use strata_analysis::task_choice::TaskChoice;
+use strata_recording::layer::LayerKind;
+use strata_recording::nearest::nearest;
 use trace_merge::critical_path::CriticalPathOptions;
 use trace_merge::events::parse_seconds;
-use trace_merge::layer::LayerKind;
 use trace_merge::match_rule::MatchRule;
-use trace_merge::nearest::nearest;
 use trace_merge::report::ReportOptions;
-use trace_merge::task_choice::TaskChoice;
 
 /// Arguments of `strata events`.
 #[derive(Debug, Args)]

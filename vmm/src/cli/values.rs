@@ -12,11 +12,11 @@ use crate::tracing::scheduling::Drain;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
 use std::time::Duration;
-use trace_merge::access::Readers;
-use trace_merge::compression::Compression;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::is_vm_name;
-use trace_merge::writer::MIN_ROTATED_SIZE;
+use strata_recording::access::Readers;
+use strata_recording::compression::Compression;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::is_vm_name;
+use strata_recording::writer::MIN_ROTATED_SIZE;
 
 /// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
 const MAX_DELAY_MS: u64 = 10_000;

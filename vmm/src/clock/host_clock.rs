@@ -5,7 +5,7 @@ use clock_sync::calibration::{self, CrossTimestamp};
 use clock_sync::{tsc, warp};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::Duration;
-use trace_merge::clock::{Clock, VcpuRelation};
+use strata_recording::clock::{Clock, VcpuRelation};
 use uuid::Uuid;
 
 /// How long the CPUs' TSCs are compared.

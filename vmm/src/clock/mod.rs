@@ -8,7 +8,7 @@
 //! - [`KickTimer`] and [`RenewalThread`]: what takes a vCPU out of the guest so that its counter can be compared.
 //!
 //! Nothing here knows of machines, rings or recordings, but for the form in which a recording states its clock
-//! (`trace_merge::clock`).
+//! (`strata_recording::clock`).
 
 mod counter_comparison;
 pub mod guest_tsc;

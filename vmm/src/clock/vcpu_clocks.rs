@@ -20,7 +20,7 @@ use kvm_ioctls::VcpuFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use trace_merge::clock::ClockEpoch;
+use strata_recording::clock::ClockEpoch;
 
 /// How often clocks are renewed where they are measured, nanoseconds.
 const MEASURED_INTERVAL_NS: u64 = 100_000_000;

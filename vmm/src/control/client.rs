@@ -8,8 +8,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use strata_recording::manifest::Attached;
 use thiserror::Error;
-use trace_merge::manifest::Attached;
 
 /// How long a VM may take to answer: writing a snapshot takes its time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
@@ -216,7 +216,7 @@ mod tests {
     use crate::control::directory::tests::description;
     use crate::control::directory::{VmDescription, VmDirectory};
     use crate::control::protocol::{BalloonStatus, LayerStatus, Mode, SessionStatus};
-    use trace_merge::manifest::RecordLimit;
+    use strata_recording::manifest::RecordLimit;
 
     fn found(name: &str, pid: u32, alive: bool) -> FoundVm {
         FoundVm { path: "/nonexistent".into(), vm: VmDescription { pid, ..description(name) }, alive }

@@ -27,8 +27,8 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
+use strata_recording::manifest::{Attached, Started, is_vm_name, open_regular};
 use thiserror::Error;
-use trace_merge::manifest::{Attached, Started, is_vm_name, open_regular};
 
 /// Overrides where the folders of VMs lie.
 pub const RUNTIME_VARIABLE: &str = "STRATA_RUNTIME_DIR";

@@ -4,7 +4,7 @@ use super::directory::{FoundVm, VmDescription};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use trace_merge::manifest::Attached;
+use strata_recording::manifest::Attached;
 
 /// A VM in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Attached, RecordLimit};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Attached, RecordLimit};
 
 /// Longest request or answer, bytes.
 pub const MAX_LINE: usize = 1 << 20;

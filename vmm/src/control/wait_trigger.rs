@@ -8,8 +8,8 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use strata_recording::trace_folder::free_beside;
 use thiserror::Error;
-use trace_merge::trace_folder::free_beside;
 
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(20);

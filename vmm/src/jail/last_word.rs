@@ -7,7 +7,7 @@
 use rustix::io::Errno;
 use std::mem;
 use std::ptr;
-use trace_merge::syscall_names;
+use strata_analysis::syscall_names;
 
 /// Where `siginfo_t` has the number of the call, bytes from its beginning (`_sigsys._syscall`).
 const CALL_OFFSET: usize = 24;

@@ -104,7 +104,7 @@ fn flight_recorder_holds_the_last_records_before_the_death() {
     let recovered = recover(&region, &out).unwrap();
 
     let manifest = &recovered.traces[0].1;
-    let trace = trace_merge::reader::Trace::open(&out).unwrap();
+    let trace = strata_recording::reader::Trace::open(&out).unwrap();
     let layer = &trace.layers()[0];
     let times: Vec<u64> = layer.records(&layer.streams[0]).map(|record| record.time).collect();
     assert_eq!(times.last(), Some(&5000));
@@ -118,7 +118,7 @@ fn recovered_trace_passes_the_check_which_says_what_it_could_not() {
     let out = runtime.path().join("out");
     recover(&region, &out).unwrap();
 
-    let result = check::check(&trace_merge::reader::Trace::open(&out).unwrap(), 10).unwrap();
+    let result = check::check(&strata_recording::reader::Trace::open(&out).unwrap(), 10).unwrap();
 
     assert!(result.passed(), "{result:?}");
     assert_eq!((result.records, result.unchecked, result.without_periods.len()), (100, 100, 1));

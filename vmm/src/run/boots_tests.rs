@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use trace_merge::reader::Trace;
+use strata_recording::reader::Trace;
 
 /// Writes to the reset register.
 const REBOOT: &[u8] = &[

@@ -18,8 +18,8 @@ use crate::tracing::selection::SelectionError;
 use crate::tracing::trigger::expression::TriggerError;
 use std::io;
 use std::path::PathBuf;
+use strata_recording::trace_folder::TraceFolderError;
 use thiserror::Error;
-use trace_merge::trace_folder::TraceFolderError;
 
 /// Why a guest was not run, or its recording is not complete.
 #[derive(Debug, Error)]

@@ -9,8 +9,8 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Missing;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Missing;
 use vm_memory::GuestMemoryMmap;
 
 /// What is needed to read the ring of a guest without an agent.

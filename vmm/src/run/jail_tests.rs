@@ -16,10 +16,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use strata_export::{Options, ctf};
+use strata_recording::compression::Compression;
+use strata_recording::layer::LayerKind;
 use tempfile::TempDir;
-use trace_merge::compression::Compression;
-use trace_merge::export::{Options, ctf};
-use trace_merge::layer::LayerKind;
 
 /// Arguments of `strata run` for the child process, a line each.
 pub(super) const ARGUMENTS_VARIABLE: &str = "STRATA_TEST_RUN";
@@ -200,7 +200,7 @@ impl Vm {
     }
 
     fn manifest(&self) -> Manifest {
-        trace_merge::reader::Trace::open(&self.path("traces/trace")).unwrap().manifest().clone()
+        strata_recording::reader::Trace::open(&self.path("traces/trace")).unwrap().manifest().clone()
     }
 }
 
@@ -268,8 +268,8 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
         assert_eq!((of("NoNewPrivs"), of("Seccomp")), ("1", "2"), "{name}");
     }
     // By these names reports tell which thread serves which disk, and which record.
-    let disk = format!("{}0", trace_merge::manifest::DISK_THREAD);
-    let [recorder, _, clock] = trace_merge::manifest::RECORDING_THREADS;
+    let disk = format!("{}0", strata_recording::manifest::DISK_THREAD);
+    let [recorder, _, clock] = strata_recording::manifest::RECORDING_THREADS;
     for name in ["vcpu0", &disk, recorder, "strata-control", clock, "strata-console"] {
         assert!(threads.keys().any(|thread| name.starts_with(thread.as_str())), "{name} is not in {threads:?}");
     }
@@ -325,7 +325,7 @@ fn root_stays_root_without_its_capabilities() {
 fn flight_recorder_takes_snapshots_under_the_jail() {
     let (vm, _) = whole_run(NOBODY, &["--user", "65534:65534", "--mode", "flight-recorder"], true);
 
-    assert!(trace_merge::reader::Trace::open(&vm.path("traces/whole")).is_ok());
+    assert!(strata_recording::reader::Trace::open(&vm.path("traces/whole")).is_ok());
 }
 
 #[test]
@@ -334,8 +334,8 @@ fn snapshots_and_sessions_are_compressed_as_the_recording_is() {
     let (vm, _) = whole_run(NOBODY, &arguments, true);
 
     let [whole, snapshot, session] = ["whole", "snapshot", "discard"].map(|name| {
-        let trace = trace_merge::reader::Trace::open(&vm.path("traces").join(name)).unwrap();
-        (trace.manifest().compression, trace_merge::merge::Merge::new(trace.layers(), 0).count() > 0)
+        let trace = strata_recording::reader::Trace::open(&vm.path("traces").join(name)).unwrap();
+        (trace.manifest().compression, strata_recording::merge::Merge::new(trace.layers(), 0).count() > 0)
     });
     // Without an agent, a session of the guest's kernel has no record.
     let zstd = Some(Compression::Zstd);
@@ -383,7 +383,7 @@ fn recorder_that_drains_in_idle_times_changes_its_priority_under_the_jail() {
     std::thread::sleep(Duration::from_secs(1));
     let ended = vm.stop();
 
-    assert_eq!(threads[trace_merge::manifest::RECORDING_THREADS[1]]["Cpus_allowed_list"], "0");
+    assert_eq!(threads[strata_recording::manifest::RECORDING_THREADS[1]]["Cpus_allowed_list"], "0");
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
     let manifest = vm.manifest();
     assert!(manifest.layers.iter().flat_map(|layer| &layer.streams).any(|stream| stream.records > 0));
@@ -420,7 +420,7 @@ fn trigger_takes_a_snapshot_of_a_real_vm_under_its_jail() {
     assert!(triggers.get(3).is_none_or(|stolen| stolen.fired >= 1), "{triggers:?}");
     assert!(triggers.get(4).is_none_or(|stolen| stolen.fired == 0), "{triggers:?}");
     assert!(happened.triggers.iter().all(|trigger| !trigger.snapshots.is_empty()), "{happened:?}");
-    let snapshot = trace_merge::reader::Trace::open(&triggers[0].snapshots[0]).unwrap();
+    let snapshot = strata_recording::reader::Trace::open(&triggers[0].snapshots[0]).unwrap();
     assert!(
         snapshot.manifest().outcome.as_ref().unwrap().contains("by trigger '"),
         "{:?}",
@@ -452,7 +452,7 @@ fn other_vms_are_frozen_with_the_one_that_is_waited_for() {
 
     assert!(ended.iter().all(ExitStatus::success), "{ended:?}");
     assert_eq!(others[0].snapshot, Some(neighbour.path("traces/trace-trigger-1")), "{others:?}");
-    assert!(trace_merge::reader::Trace::open(&neighbour.path("traces/trace-trigger-1")).is_ok());
+    assert!(strata_recording::reader::Trace::open(&neighbour.path("traces/trace-trigger-1")).is_ok());
     assert!(others[1].problem.as_ref().unwrap().contains("is written to"), "{others:?}");
 }
 
@@ -485,10 +485,10 @@ fn guest_that_floods_a_limited_console_waits_and_can_be_stopped() {
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
     assert_eq!((limits[0].device.as_str(), limits[0].limits.as_str()), ("console", "bandwidth=4096:4096"));
     assert!(limits[0].waits > 0, "{limits:?}");
-    let trace = trace_merge::reader::Trace::open(&vm.path("traces/trace")).unwrap();
+    let trace = strata_recording::reader::Trace::open(&vm.path("traces/trace")).unwrap();
     let mut vmm =
         trace.layers_of(LayerKind::Vmm).flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream)));
-    let waits = |record: trace_merge::reader::StreamRecord<'_>| record.schema.name() == "vmm:console_throttled";
+    let waits = |record: strata_recording::reader::StreamRecord<'_>| record.schema.name() == "vmm:console_throttled";
     assert!(vmm.any(|(layer, stream)| layer.records(stream).any(waits)));
     // the guest prints zeros; a burst of them waits, and is written when it ends
     let printed = fs::read(vm.path("console")).unwrap().iter().filter(|&&byte| byte == 0).count() as f64;
@@ -647,8 +647,8 @@ impl Drop for SmallDisk {
 
 /// Records of the trace `dir`, which babeltrace2 reads all of.
 fn records_read_by_all(dir: &Path) -> u64 {
-    let trace = trace_merge::reader::Trace::open(dir).unwrap();
-    let records = trace_merge::merge::Merge::new(trace.layers(), 0).count() as u64;
+    let trace = strata_recording::reader::Trace::open(dir).unwrap();
+    let records = strata_recording::merge::Merge::new(trace.layers(), 0).count() as u64;
     assert_eq!(records_of_babeltrace2(dir), records);
     records
 }
@@ -772,13 +772,13 @@ fn compressed_recording_is_made_under_the_jail_and_others_read_its_export() {
     }
 
     let ended = vm.stop();
-    let trace = trace_merge::reader::Trace::open(&vm.path("traces/trace")).unwrap();
+    let trace = strata_recording::reader::Trace::open(&vm.path("traces/trace")).unwrap();
     let out = tempfile::tempdir().unwrap();
     let exported = ctf::export(&trace, ctf::Version::V1_8, &Options::default(), out.path()).unwrap();
 
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
     assert_eq!(vm.manifest().compression, Some(Compression::Zstd));
-    assert_eq!(exported.records, trace_merge::merge::Merge::new(trace.layers(), 0).count() as u64);
+    assert_eq!(exported.records, strata_recording::merge::Merge::new(trace.layers(), 0).count() as u64);
     assert_eq!(records_of_babeltrace2(out.path()), exported.records);
 }
 

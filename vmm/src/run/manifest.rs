@@ -7,9 +7,9 @@ use crate::machine::{KvmProbe, Machine};
 use crate::tracing::host_description::describe_host;
 use crate::tracing::recording::NO_AGENT;
 use std::path::PathBuf;
-use trace_merge::clock::{Clock, VcpuRelation};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{FORMAT_VERSION, Manifest, Missing, Started, Vm};
+use strata_recording::clock::{Clock, VcpuRelation};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{FORMAT_VERSION, Manifest, Missing, Started, Vm};
 
 /// The manifest of a recording whose VM is about to start: its `clock`, the region's file, and what is `missing`.
 pub(super) fn manifest(

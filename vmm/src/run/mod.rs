@@ -43,7 +43,7 @@ use plan::Plan;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use trace_merge::manifest::{Manifest, Started};
+use strata_recording::manifest::{Manifest, Started};
 use traced::PreparedVm;
 
 /// How a run went.

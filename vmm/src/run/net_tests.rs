@@ -7,8 +7,8 @@ use crate::machine::test_guest;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
+use strata_recording::reader::Trace;
 use tempfile::TempDir;
-use trace_merge::reader::Trace;
 
 /// Registers of the first device, and offsets of `virtio_mmio.h`.
 const DEVICE: u32 = 0xd000_0000;

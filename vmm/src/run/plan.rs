@@ -16,8 +16,8 @@ use shared_ring::event::EventDescription;
 use shared_ring::layout::Mode;
 use std::fs;
 use std::path::Path;
-use trace_merge::layer::LayerKind;
-use trace_merge::trace_folder::TraceFolder;
+use strata_recording::layer::LayerKind;
+use strata_recording::trace_folder::TraceFolder;
 
 /// A checked request: its files can be read, its numbers run on this host, and its choice of events exists.
 pub(super) struct Plan<'a> {

@@ -10,8 +10,8 @@ use crate::tracing::scheduling::Scheduling;
 use crate::tracing::trigger::TriggerRequest;
 use shared_ring::layout::{Geometry, Mode};
 use std::path::PathBuf;
-use trace_merge::access::Readers;
-use trace_merge::compression::Compression;
+use strata_recording::access::Readers;
+use strata_recording::compression::Compression;
 
 /// What to run.
 #[derive(Clone, Debug)]

@@ -37,10 +37,10 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
-use trace_merge::layer::LayerKind;
-use trace_merge::reserve::Reserve;
-use trace_merge::trace_folder::TraceFolder;
-use trace_merge::writer::Rotation;
+use strata_recording::layer::LayerKind;
+use strata_recording::reserve::Reserve;
+use strata_recording::trace_folder::TraceFolder;
+use strata_recording::writer::Rotation;
 use uuid::Uuid;
 
 /// A traced VM whose parts are all made: nothing of it runs. Dropping it leaves nothing behind.

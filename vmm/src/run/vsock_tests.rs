@@ -9,8 +9,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use strata_recording::reader::Trace;
 use tempfile::TempDir;
-use trace_merge::reader::Trace;
 
 /// Registers of the second device, behind the disk, and offsets of `virtio_mmio.h`.
 const DEVICE: u32 = 0xd000_1000;

@@ -16,8 +16,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
+use strata_recording::manifest::Attached;
 use thiserror::Error;
-use trace_merge::manifest::Attached;
 
 /// Moves to the upper left corner and clears what is below: before each picture on a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";

@@ -4,8 +4,9 @@ use super::{OwnThread, Picture, VmPicture};
 use crate::control::balloon;
 use crate::control::protocol::{Late, LiveDisk, LiveExits, LiveGuest, LiveVcpu, LiveWakeup, Thief, Times, Watched};
 use std::io::{self, Write};
+use strata_recording::terminal::harmless;
 use trace_merge::report::table::{Align, Table};
-use trace_merge::report::{duration, harmless, percent};
+use trace_merge::report::{duration, percent};
 
 /// Thieves, exit reasons and late turns that are shown; JSON has all.
 const SHOWN: usize = 5;

@@ -9,8 +9,8 @@ use shared_ring::packet::Packet;
 use shared_ring::registry::RegistryReader;
 use std::collections::HashMap;
 use std::path::Path;
-use trace_merge::manifest::{Layer, Manifest};
-use trace_merge::writer::{LayerWriter, NewLayer, WriteError};
+use strata_recording::manifest::{Layer, Manifest};
+use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 
 /// Uuid of packets that belong to no trace yet.
 const NO_TRACE: [u8; 16] = [0; 16];

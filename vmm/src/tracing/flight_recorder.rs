@@ -24,10 +24,10 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use trace_merge::clock::Clock;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, Manifest, Missing};
-use trace_merge::writer::{LayerWriter, WriteError};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Layer, Manifest, Missing};
+use strata_recording::writer::{LayerWriter, WriteError};
 
 /// Most bytes of packets and event types of processes that have ended.
 const MAX_BUFFERED_BYTES: usize = 64 << 20;

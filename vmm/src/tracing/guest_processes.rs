@@ -10,9 +10,9 @@ use super::vcpu_activity::VcpuActivity;
 use super::written_layer::{WrittenLayer, ends_early};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, Manifest, Missing, event_bytes, layer_bytes};
-use trace_merge::writer::{LayerWriter, Rotation, WriteError};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Layer, Manifest, Missing, event_bytes, layer_bytes};
+use strata_recording::writer::{LayerWriter, Rotation, WriteError};
 
 /// Most processes that one recording keeps apart: a guest that opens and closes slots without end must not fill the
 /// trace folder with folders.

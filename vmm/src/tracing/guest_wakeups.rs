@@ -1,7 +1,7 @@
 //! Wake-ups of a guest's tasks: from being woken until running. Triggers and the live summary measure them alike.
 
 use foldhash::HashMap;
-use trace_merge::event::{Event, Tid, WakeupStage};
+use strata_analysis::event::{Event, Tid, WakeupStage};
 
 /// Tasks that were woken and have not run yet, at most: a guest may wake what never runs.
 const MAX_WOKEN: usize = 1 << 16;

@@ -2,7 +2,7 @@
 
 use crate::machine::{KvmKind, KvmProbe};
 use std::fs;
-use trace_merge::manifest::Host;
+use strata_recording::manifest::Host;
 
 /// This machine, with the kind of KVM that was `probed`.
 #[must_use]

@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use trace_merge::event::is_kvms;
-use trace_merge::manifest::{Layer, Manifest};
-use trace_merge::writer::{LayerWriter, WriteError};
+use strata_analysis::event::is_kvms;
+use strata_recording::manifest::{Layer, Manifest};
+use strata_recording::writer::{LayerWriter, WriteError};
 
 /// Bytes of a class that give way together.
 const CHUNK: usize = 1 << 20;
@@ -380,9 +380,9 @@ pub(crate) mod tests {
     use crate::tracing::recorder::tests::manifest;
     use proptest::prelude::*;
     use shared_ring::event::{FieldDescription, FieldType};
+    use strata_recording::merge::{Merge, Step};
+    use strata_recording::reader::Trace;
     use tempfile::TempDir;
-    use trace_merge::merge::{Merge, Step};
-    use trace_merge::reader::Trace;
 
     const SWITCH: u16 = 1;
     const EXIT: u16 = 2;
@@ -551,7 +551,7 @@ pub(crate) mod tests {
 
     /// Records, lost and overwritten records of each layer of `trace`, and its steps.
     fn told(trace: &Trace) -> Vec<(u64, u64, u64, Vec<String>)> {
-        let of_layer = |(index, layer): (usize, &trace_merge::reader::TraceLayer)| {
+        let of_layer = |(index, layer): (usize, &strata_recording::reader::TraceLayer)| {
             let stream = &layer.streams[0].description;
             (stream.records, stream.lost.total(), stream.overwritten, steps(trace, index))
         };

@@ -16,10 +16,10 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use trace_merge::clock::Clock;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, Manifest, Missing, StreamDescription, Vm};
-use trace_merge::writer::{LayerWriter, NewLayer, OpenPacket, Rotation, WriteError};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Layer, Manifest, Missing, StreamDescription, Vm};
+use strata_recording::writer::{LayerWriter, NewLayer, OpenPacket, Rotation, WriteError};
 
 /// Packet size of the host-kernel layer, bytes.
 const PACKET_SIZE: u64 = 64 << 10;
@@ -531,7 +531,7 @@ mod tests {
     use crate::host_kernel::{EventSchema, HostRecord};
     use proptest::prelude::*;
     use shared_ring::packet::Packet;
-    use trace_merge::writer::{PacketBuilder, Push};
+    use strata_recording::writer::{PacketBuilder, Push};
 
     #[test]
     fn records_over_the_limit_are_lost_one_by_one_and_losses_stay_what_they_are() {

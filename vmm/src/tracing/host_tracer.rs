@@ -4,8 +4,8 @@ use super::selection::Selection;
 use crate::clock::HostTime;
 use crate::host_kernel::{EventName, HostTraceConfig, HostTraceError, HostTracer, Tracefs};
 use std::error::Error;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Missing;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Missing;
 
 /// The host kernel's buffer per CPU, KiB.
 const BUFFER_KIB: u32 = 8 << 10;

@@ -8,9 +8,9 @@ use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_S
 use shared_ring::region::{RegionLayout, Rings};
 use shared_ring::registry::RegistryReader;
 use std::path::Path;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Manifest;
-use trace_merge::writer::{LayerWriter, NewLayer, Rotation, WriteError};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Manifest;
+use strata_recording::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 
 /// The sizes that a sub-buffer may have, for messages.
 #[must_use]

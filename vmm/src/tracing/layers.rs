@@ -10,8 +10,8 @@ use super::trigger::{Consequence, Triggers};
 use super::written_layer::{WrittenLayer, ends_early};
 use crate::control::protocol::{LiveGuest, Watched};
 use shared_ring::event::EventDescription;
-use trace_merge::manifest::{Layer, Missing};
-use trace_merge::schema::SchemaTable;
+use strata_recording::manifest::{Layer, Missing};
+use strata_recording::schema::SchemaTable;
 
 /// The layers of a session.
 pub enum Layers {

@@ -12,15 +12,15 @@ use crate::control::protocol::{Late, LiveExits, LiveVcpu, Thief, Times, Watched}
 use shared_ring::event::EventDescription;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use trace_merge::clock::Clock;
-use trace_merge::event::{Decoder, Event};
-use trace_merge::exit_reason::ExitReason;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Vm;
-use trace_merge::reader::StreamRecord;
-use trace_merge::schema::Schema;
-use trace_merge::timeline::vcpu::{Preemptor, VcpuState};
-use trace_merge::timeline::{Change, Input, Origin, Timeline};
+use strata_analysis::event::{Decoder, Event};
+use strata_analysis::exit_reason::ExitReason;
+use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};
+use strata_analysis::timeline::{Change, Input, Origin, Timeline};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Vm;
+use strata_recording::reader::StreamRecord;
+use strata_recording::schema::Schema;
 
 /// The events that tell of vCPUs.
 const EVENTS: [&str; 8] = [

@@ -7,9 +7,9 @@ use shared_ring::host::{Parts, ProcessOwner};
 use shared_ring::region::Rings;
 use shared_ring::registry::RegistryReader;
 use shared_ring::view::ProcessState;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Process;
-use trace_merge::writer::NewLayer;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Process;
+use strata_recording::writer::NewLayer;
 
 /// The process table of one region. What it says comes from a guest.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use crate::control::protocol::LayerLimit;
 use crate::machine::rate_limit::{RateLimit, TokenBucket};
 use shared_ring::layout::Mode;
 use std::time::{Duration, Instant};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::RecordLimit;
 use thiserror::Error;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::RecordLimit;
 
 /// A layer that is held back goes on when it has one part in so many of its burst again: each time that it goes on
 /// costs a gap in its streams, and a packet.

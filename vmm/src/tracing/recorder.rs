@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use strata_recording::manifest::Manifest;
 use thiserror::Error;
-use trace_merge::manifest::Manifest;
 
 /// Longest pause between two polls of all layers: rings fill in milliseconds at most.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);

@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use strata_abi::class;
+use strata_analysis::event::name::RECORDING_STOPS;
+use strata_recording::access::Readers;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Guest, Layer, MANIFEST_FILE, Manifest, ManifestError, Missing, event_bytes};
+use strata_recording::reserve::Reserve;
+use strata_recording::writer::{Rotation, WriteError};
 use thiserror::Error;
-use trace_merge::access::Readers;
-use trace_merge::event::name::RECORDING_STOPS;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Guest, Layer, MANIFEST_FILE, Manifest, ManifestError, Missing, event_bytes};
-use trace_merge::reserve::Reserve;
-use trace_merge::writer::{Rotation, WriteError};
 
 /// Most vCPUs whose threads are named: KVM has no more on x86.
 const MAX_VCPUS: u32 = 4096;

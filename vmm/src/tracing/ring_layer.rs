@@ -13,12 +13,12 @@ use shared_ring::event::EventDescription;
 use shared_ring::packet::Record;
 use shared_ring::registry::RegistryReader;
 use std::time::Instant;
-use trace_merge::clock::Clock;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, event_bytes};
-use trace_merge::reader::StreamRecord;
-use trace_merge::schema::SchemaTable;
-use trace_merge::writer::{LayerWriter, WriteError};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Layer, event_bytes};
+use strata_recording::reader::StreamRecord;
+use strata_recording::schema::SchemaTable;
+use strata_recording::writer::{LayerWriter, WriteError};
 
 /// One layer with its rings.
 #[derive(Debug)]

@@ -7,9 +7,9 @@
 //! layer. The name of a preset stands for its terms: `default,guest-kernel:net:*`. Layers have the names of
 //! [`LayerKind`], or their short forms.
 
+use strata_recording::layer::{LayerKind, UnknownLayer};
+use strata_recording::nearest::{best, similarity};
 use thiserror::Error;
-use trace_merge::layer::{LayerKind, UnknownLayer};
-use trace_merge::nearest::{best, similarity};
 use wildmatch::WildMatch;
 
 /// The name of what is recorded when nobody says otherwise.

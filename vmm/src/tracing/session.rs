@@ -39,10 +39,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use strata_abi::class;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Manifest;
-use trace_merge::trace_folder::TraceFolder;
-use trace_merge::writer::Rotation;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Manifest;
+use strata_recording::trace_folder::TraceFolder;
+use strata_recording::writer::Rotation;
 use triggers::armed;
 
 /// The host kernel's records that a flight recorder holds unless told otherwise, bytes.

@@ -9,7 +9,7 @@ use crate::control::protocol::{Answer, Request, Status};
 use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
 use std::time::Duration;
-use trace_merge::manifest::Manifest;
+use strata_recording::manifest::Manifest;
 
 /// Size (bytes) and number of the sub-buffers of a session that is made without saying them.
 const DEFAULT_RINGS: (u64, u32) = (128 << 10, 16);

@@ -11,8 +11,8 @@ use super::written_layer::WrittenLayer;
 use shared_ring::event::EventDescription;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, Missing};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Layer, Missing};
 
 /// How long a flush waits for the guest's CPUs.
 const FLUSH_LIMIT: Duration = Duration::from_millis(500);

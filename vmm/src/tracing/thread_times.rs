@@ -2,7 +2,7 @@
 //! say what it cost. The account of a thread that runs may be behind by a scheduler's tick.
 
 use std::path::Path;
-use trace_merge::manifest::StrataThread;
+use strata_recording::manifest::StrataThread;
 
 /// Threads that are kept count of at most: a process has some ten, and a vCPU each.
 const MAX_THREADS: usize = 8192;

@@ -7,9 +7,9 @@ use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
 use shared_ring::region::Rings;
 use std::path::Path;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::Manifest;
-use trace_merge::writer::{LayerWriter, NewLayer, Rotation, WriteError};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Manifest;
+use strata_recording::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 
 /// The layer of `tracer`'s rings, new in the recording `dir` of the VM called `vm`; it keeps within the size of
 /// `rotation`, if there is one.

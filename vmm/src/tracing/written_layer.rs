@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use std::error::Error;
 use std::io;
 use std::time::Instant;
-use trace_merge::clock::Clock;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{Layer, Missing};
-use trace_merge::writer::WriteError;
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Layer, Missing};
+use strata_recording::writer::WriteError;
 
 /// A layer of rings, until it cannot be written.
 #[derive(Debug)]

@@ -19,8 +19,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::Trace;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 
 /// What Strata records in the guest; the scripts below name the same events to the others.
 const STRATA_EVENTS: &str = "guest:raw_syscalls:*,guest:sched:sched_switch,guest:sched:sched_wakeup";

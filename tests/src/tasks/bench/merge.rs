@@ -160,7 +160,7 @@ pub(super) fn build(paths: &Paths) -> anyhow::Result<Programs> {
         process::run_logged(&mut command, &paths.logs().join(format!("{log}.log")))
     };
     cargo(&["-p", "vmm", "--bin", "strata"], "merge-bench-strata")?;
-    let writers = ["-p", "trace-merge", "--example", "write_recording", "--example", "write_layers"];
+    let writers = ["-p", "strata-recording", "--example", "write_recording", "--example", "write_layers"];
     cargo(&writers, "merge-bench-writers")?;
     let release = release(paths);
     let example = |name| release.join("examples").join(name);

@@ -4,9 +4,9 @@ use super::files::Output;
 use super::places::Place;
 use super::rows::{Cell, FixedRows};
 use super::{Selection, integer, utc};
-use trace_merge::analysis::Passed;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::Trace;
+use strata_analysis::Passed;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 
 /// What there is to say of a recording.
 pub(super) struct About<'p> {

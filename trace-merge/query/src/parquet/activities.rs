@@ -6,12 +6,12 @@ use super::rows::{Cell, FixedRows};
 use super::task::{Named, Numbers, Tasks};
 use super::{Maker, Selection};
 use serde_json::json;
-use trace_merge::analysis::{Analysis, Gap, Passed};
-use trace_merge::event::{self, Access, name};
-use trace_merge::exit_reason::ExitReason;
-use trace_merge::kernel_symbols::KernelSymbols;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::Trace;
+use strata_analysis::{Analysis, Gap, Passed};
+use strata_analysis::event::{self, Access, name};
+use strata_analysis::exit_reason::ExitReason;
+use strata_analysis::kernel_symbols::KernelSymbols;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 use trace_merge::report::ended::{Ended, KeepsEnded};
 use trace_merge::report::exits::{ExitTimes, Parts};
 use trace_merge::report::flow_step::{FlowMilestone, FlowStep, FlowTask};
@@ -20,10 +20,10 @@ use trace_merge::report::locks::{self, LockTimes, WaitEnd};
 use trace_merge::report::net_flows::{Direction, NetFlowTimes, PacketFlow};
 use trace_merge::report::syscalls::{self, SyscallTimes};
 use trace_merge::report::wakeups::WakeupTimes;
-use trace_merge::syscall_names;
-use trace_merge::timeline::states::TaskIndex;
-use trace_merge::timeline::{Change, ChangeKind, Input, Timeline};
-use trace_merge::window::Window;
+use strata_analysis::syscall_names;
+use strata_analysis::timeline::states::TaskIndex;
+use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
+use strata_recording::window::Window;
 
 /// Those of the tables here that are in `selection`.
 pub(super) fn makers<'m>(
@@ -69,7 +69,7 @@ pub(super) fn makers<'m>(
 /// By VM: the symbols of its guest's kernel, where waits for its locks were recorded. They may be recorded after the
 /// waits.
 fn symbols(trace: &Trace, timeline: &Timeline) -> Vec<Option<KernelSymbols>> {
-    let of = |vm: &trace_merge::timeline::Vm| {
+    let of = |vm: &strata_analysis::timeline::Vm| {
         let layers = || trace.kernel_layers(&vm.name);
         let waits = layers().any(|layer| event::is_recorded(layer, name::CONTENTION_BEGIN));
         waits.then(|| KernelSymbols::of(layers()))

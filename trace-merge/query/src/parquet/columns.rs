@@ -18,7 +18,7 @@ use parquet::schema::types::{ColumnDescPtr, Type, TypePtr};
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use trace_merge::schema::{Elements, Value};
+use strata_recording::schema::{Elements, Value};
 use zstd::bulk::Compressor;
 
 /// Bytes of a dictionary of texts after which pages to come have none.

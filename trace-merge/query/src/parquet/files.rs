@@ -15,8 +15,8 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use trace_merge::access::Readers;
-use trace_merge::reader::Trace;
+use strata_recording::access::Readers;
+use strata_recording::reader::Trace;
 
 /// Row groups on their way.
 const ON_THE_WAY: usize = 16;

@@ -27,14 +27,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use trace_merge::analysis::{self, Analysis, Passed};
-use trace_merge::clock::Clock;
-use trace_merge::export::{DONE, ExportError, Exported, Options};
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::Trace;
+use strata_analysis::{Analysis, Passed};
+use strata_recording::clock::Clock;
+use strata_export::{DONE, ExportError, Exported, Options};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::Trace;
 use trace_merge::report::ReportOptions;
-use trace_merge::timeline::{ChangeKind, Input, Timeline};
-use trace_merge::window::Window;
+use strata_analysis::timeline::{ChangeKind, Input, Timeline};
+use strata_recording::window::Window;
 
 /// Which tables are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub fn export(
     folder: &Path,
     selection: &Selection,
 ) -> Result<Exported, ExportError> {
-    let window = Window::of(trace, &ReportOptions { json: false, from: options.from, to: options.to })?;
+    let window = trace.window(options.from, options.to).ok_or(ReportError::EmptyWindow)?;
     let places = Places::new(trace);
     let timeline = Timeline::new(trace);
     let (output, batches) = Output::new(trace);
@@ -138,7 +138,7 @@ fn make(
         for maker in &mut makers {
             analyses.push(&mut **maker);
         }
-        analysis::pass(trace, window, &mut analyses)
+        strata_analysis::pass(trace, window, &mut analyses)
     };
     if passed.totals.iter().all(|totals| totals.events == 0) {
         return Err(ExportError::Nothing);

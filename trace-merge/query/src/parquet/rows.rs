@@ -11,9 +11,9 @@ use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
-use trace_merge::clock::NS_PER_SECOND;
-use trace_merge::schema::Elements;
-use trace_merge::window::Window;
+use strata_recording::clock::NS_PER_SECOND;
+use strata_recording::schema::Elements;
+use strata_recording::window::Window;
 
 /// Columns of each record before its event's name, behind those that rows begin with.
 pub(super) const ABOUT: usize = 7;
@@ -522,8 +522,8 @@ impl FixedRows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_merge::clock::{Clock, UtcAnchor};
-    use trace_merge::test_trace;
+    use strata_recording::clock::{Clock, UtcAnchor};
+    use strata_recording::test_trace;
 
     #[test]
     fn second_is_that_of_the_clock_at_both_of_its_edges() {

@@ -7,13 +7,13 @@ use super::rows::{Cell, FixedRows};
 use super::task::{Named, Numbers, Tasks};
 use super::{Maker, Selection};
 use std::collections::BTreeMap;
-use trace_merge::analysis::{Analysis, Gap, Passed};
-use trace_merge::layer::LayerKind;
+use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::layer::LayerKind;
 use trace_merge::report::{tasks, vcpus};
-use trace_merge::timeline::fused::Fused;
-use trace_merge::timeline::vcpu::VcpuState;
-use trace_merge::timeline::{Change, ChangeKind, Input, Origin, Timeline};
-use trace_merge::window::Window;
+use strata_analysis::timeline::fused::Fused;
+use strata_analysis::timeline::vcpu::VcpuState;
+use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
+use strata_recording::window::Window;
 
 /// Those of the tables here that are in `selection`.
 pub(super) fn makers<'m>(selection: &Selection, output: &Output) -> impl Iterator<Item = Box<dyn Maker + 'm>> {

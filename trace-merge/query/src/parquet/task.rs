@@ -5,9 +5,9 @@ use foldhash::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 use trace_merge::report::tasks::cgroup_of;
-use trace_merge::timeline::Timeline;
-use trace_merge::timeline::membership::{Memberships, Stay};
-use trace_merge::timeline::states::TaskIndex;
+use strata_analysis::timeline::Timeline;
+use strata_analysis::timeline::membership::{Memberships, Stay};
+use strata_analysis::timeline::states::TaskIndex;
 
 /// A task at the moment that the timeline has come to.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 use super::columns::Column;
 use super::rows::{Cell, Rows};
 use std::ops::Range;
-use trace_merge::schema::{PlacedField, Schema, Value};
+use strata_recording::schema::{PlacedField, Schema, Value};
 
 /// Records that wait, at most.
 const MOST: usize = 256;

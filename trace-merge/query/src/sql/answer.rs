@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
-use trace_merge::report::harmless;
+use strata_recording::terminal::harmless;
 use trace_merge::report::table::{Align, Table};
 
 /// Rows that are shown to people.

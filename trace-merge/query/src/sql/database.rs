@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use trace_merge::reader::Trace;
+use strata_recording::reader::Trace;
 
 /// Memory that a question may take before it goes on on the disk, bytes.
 const MEMORY: usize = 4 << 30;

@@ -9,8 +9,8 @@ use crate::tables::EVENTS;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use trace_merge::export::Options;
-use trace_merge::reader::Trace;
+use strata_export::Options;
+use strata_recording::reader::Trace;
 
 /// What an answer may differ by where it is a share, rounded to two decimals.
 const SHARE: f64 = 0.011;

@@ -15,10 +15,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use thiserror::Error;
-use trace_merge::export::{ExportError, Options};
-use trace_merge::manifest::MANIFEST_FILE;
+use strata_export::{ExportError, Options};
+use strata_recording::manifest::MANIFEST_FILE;
 use trace_merge::progress;
-use trace_merge::reader::{ReadError, Trace};
+use strata_recording::reader::{ReadError, Trace};
 use trace_merge::removed_on_signal::RemovedOnSignal;
 
 /// The table by which a folder of tables is known.
@@ -192,7 +192,7 @@ fn make(path: &Path, trace: &Trace, folder: &Path, selection: &Selection) -> Res
     match made {
         Ok(exported) => {
             if let Some(incomplete) = exported.incomplete {
-                eprintln!("{}: {}", path.display(), trace_merge::report::harmless(&incomplete));
+                eprintln!("{}: {}", path.display(), strata_recording::terminal::harmless(&incomplete));
             }
             Ok(())
         }

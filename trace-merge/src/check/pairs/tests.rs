@@ -1,9 +1,9 @@
 use super::*;
-use crate::event::Decoder;
-use crate::event::name::RECORDING_STOPS;
-use crate::merge::{Merge, Step};
-use crate::test_trace::Field::{Hex, Number, Text};
-use crate::test_trace::TestTrace;
+use strata_analysis::event::Decoder;
+use strata_analysis::event::name::RECORDING_STOPS;
+use strata_recording::merge::{Merge, Step};
+use strata_recording::test_trace::Field::{Hex, Number, Text};
+use strata_recording::test_trace::TestTrace;
 
 fn enter(trace: TestTrace, time: u64, id: i64) -> TestTrace {
     trace.guest(0, time, "raw_syscalls:sys_enter", &[("id", Number(id))])

@@ -1,7 +1,7 @@
 use super::*;
 use crate::report::{make, tasks};
-use crate::test_trace::Field::{Number, Text};
-use crate::test_trace::{Field, TestTrace};
+use strata_recording::test_trace::Field::{Number, Text};
+use strata_recording::test_trace::{Field, TestTrace};
 
 /// A record of `strata:task` of a task in the initial pid namespace.
 fn found(trace: TestTrace, time: u64, tid: i64, cgroup: i64) -> TestTrace {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::report::{scenario, summary};
-use crate::test_trace::{Field, TestTrace};
+use strata_recording::test_trace::{Field, TestTrace};
 
 /// The thread that preempts the vCPU in [`scenario::preempted_in_an_exit`].
 const HOG: i32 = 200;

@@ -1,14 +1,14 @@
 //! The last of something: a queue that forgets, and the last records of streams, which are read again when it is known
 //! which they are.
 
-use crate::reader::{Stream, Trace, TraceLayer};
-use crate::schema::Value;
-use crate::timeline::{Origin, Timeline};
-use crate::window::Window;
 use foldhash::HashMap;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::collections::{VecDeque, vec_deque};
 use std::fmt;
+use strata_analysis::timeline::{Origin, Timeline};
+use strata_recording::reader::{Stream, Trace, TraceLayer};
+use strata_recording::schema::Value;
+use strata_recording::window::Window;
 
 /// Records of each stream that are kept.
 const RECORDS: usize = 10;
@@ -96,7 +96,7 @@ struct Field {
 }
 
 impl Fields {
-    fn of(fields: crate::schema::Fields<'_>) -> Self {
+    fn of(fields: strata_recording::schema::Fields<'_>) -> Self {
         let field = |(described, value): (&shared_ring::event::FieldDescription, Value<'_>)| Field {
             name: described.name.clone(),
             value: json(value),

@@ -1,7 +1,7 @@
 use super::*;
-use crate::manifest::Manifest;
 use crate::report::Report;
-use crate::test_trace::{Field, TestTrace};
+use strata_recording::manifest::Manifest;
+use strata_recording::test_trace::{Field, TestTrace};
 
 const IDLE: u64 = 0xffff_ffff_8100_0000;
 const PANIC: u64 = 0xffff_ffff_8200_0000;

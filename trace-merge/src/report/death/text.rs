@@ -2,8 +2,9 @@
 
 use super::{Death, LastExit, LastRecord, VmDeath};
 use crate::report::table::{Align, Table};
-use crate::report::{Report, duration, harmless};
+use crate::report::{Report, duration};
 use std::io::{self, Write};
+use strata_recording::terminal::harmless;
 
 /// A time relative to the moment: `-12.345 µs` is before it.
 fn shown(ns: i64) -> String {

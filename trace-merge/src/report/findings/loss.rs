@@ -1,10 +1,11 @@
 //! What is missing of a layer: a finding for each cause, with what helps against that one.
 
 use super::{Finding, FindingKind};
-use crate::completeness::LayerCompleteness;
-use crate::layer::LayerKind;
-use crate::report::{duration, harmless};
+use crate::report::duration;
 use shared_ring::consumer::Lost;
+use strata_analysis::completeness::LayerCompleteness;
+use strata_recording::layer::LayerKind;
+use strata_recording::terminal::harmless;
 
 /// What shows where something is missing.
 const WHERE: &str = "strata check TRACE";
@@ -68,7 +69,7 @@ fn against_damage(layer: &LayerCompleteness) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reader::Damage;
+    use strata_recording::reader::Damage;
 
     fn next_of(layer: LayerKind, lost: Lost, is_limited: bool) -> Vec<String> {
         let layer = LayerCompleteness { lost, ..LayerCompleteness::none(layer, None) };

@@ -7,7 +7,7 @@ use super::super::locks::{KernelLock, Waits};
 use super::super::scenario;
 use super::super::tasks::{Part, TaskReport, Times};
 use super::*;
-use crate::manifest::tests::manifest;
+use strata_recording::test_trace::manifest;
 
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;

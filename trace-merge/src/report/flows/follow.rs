@@ -1,17 +1,17 @@
 //! Follows requests from milestone to milestone.
 
 use super::{Flow, Milestone, SLOWEST, VmFlows};
-use crate::clock::Clock;
-use crate::event::{self, BlockRequest, Event, FIRST_SYSTEM_VECTOR, Interrupt, Task, Tid};
-use crate::manifest::{DISK_THREAD, Vm};
 use crate::report::distribution::Durations;
 use crate::report::flow_step::{FlowTask, steps};
 use crate::report::followed::{Ended, Followed};
-use crate::timeline::guest::Guest;
-use crate::timeline::states::{Current, TaskIndex};
-use crate::timeline::{Input, Origin, Timeline};
 use foldhash::HashMap;
 use std::collections::BTreeMap;
+use strata_analysis::event::{self, BlockRequest, Event, FIRST_SYSTEM_VECTOR, Interrupt, Task, Tid};
+use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::states::{Current, TaskIndex};
+use strata_analysis::timeline::{Input, Origin, Timeline};
+use strata_recording::clock::Clock;
+use strata_recording::manifest::{DISK_THREAD, Vm};
 
 /// Offset of the queue notification register of a virtio device on MMIO, in its page (virtio 1.2, 4.2.2).
 const QUEUE_NOTIFY: u64 = 0x50;

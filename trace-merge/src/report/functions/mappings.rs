@@ -1,9 +1,9 @@
 //! What the addresses of processes mean: the files that are mapped there.
 
-use crate::event::{self, Tid};
 use foldhash::HashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use strata_analysis::event::{self, Tid};
 
 /// Most mappings of a process that are kept: a guest must not make its reader grow without bound.
 const MAX_MAPPINGS: usize = 1 << 16;

@@ -1,8 +1,8 @@
 //! Samples by stack: a tree of who called whom, in bounded memory.
 
 use super::{Function, FunctionId};
-use crate::event::Tid;
 use foldhash::HashMap;
+use strata_analysis::event::Tid;
 
 /// Nodes of a kernel's tree; what lies deeper than there is room for counts for the callers that have a node.
 const MOST_NODES: usize = 1 << 14;

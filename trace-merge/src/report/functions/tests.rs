@@ -1,7 +1,7 @@
 use super::*;
-use crate::test_trace::Field::{Hex, Number, Stack, Text};
-use crate::test_trace::TestTrace;
-use crate::user_symbols::tests::own_function;
+use strata_analysis::user_symbols::own_function::own_function;
+use strata_recording::test_trace::Field::{Hex, Number, Stack, Text};
+use strata_recording::test_trace::TestTrace;
 use tempfile::TempDir;
 
 const ALL: Window = Window { begin: 0, end: u64::MAX };

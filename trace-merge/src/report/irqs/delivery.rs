@@ -1,17 +1,18 @@
 //! Interrupts that KVM injects, until the guest's handler runs.
 
-use crate::analysis::Gap;
-use crate::clock::Clock;
-use crate::event::{self, Event, FIRST_SYSTEM_VECTOR, Interrupt, Tid};
 use crate::report::distribution::{Distribution, Durations};
+use crate::report::duration;
 use crate::report::samples::{Samples, VmSamples};
 use crate::report::table::{Align, Table};
-use crate::report::{duration, harmless};
-use crate::timeline::{Input, Origin, Timeline};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
+use strata_analysis::Gap;
+use strata_analysis::event::{self, Event, FIRST_SYSTEM_VECTOR, Interrupt, Tid};
+use strata_analysis::timeline::{Input, Origin, Timeline};
+use strata_recording::clock::Clock;
+use strata_recording::terminal::harmless;
 
 /// Interrupts injected into the vCPUs of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,6 +1,6 @@
 use super::*;
-use crate::test_trace::Field::{Number, Text};
-use crate::test_trace::TestTrace;
+use strata_recording::test_trace::Field::{Number, Text};
+use strata_recording::test_trace::TestTrace;
 
 const ALL: Window = Window { begin: 0, end: u64::MAX };
 

@@ -2,21 +2,21 @@
 
 use super::names::{calls, flag, kind_of_lock, name_of_lock};
 use super::{EAGAIN, ETIMEDOUT, Futex, GuestLocks, KernelLock, WaitEnd, Waiter, Waits};
-use crate::clock::Clock;
-use crate::event::{self, Arguments, Event, Tid};
-use crate::kernel_symbols::KernelSymbols;
-use crate::reader::StreamRecord;
 use crate::report::by_guest::GuestCollector;
 use crate::report::distribution::BinnedDurations;
 use crate::report::ended::{Ended, Keep};
 use crate::report::samples::{VmSamples, steady_name};
 use crate::report::syscalls;
-use crate::syscall_names;
-use crate::timeline::Input;
-use crate::timeline::guest::Guest;
-use crate::timeline::states::{Runner, TaskIndex};
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeMap;
+use strata_analysis::event::{self, Arguments, Event, Tid};
+use strata_analysis::kernel_symbols::KernelSymbols;
+use strata_analysis::syscall_names;
+use strata_analysis::timeline::Input;
+use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::states::{Runner, TaskIndex};
+use strata_recording::clock::Clock;
+use strata_recording::reader::StreamRecord;
 
 /// Most locks that a task can be waiting for at once that are followed: one per context.
 const NESTED: usize = 8;

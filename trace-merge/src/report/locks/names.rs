@@ -1,6 +1,6 @@
 //! What locks are called, and the calls that lead to them.
 
-use crate::kernel_symbols::KernelSymbols;
+use strata_analysis::kernel_symbols::KernelSymbols;
 
 /// Flags of `lock:contention_begin`.
 pub(super) mod flag {

@@ -1,8 +1,8 @@
 use super::names::flag;
 use super::*;
-use crate::layer::LayerKind;
-use crate::test_trace::Field::{Arguments, Hex, Number, Stack};
-use crate::test_trace::TestTrace;
+use strata_recording::layer::LayerKind;
+use strata_recording::test_trace::Field::{Arguments, Hex, Number, Stack};
+use strata_recording::test_trace::TestTrace;
 
 const ALL: Window = Window { begin: 0, end: u64::MAX };
 const LOCK: u64 = 0xffff_ffff_8200_0000;

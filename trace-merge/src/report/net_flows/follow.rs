@@ -2,16 +2,16 @@
 
 use super::packet::{Gone, Packet};
 use super::{Direction, Milestone, PacketFlow, VmNetFlows};
-use crate::clock::Clock;
-use crate::event::{
-    self, Event, FIRST_SYSTEM_VECTOR, Interrupt, NetworkPacket, PacketPlace, PacketProgress, Task, Tid,
-};
 use crate::report::followed::Followed;
-use crate::timeline::guest::Guest;
-use crate::timeline::states::{Current, TaskIndex};
-use crate::timeline::{Input, Origin, Timeline};
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use strata_analysis::event::{
+    self, Event, FIRST_SYSTEM_VECTOR, Interrupt, NetworkPacket, PacketPlace, PacketProgress, Task, Tid,
+};
+use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::states::{Current, TaskIndex};
+use strata_analysis::timeline::{Input, Origin, Timeline};
+use strata_recording::clock::Clock;
 
 /// Offset of the queue notification register of a virtio device on MMIO, in its page (virtio 1.2, 4.2.2).
 const QUEUE_NOTIFY: u64 = 0x50;

@@ -1,11 +1,11 @@
 //! A packet on its way, and what is kept of those that are not under way any more.
 
 use super::{Direction, Milestone, PacketFlow, PacketFlows, SLOWEST};
-use crate::clock::Clock;
 use crate::report::flow_step::{FlowTask, steps};
 use crate::report::followed::{Ended, Followed};
-use crate::timeline::guest::Guest;
-use crate::timeline::states::TaskIndex;
+use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::states::TaskIndex;
+use strata_recording::clock::Clock;
 
 /// A packet under way.
 #[derive(Clone, Debug)]

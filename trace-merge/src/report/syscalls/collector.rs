@@ -1,18 +1,18 @@
 //! The system calls of one guest, as its records tell them.
 
 use super::{CallEnd, Calls, ERRORS, GuestSyscalls, Outcome, ProcessSyscalls, SyscallRow, name};
-use crate::clock::Clock;
-use crate::event::Event;
 use crate::report::by_guest::GuestCollector;
 use crate::report::distribution::BinnedDurations;
 use crate::report::ended::{Ended, Keep};
 use crate::report::samples::{Row, VmSamples, steady_name};
-use crate::syscall_names;
-use crate::timeline::Input;
-use crate::timeline::guest::Guest;
-use crate::timeline::states::{Runner, TaskIndex};
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeMap;
+use strata_analysis::event::Event;
+use strata_analysis::syscall_names;
+use strata_analysis::timeline::Input;
+use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::states::{Runner, TaskIndex};
+use strata_recording::clock::Clock;
 
 /// Return values by which the kernel says that a signal interrupted a call: `ERESTARTSYS` to `ERESTART_RESTARTBLOCK`.
 const INTERRUPTED: std::ops::RangeInclusive<i64> = -516..=-512;

@@ -1,8 +1,8 @@
 use super::*;
-use crate::layer::LayerKind;
 use crate::report::scenario;
-use crate::test_trace::Field::{Number, Text};
-use crate::test_trace::TestTrace;
+use strata_recording::layer::LayerKind;
+use strata_recording::test_trace::Field::{Number, Text};
+use strata_recording::test_trace::TestTrace;
 
 fn of_scenario() -> Tasks {
     let (_dir, trace) = scenario::preempted_in_an_exit().open();

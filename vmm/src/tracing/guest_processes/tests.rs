@@ -17,9 +17,9 @@ use std::fs;
 use std::mem::offset_of;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use strata_recording::manifest::{MANIFEST_FILE, event_bytes};
+use strata_recording::writer::NewLayer;
 use tempfile::TempDir;
-use trace_merge::manifest::{MANIFEST_FILE, event_bytes};
-use trace_merge::writer::NewLayer;
 
 const SLOTS: u32 = 3;
 const VCPUS: u32 = 2;

@@ -11,10 +11,10 @@ use crate::tracing::guest_wakeups::{WakeupStep, WokenTasks, name_of};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use trace_merge::clock::Clock;
-use trace_merge::event::Decoder;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::StreamRecord;
+use strata_analysis::event::Decoder;
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::StreamRecord;
 
 /// The events that tell of wake-ups.
 const EVENTS: [&str; 3] = ["sched:sched_switch", "sched:sched_waking", "sched:sched_wakeup_new"];

@@ -1,11 +1,11 @@
 use super::*;
 use crate::tracing::recorder::tests::manifest;
 use shared_ring::event::{FieldDescription, FieldType};
+use strata_recording::manifest::Manifest;
+use strata_recording::reader::Trace;
+use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
-use trace_merge::manifest::Manifest;
-use trace_merge::reader::Trace;
 use trace_merge::report::{self, Window};
-use trace_merge::writer::{LayerWriter, NewLayer};
 
 const ENTRY: u16 = 1;
 const EXIT: u16 = 2;

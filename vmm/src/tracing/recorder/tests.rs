@@ -38,14 +38,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use strata_recording::access::Readers;
+use strata_recording::clock::{Clock, UtcAnchor};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{FORMAT_VERSION, Host, Started, Vm};
+use strata_recording::reader::Trace;
+use strata_recording::reserve::Reserve;
+use strata_recording::writer::Rotation;
 use tempfile::TempDir;
-use trace_merge::access::Readers;
-use trace_merge::clock::{Clock, UtcAnchor};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::{FORMAT_VERSION, Host, Started, Vm};
-use trace_merge::reader::Trace;
-use trace_merge::reserve::Reserve;
-use trace_merge::writer::Rotation;
 use uuid::Uuid;
 
 #[test]

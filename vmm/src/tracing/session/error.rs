@@ -8,9 +8,9 @@ use crate::tracing::region::RegionError;
 use crate::tracing::selection::SelectionError;
 use crate::tracing::trigger::ArmError;
 use std::path::PathBuf;
+use strata_recording::trace_folder::TraceFolderError;
+use strata_recording::writer::MIN_ROTATED_SIZE;
 use thiserror::Error;
-use trace_merge::trace_folder::TraceFolderError;
-use trace_merge::writer::MIN_ROTATED_SIZE;
 
 /// Why a request to a session is refused, or fails.
 #[derive(Debug, Error)]

@@ -6,9 +6,9 @@ use crate::tracing::record_limit::{LayerLimits, LimitError};
 use shared_ring::layout::Mode;
 use shared_ring::region::Rings;
 use std::path::PathBuf;
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::is_vm_name;
-use trace_merge::writer::MIN_ROTATED_SIZE;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::is_vm_name;
+use strata_recording::writer::MIN_ROTATED_SIZE;
 
 /// Longest name of a session, bytes: what a session slot holds.
 pub const MAX_NAME: usize = 31;

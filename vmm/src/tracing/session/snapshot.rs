@@ -7,8 +7,8 @@ use crate::tracing::recording::{Recording, RecordingError, note_threads};
 use crate::tracing::ring_layer::Producers;
 use crate::tracing::trigger::Triggers;
 use std::path::Path;
-use trace_merge::manifest::{Manifest, SNAPSHOT};
-use trace_merge::trace_folder::TraceFolder;
+use strata_recording::manifest::{Manifest, SNAPSHOT};
+use strata_recording::trace_folder::TraceFolder;
 
 impl Session {
     /// Writes what a flight recorder holds to the new folder `dir`; tracing goes on. Returns the number of records.

@@ -7,7 +7,7 @@ use crate::tracing::recording::Recording;
 use crate::tracing::trigger::Triggers;
 use crate::tracing::vmm_events::VmmTracer;
 use shared_ring::layout::AGENT_ABSENT;
-use trace_merge::manifest::{Layer, StreamDescription};
+use strata_recording::manifest::{Layer, StreamDescription};
 
 impl Session {
     /// What `strata ctl VM status` says about it.

@@ -9,9 +9,9 @@ use shared_ring::event::EventDescription;
 use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
-use trace_merge::layer::LayerKind;
-use trace_merge::manifest::SNAPSHOT;
-use trace_merge::trace_folder::free_beside;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::SNAPSHOT;
+use strata_recording::trace_folder::free_beside;
 
 impl Session {
     /// Whether it is watched for triggers.

@@ -15,10 +15,10 @@
 use crate::tracing::selection::Selection;
 use shared_ring::event::EventDescription;
 use std::fmt;
+use strata_analysis::event::name::SWITCH;
+use strata_recording::layer::{LayerKind, UnknownLayer};
+use strata_recording::nearest::nearest;
 use thiserror::Error;
-use trace_merge::event::name::SWITCH;
-use trace_merge::layer::{LayerKind, UnknownLayer};
-use trace_merge::nearest::nearest;
 use wildmatch::WildMatch;
 
 /// Longest expression, bytes.

@@ -21,11 +21,11 @@ use host_load::HostLoad;
 use shared_ring::event::EventDescription;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::StreamRecord;
+use strata_recording::schema::SchemaTable;
 use tail::Tail;
 use thiserror::Error;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::StreamRecord;
-use trace_merge::schema::SchemaTable;
 use watch::{Fired, Watch};
 
 /// Snapshots of one run at most: a trigger that fires for ever does not fill the disk.

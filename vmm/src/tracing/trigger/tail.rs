@@ -10,9 +10,9 @@ use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::RING_WRITE_COUNT;
 use shared_ring::region::Rings;
 use shared_ring::registry::RegistryReader;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::StreamRecord;
-use trace_merge::schema::{Schema, SchemaTable};
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::StreamRecord;
+use strata_recording::schema::{Schema, SchemaTable};
 
 /// The rings of a layer, and how far each has been read.
 pub struct Tail {

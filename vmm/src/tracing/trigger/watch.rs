@@ -19,12 +19,12 @@ use fact::{DiskFact, ExitFact, FactReader, Facts, GuestFact, HostFact, Request, 
 use foldhash::{HashMap, HashMapExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use trace_merge::event::Tid;
-use trace_merge::exit_reason::ExitReason;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::StreamRecord;
-use trace_merge::report::harmless;
-use trace_merge::schema::Value;
+use strata_analysis::event::Tid;
+use strata_analysis::exit_reason::ExitReason;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::StreamRecord;
+use strata_recording::schema::Value;
+use strata_recording::terminal::harmless;
 use vcpus::VcpuThreads;
 
 /// Things of a kind that have begun and not ended, at most.

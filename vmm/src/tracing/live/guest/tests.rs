@@ -1,7 +1,7 @@
 use super::*;
 use crate::tracing::recorder::tests::manifest;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use trace_merge::schema::Schema;
+use strata_recording::schema::Schema;
 
 /// A time that is later than the begin of every watch: a tick is half a nanosecond.
 const BEGIN: u64 = 1 << 62;

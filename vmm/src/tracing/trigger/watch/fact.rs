@@ -4,11 +4,11 @@
 use super::vcpus::{Place, VcpuThreads};
 use crate::tracing::guest_wakeups::WakeupStep;
 use crate::tracing::trigger::expression::Measure;
-use trace_merge::event::{Event, EventReader, Tid, WakeupStage};
-use trace_merge::exit_reason::ExitReason;
-use trace_merge::layer::LayerKind;
-use trace_merge::reader::StreamRecord;
-use trace_merge::schema::Schema;
+use strata_analysis::event::{Event, EventReader, Tid, WakeupStage};
+use strata_analysis::exit_reason::ExitReason;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::StreamRecord;
+use strata_recording::schema::Schema;
 
 /// Bits of a switch's `prev_state` that say what the task waits for.
 const WAITS_FOR: u64 = 0xff;

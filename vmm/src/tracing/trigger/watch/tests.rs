@@ -1,7 +1,7 @@
 use super::*;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::collections::BTreeMap;
-use trace_merge::schema::Schema;
+use strata_recording::schema::Schema;
 
 const HOST: LayerKind = LayerKind::HostKernel;
 const VMM: LayerKind = LayerKind::Vmm;

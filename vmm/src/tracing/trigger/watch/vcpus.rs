@@ -1,6 +1,6 @@
 //! The threads of a VM's vCPUs, each in a place of its own.
 
-use trace_merge::event::Tid;
+use strata_analysis::event::Tid;
 
 /// Place of a thread; it keeps it when others come and go.
 pub(in super::super) type Place = u32;

@@ -1,0 +1,19 @@
+//! What the records of a recording mean.
+//!
+//! [`event`] decodes them, and [`timeline`] makes states of them: who ran on which CPU, what a task waited for, what a
+//! vCPU did. [`pass()`] feeds both to any number of analyses in one pass. Where records are missing, states are unknown
+//! ([`completeness`]); nothing is guessed.
+
+pub mod completeness;
+pub mod event;
+pub mod exit_reason;
+pub mod kernel_symbols;
+mod pass;
+pub mod softirq_names;
+pub mod syscall_names;
+pub mod task_choice;
+pub mod timeline;
+pub mod user_symbols;
+pub mod vcpu;
+
+pub use pass::{Analysis, Gap, Passed, pass, pass_telling};

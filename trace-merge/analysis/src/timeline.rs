@@ -1,0 +1,622 @@
+//! The timeline: who runs where, and in which state, at each moment of a recording.
+//!
+//! A [`Timeline`] takes in records and gaps in time order. It keeps what is now, not what was: memory is proportional
+//! to the number of CPUs, vCPUs and tasks, and does not grow with the recording. A state that has ended is told as a
+//! [`Change`], which analyses take in. What the records do not tell is *unknown*, never guessed: before the first
+//! record about a subject, and from where records are missing that could have changed it.
+
+mod change;
+pub mod fused;
+pub mod guest;
+pub mod host;
+mod input;
+pub mod membership;
+pub mod states;
+pub mod vcpu;
+
+pub use change::{Change, ChangeKind};
+pub use input::{Input, Kernel, Origin};
+
+use crate::event::{self, Event, Task, Tid};
+use crate::vcpu::SwitchSource;
+use foldhash::HashMap;
+use guest::Guest;
+use host::{Host, ThreadState};
+use states::{CpuView, Current, TaskIndex, TaskState};
+use std::collections::BTreeMap;
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Vm as VmDescription;
+use strata_recording::reader::{Trace, TraceLayer};
+use strata_recording::window::Window;
+use vcpu::{Vcpu, VcpuState};
+
+/// A virtual machine at the moment that the timeline has come to.
+#[derive(Clone, Debug)]
+pub struct Vm {
+    /// Name.
+    pub name: String,
+    /// Index of its host.
+    pub host: usize,
+    /// Its vCPUs.
+    pub vcpus: BTreeMap<u32, Vcpu>,
+    /// Its guest.
+    pub guest: Guest,
+    /// Whether KVM's events tell when vCPUs are in the guest; otherwise only the VMM's do.
+    pub kvm_tells: bool,
+    /// Whether the host's scheduler tells what ran instead.
+    pub scheduler_tells: bool,
+    /// First and last moment of the records of its guest's kernel, in the whole recording; `None` when there are none.
+    pub kernel_span: Option<Window>,
+    /// Whether any layer tells of its vCPUs.
+    pub vcpus_are_told: bool,
+    /// Whether KVM's returns to the VMM are recorded.
+    returns_are_told: bool,
+}
+
+/// Who runs where, now.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// The hosts; a recording of one machine has one.
+    pub hosts: Vec<Host>,
+    /// The virtual machines.
+    pub vms: Vec<Vm>,
+    /// First and last moment of the records of kernels and VMMs, in the whole recording; `None` when there are none.
+    pub span: Option<Window>,
+    /// The vCPU that a host thread runs: by host and thread id, VM and vCPU.
+    vcpu_threads: HashMap<(usize, Tid), (usize, u32)>,
+    clock: Clock,
+    /// Who recorded the record that was taken in last.
+    recorder: Current,
+    /// Whether states are left out.
+    is_without_states: bool,
+    changes: Vec<Change>,
+}
+
+impl Timeline {
+    /// The timeline of `trace` before its first record.
+    #[must_use]
+    pub fn new(trace: &Trace) -> Self {
+        let mut timeline = Self {
+            hosts: Vec::new(),
+            vms: Vec::new(),
+            span: None,
+            vcpu_threads: HashMap::default(),
+            clock: trace.clock().clone(),
+            recorder: Current::Unknown,
+            is_without_states: false,
+            changes: Vec::new(),
+        };
+        for description in &trace.manifest().vms {
+            timeline.add_vm(trace, description);
+        }
+        for layer in trace.layers().iter().filter(|layer| layer.description.kind != LayerKind::GuestUser) {
+            if layer.description.kind == LayerKind::HostKernel {
+                timeline.host_index(layer.description.host.as_deref());
+            }
+            timeline.span = union(timeline.span, span(layer));
+        }
+        timeline
+    }
+
+    /// The timeline of `vm` as its host's kernel tells it while it runs, before the first record: of one host, whose
+    /// kernel `records` the events that it says it does. What the VMM records is not among them: its part of an exit is
+    /// told by KVM's return to it and the next entry.
+    #[must_use]
+    pub fn of_running_vm(vm: &VmDescription, clock: &Clock, records: impl Fn(&str) -> bool) -> Self {
+        let kvm_tells = ["kvm:kvm_entry", "kvm:kvm_exit"].into_iter().all(&records);
+        let threads = (0..).zip(&vm.vcpu_threads);
+        let vcpus = threads.clone().map(|(vcpu, &tid)| (vcpu, Vcpu::new(Some(tid)))).collect();
+        let vcpu_threads = threads.map(|(vcpu, &tid)| ((0, tid), (0, vcpu))).collect();
+        let vm = Vm {
+            name: vm.name.clone(),
+            host: 0,
+            vcpus,
+            guest: Guest::default(),
+            kvm_tells,
+            scheduler_tells: records(event::name::SWITCH),
+            kernel_span: None,
+            vcpus_are_told: kvm_tells,
+            returns_are_told: records(event::name::KVM_USERSPACE_EXIT),
+        };
+        Self {
+            hosts: vec![Host::new(None)],
+            vms: vec![vm],
+            span: None,
+            vcpu_threads,
+            clock: clock.clone(),
+            recorder: Current::Unknown,
+            is_without_states: false,
+            changes: Vec::new(),
+        }
+    }
+
+    /// Leaves out, from the first record on, what vCPUs, and CPUs and tasks of guests do: no state ends, and all stay what
+    /// they are before the first record. Who runs and who is who is known all the same.
+    pub(crate) const fn leave_out_states(&mut self) {
+        self.is_without_states = true;
+    }
+
+    fn add_vm(&mut self, trace: &Trace, description: &VmDescription) {
+        let host = self.host_index(description.host.as_deref());
+        let index = self.vms.len();
+        let mut vcpus: BTreeMap<u32, Vcpu> = (0..description.vcpus).map(|vcpu| (vcpu, Vcpu::new(None))).collect();
+        for (vcpu, &tid) in (0..).zip(&description.vcpu_threads) {
+            vcpus.insert(vcpu, Vcpu::new(Some(tid)));
+            self.vcpu_threads.insert((host, tid), (index, vcpu));
+        }
+        let source = |source: SwitchSource| source.layers(trace, description).next().is_some();
+        let kernel_layers = trace
+            .layers_of(LayerKind::GuestKernel)
+            .filter(|layer| layer.description.vm.as_ref() == Some(&description.name));
+        let host_layers =
+            || trace.layers_of(LayerKind::HostKernel).filter(|layer| layer.description.host == description.host);
+        self.vms.push(Vm {
+            name: description.name.clone(),
+            host,
+            vcpus,
+            guest: Guest::default(),
+            kvm_tells: source(SwitchSource::HostKernel),
+            scheduler_tells: host_layers().any(|layer| event::is_recorded(layer, event::name::SWITCH)),
+            returns_are_told: host_layers().any(|layer| event::is_recorded(layer, event::name::KVM_USERSPACE_EXIT)),
+            kernel_span: kernel_layers.map(span).fold(None, union),
+            vcpus_are_told: source(SwitchSource::HostKernel) || source(SwitchSource::Vmm),
+        });
+    }
+
+    fn host_index(&mut self, name: Option<&str>) -> usize {
+        match self.hosts.iter().position(|host| host.name.as_deref() == name) {
+            Some(index) => index,
+            None => {
+                self.hosts.push(Host::new(name.map(Into::into)));
+                self.hosts.len() - 1
+            }
+        }
+    }
+
+    /// What the records of the stream `cpu` of `layer` are about; `None` for a VM that the manifest does not name.
+    #[must_use]
+    pub fn origin(&self, layer: &TraceLayer, cpu: u32) -> Option<Origin> {
+        let description = &layer.description;
+        let vm = || self.vms.iter().position(|vm| Some(&vm.name) == description.vm.as_ref());
+        let host = || self.hosts.iter().position(|host| host.name == description.host);
+        Some(match description.kind {
+            LayerKind::HostKernel => Origin::Host { host: host()?, cpu, only_kvm: event::is_of_kvm_only(layer) },
+            LayerKind::Vmm => Origin::Vmm { vm: vm()?, thread: cpu },
+            LayerKind::GuestKernel => Origin::Guest { vm: vm()?, cpu },
+            LayerKind::GuestUser => Origin::User { vm: vm()?, cpu },
+        })
+    }
+
+    /// The clock of all times.
+    #[must_use]
+    pub const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The VM at `index`.
+    #[must_use]
+    pub fn vm(&self, index: usize) -> Option<&Vm> {
+        self.vms.get(index)
+    }
+
+    /// The host of the VM at `index`.
+    #[must_use]
+    pub fn host_of(&self, vm: usize) -> Option<&Host> {
+        self.hosts.get(self.vms.get(vm)?.host)
+    }
+
+    /// The VM and vCPU that the thread `tid` of `host` runs.
+    #[must_use]
+    pub fn vcpu_of_thread(&self, host: usize, tid: Tid) -> Option<(usize, u32)> {
+        self.vcpu_threads.get(&(host, tid)).copied()
+    }
+
+    /// The VM and vCPU of an event of KVM's that the thread `tid` of `host` recorded. Where the threads of no VM are
+    /// known, there is one VM and the event says itself which `vcpu` it is about.
+    #[must_use]
+    pub fn vcpu_of_event(&self, host: usize, tid: Tid, vcpu: Option<u32>) -> Option<(usize, u32)> {
+        match (self.vcpu_of_thread(host, tid), vcpu) {
+            (Some(known), _) => Some(known),
+            (None, Some(vcpu)) if self.vcpu_threads.is_empty() && self.vms.len() == 1 => Some((0, vcpu)),
+            (None, _) => None,
+        }
+    }
+
+    /// Who made the record that was taken in last: of a guest's kernel, whose turn it was on its CPU when it was
+    /// recorded; of a switch, who gave the CPU away. Unknown for other layers.
+    #[must_use]
+    pub const fn recorder(&self) -> Current {
+        self.recorder
+    }
+
+    /// The states that ended with the record or gap that was taken in last.
+    #[must_use]
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// Takes in a record. Records and gaps come in time order.
+    pub fn apply(&mut self, input: &Input<'_>) {
+        self.changes.clear();
+        self.recorder = match input.origin {
+            Origin::Guest { vm, cpu } => self.vms.get(vm).map_or(Current::Unknown, |vm| vm.guest.recorder(cpu)),
+            _ => Current::Unknown,
+        };
+        let Some(event) = &input.event else { return };
+        let time = input.record.time;
+        match input.origin {
+            Origin::Host { host, cpu, .. } => self.apply_to_host(time, host, cpu, event),
+            Origin::Vmm { vm, .. } => self.apply_to_vmm(time, vm, event),
+            Origin::Guest { vm, cpu } => {
+                if let Some(state) = self.vms.get_mut(vm) {
+                    state.guest.apply(time, cpu, event);
+                    self.settle_guest(time, vm, cpu);
+                }
+            }
+            Origin::User { .. } => {}
+        }
+    }
+
+    /// Takes in that records of a stream are missing from `time` on.
+    pub fn begin_gap(&mut self, time: u64, origin: Origin) {
+        self.changes.clear();
+        match origin {
+            Origin::Host { host, cpu, only_kvm: false } => self.begin_host_gap(time, host, cpu),
+            Origin::Host { host, cpu, only_kvm: true } => self.begin_kvm_gap(time, host, cpu),
+            Origin::Vmm { vm, thread } => self.with_vcpu(time, vm, thread, Vcpu::begin_vmm_gap),
+            Origin::Guest { vm, cpu } => {
+                if let Some(state) = self.vms.get_mut(vm) {
+                    state.guest.begin_gap(cpu);
+                    self.settle_guest(time, vm, cpu);
+                }
+            }
+            Origin::User { .. } => {}
+        }
+    }
+
+    /// Takes in that the records of a stream go on.
+    pub fn end_gap(&mut self, time: u64, origin: Origin) {
+        self.changes.clear();
+        match origin {
+            Origin::Host { host, cpu, only_kvm } => {
+                if let Some(host) = self.hosts.get_mut(host) {
+                    if only_kvm { host.end_kvm_gap(cpu) } else { host.end_gap(cpu) }
+                }
+            }
+            Origin::Vmm { vm, thread } => self.with_vcpu(time, vm, thread, Vcpu::end_vmm_gap),
+            Origin::Guest { vm, cpu } => {
+                if let Some(vm) = self.vms.get_mut(vm) {
+                    vm.guest.end_gap(cpu);
+                }
+            }
+            Origin::User { .. } => {}
+        }
+    }
+
+    /// Takes in whose turn it is on a guest's CPU, as the first switch there tells, at the beginning of its records and
+    /// after a gap.
+    pub fn foretell(&mut self, origin: Origin, task: Task<'_>) {
+        self.changes.clear();
+        if let Origin::Guest { vm, cpu } = origin
+            && let Some(vm) = self.vms.get_mut(vm)
+        {
+            vm.guest.foretell(cpu, task);
+            vm.guest.touched.clear();
+        }
+    }
+
+    /// Ends what still lasts at `time`, where the timeline ends.
+    pub fn finish(&mut self, time: u64) {
+        self.changes.clear();
+        if self.is_without_states {
+            return;
+        }
+        for (index, vm) in self.vms.iter_mut().enumerate() {
+            for (&number, vcpu) in &mut vm.vcpus {
+                let window = Window { begin: std::mem::replace(&mut vcpu.since, time), end: time };
+                let change = Change::Vcpu { vm: index, vcpu: number, window, state: vcpu.state };
+                push(&mut self.changes, change);
+            }
+            for (cpu, state) in vm.guest.cpus_mut() {
+                let window = Window { begin: std::mem::replace(&mut state.since, time), end: time };
+                push(&mut self.changes, Change::Cpu { vm: index, cpu, window, view: state.view });
+            }
+            for (task, state) in vm.guest.tasks.iter_mut().enumerate() {
+                let window = Window { begin: std::mem::replace(&mut state.since, time), end: time };
+                push(&mut self.changes, Change::Task { vm: index, task, window, state: state.fused });
+            }
+        }
+    }
+
+    fn apply_to_host(&mut self, time: u64, index: usize, cpu: u32, event: &Event<'_>) {
+        let Some(host) = self.hosts.get_mut(index) else { return };
+        let missing = host.has_gap();
+        let (is_in_gap, hides_crossings) = (host.is_in_gap(cpu), host.hides_crossings(ThreadState::Running { cpu }));
+        let returns_are_told = self.vms.iter().filter(|vm| vm.host == index).all(|vm| vm.returns_are_told);
+        let before = host.cpu(cpu);
+        host.apply(cpu, event);
+        let is_other_now = host.cpu(cpu) != before;
+        match *event {
+            Event::Switch { prev, prev_state, next } => {
+                if let host::HostCpuState::Running(ran) = before
+                    && ran.tid != prev.tid
+                {
+                    self.with_thread(time, index, ran.tid, None, |vcpu| {
+                        // Its being switched out was not recorded.
+                        if vcpu.thread == (ThreadState::Running { cpu }) {
+                            vcpu.thread = ThreadState::Unknown;
+                        }
+                    });
+                }
+                self.with_thread(time, index, prev.tid, None, |vcpu| {
+                    // While records of another CPU are missing, it could go on there.
+                    if missing {
+                        vcpu.lose_location();
+                    }
+                    vcpu.thread = ThreadState::switched_out(cpu, prev_state, missing);
+                });
+                self.with_thread(time, index, next.tid, None, |vcpu| {
+                    if hides_crossings {
+                        vcpu.lose_location();
+                    }
+                    vcpu.thread = ThreadState::Running { cpu };
+                });
+            }
+            Event::Wakeup { task, cpu: target, .. } => {
+                self.with_thread(time, index, task.tid, None, |vcpu| {
+                    vcpu.thread = vcpu.thread.woken(target, missing);
+                });
+            }
+            Event::Migrate { tid, cpu: target } => {
+                self.with_thread(time, index, tid, None, |vcpu| {
+                    vcpu.thread = vcpu.thread.migrated(target, missing);
+                });
+            }
+            Event::KvmEntry { tid, vcpu } | Event::KvmExit { tid, vcpu, .. } => {
+                self.with_thread(time, index, tid, vcpu, |vcpu| {
+                    vcpu.apply(event, true, returns_are_told);
+                    vcpu.thread = of_crossing(cpu, event, is_in_gap);
+                });
+            }
+            Event::KvmUserspaceExit { tid } => {
+                self.with_thread(time, index, tid, None, |vcpu| {
+                    vcpu.apply(event, true, returns_are_told);
+                    vcpu.thread = of_crossing(cpu, event, is_in_gap);
+                });
+            }
+            _ => {}
+        }
+        if is_other_now {
+            self.settle_waiting(time, index, cpu);
+        }
+    }
+
+    fn apply_to_vmm(&mut self, time: u64, index: usize, event: &Event<'_>) {
+        let Some(vm) = self.vms.get(index) else { return };
+        let (host, kvm_tells, returns_are_told) = (vm.host, vm.kvm_tells, vm.returns_are_told);
+        match *event {
+            Event::VcpuThread { vcpu, tid } => {
+                self.vcpu_threads.insert((host, tid), (index, vcpu));
+                self.with_vcpu(time, index, vcpu, |state| state.apply(event, kvm_tells, returns_are_told));
+            }
+            Event::VmmEnter { vcpu } | Event::VmmExit { vcpu, .. } => {
+                let hides = |state: &Vcpu| self.hosts.get(host).is_some_and(|host| host.hides_crossings(state.thread));
+                let is_hidden = vm.vcpus.get(&vcpu).is_some_and(hides);
+                self.with_vcpu(time, index, vcpu, |state| {
+                    state.apply(event, kvm_tells, returns_are_told);
+                    // It goes into KVM, and when it is in the guest from there is not recorded.
+                    if is_hidden && matches!(event, Event::VmmEnter { .. }) {
+                        state.lose_location();
+                    }
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Changes the vCPU that an event of the thread `tid` of `host`, or about it, is about.
+    fn with_thread(&mut self, time: u64, host: usize, tid: Tid, vcpu: Option<u32>, change: impl FnOnce(&mut Vcpu)) {
+        let Some((vm, vcpu)) = self.vcpu_of_event(host, tid, vcpu) else { return };
+        self.with_vcpu(time, vm, vcpu, change);
+    }
+
+    fn with_vcpu(&mut self, time: u64, vm: usize, vcpu: u32, change: impl FnOnce(&mut Vcpu)) {
+        if let Some(state) = self.vms.get_mut(vm).and_then(|vm| vm.vcpus.get_mut(&vcpu)) {
+            change(state);
+            self.settle_vcpu(time, vm, vcpu);
+        }
+    }
+
+    /// Records of the host's `cpu` are missing: where the vCPUs are is not known any more that do not run on another
+    /// one.
+    fn begin_host_gap(&mut self, time: u64, index: usize, cpu: u32) {
+        let Some(host) = self.hosts.get_mut(index) else { return };
+        host.begin_gap(cpu);
+        for (vm, vcpu) in self.vcpus_of(index) {
+            self.with_vcpu(time, vm, vcpu, |vcpu| {
+                let elsewhere = matches!(vcpu.thread, ThreadState::Running { cpu: on } if on != cpu);
+                if !elsewhere {
+                    vcpu.lose_location();
+                    if vcpu.thread != ThreadState::Ended {
+                        vcpu.thread = ThreadState::Unknown;
+                    }
+                }
+            });
+        }
+    }
+
+    /// KVM's records of the host's `cpu` are missing: whether the vCPUs are in the guest is not known any more that do
+    /// not run on another one. What the scheduler says of their threads holds.
+    fn begin_kvm_gap(&mut self, time: u64, index: usize, cpu: u32) {
+        let Some(host) = self.hosts.get_mut(index) else { return };
+        host.begin_kvm_gap(cpu);
+        for (vm, vcpu) in self.vcpus_of(index) {
+            self.with_vcpu(time, vm, vcpu, |vcpu| {
+                let elsewhere = matches!(vcpu.thread, ThreadState::Running { cpu: on } if on != cpu);
+                if !elsewhere {
+                    vcpu.lose_location();
+                }
+            });
+        }
+    }
+
+    /// The VMs and vCPUs of a host.
+    fn vcpus_of(&self, host: usize) -> Vec<(usize, u32)> {
+        let of_host = self.vms.iter().enumerate().filter(|(_, vm)| vm.host == host);
+        of_host.flat_map(|(index, vm)| vm.vcpus.keys().map(move |&vcpu| (index, vcpu))).collect()
+    }
+
+    /// The host's `cpu` runs something else: so do those vCPUs not yet that wait for it.
+    fn settle_waiting(&mut self, time: u64, host: usize, cpu: u32) {
+        if self.is_without_states {
+            return;
+        }
+        for vm in 0..self.vms.len() {
+            let mut next = 0;
+            while let Some(waiting) = self.vms.get(vm).filter(|vm| vm.host == host).and_then(|vm| {
+                let waits =
+                    |vcpu: &Vcpu| matches!(vcpu.thread, ThreadState::Waiting { cpu: Some(on), .. } if on == cpu);
+                vm.vcpus.range(next..).find(|(_, vcpu)| waits(vcpu)).map(|(&number, _)| number)
+            }) {
+                self.settle_vcpu(time, vm, waiting);
+                next = waiting.saturating_add(1);
+            }
+        }
+    }
+
+    /// Tells what the vCPU did until now, if it does something else now.
+    fn settle_vcpu(&mut self, time: u64, index: usize, vcpu: u32) {
+        if self.is_without_states {
+            return;
+        }
+        let Some(vm) = self.vms.get_mut(index) else { return };
+        let Some(state) = vm.vcpus.get_mut(&vcpu) else { return };
+        let host = self.hosts.get(vm.host);
+        let runs = |cpu| host.map_or(host::HostCpuState::Unknown, |host| host.cpu(cpu));
+        let now = state.current_state(vm.kvm_tells, runs);
+        if now != state.state {
+            let window = Window { begin: state.since, end: time };
+            push(&mut self.changes, Change::Vcpu { vm: index, vcpu, window, state: state.state });
+            (state.state, state.since) = (now, time.max(state.since));
+            self.settle_cpu(time, index, vcpu);
+        }
+    }
+
+    /// Tells what changed of a guest with an event of its `cpu`.
+    fn settle_guest(&mut self, time: u64, index: usize, cpu: u32) {
+        if self.is_without_states {
+            return self.vms.get_mut(index).into_iter().for_each(|vm| vm.guest.touched.clear());
+        }
+        self.settle_cpu(time, index, cpu);
+        let Some(vm) = self.vms.get_mut(index) else { return };
+        let mut touched = std::mem::take(&mut vm.guest.touched);
+        for &task in &touched {
+            self.settle_task(time, index, task);
+        }
+        for &task in &touched {
+            let Some(state) = self.vms.get_mut(index).and_then(|vm| vm.guest.tasks.get_mut(task)) else { continue };
+            if std::mem::take(&mut state.renamed) {
+                self.changes.push(Change::TaskName { vm: index, task, time });
+            }
+            if state.told != state.state {
+                state.told = state.state;
+                self.changes.push(Change::TaskState { vm: index, task, time, state: state.state });
+            }
+        }
+        touched.clear();
+        if let Some(vm) = self.vms.get_mut(index) {
+            vm.guest.touched = touched;
+        }
+    }
+
+    /// Tells what a CPU of a guest did until now, if it does something else now, and so for the tasks on it.
+    fn settle_cpu(&mut self, time: u64, index: usize, cpu: u32) {
+        let Some(vm) = self.vms.get_mut(index) else { return };
+        let vcpu = vm.vcpus.get(&cpu).map_or(VcpuState::Unknown, |vcpu| vcpu.state);
+        let state = vm.guest.cpu_mut(cpu);
+        let now = CpuView { vcpu, current: state.current, interrupt: state.interrupt() };
+        if now == state.view {
+            return;
+        }
+        let window = Window { begin: state.since, end: time };
+        push(&mut self.changes, Change::Cpu { vm: index, cpu, window, view: state.view });
+        let before = std::mem::replace(&mut state.view, now);
+        state.since = time.max(state.since);
+        let stolen = |view: &CpuView| matches!(view.vcpu, VcpuState::Stolen { .. });
+        if before.vcpu != now.vcpu && (stolen(&before) || stolen(&now)) {
+            let mut place = 0;
+            while let Some(&task) =
+                self.vms.get(index).and_then(|vm| vm.guest.cpu(cpu)).and_then(|cpu| cpu.queue.get(place))
+            {
+                self.settle_task(time, index, task);
+                place += 1;
+            }
+        }
+        if let Current::Task(task) = now.current {
+            self.settle_task(time, index, task);
+        }
+    }
+
+    /// Tells what a task did until now, if it does something else now.
+    fn settle_task(&mut self, time: u64, index: usize, task: TaskIndex) {
+        let Some(vm) = self.vms.get_mut(index) else { return };
+        let Some(state) = vm.guest.tasks.get(task) else { return };
+        let view = match state.state {
+            TaskState::Running { cpu, .. } | TaskState::Runnable { cpu: Some(cpu), .. } => {
+                vm.vcpus.get(&cpu).and_then(|_| vm.guest.cpu(cpu)).map(|cpu| &cpu.view)
+            }
+            _ => None,
+        };
+        let now = fused::fuse(state.state, view, vm.vcpus_are_told);
+        let Some(state) = vm.guest.tasks.get_mut(task) else { return };
+        if now != state.fused {
+            let window = Window { begin: state.since, end: time };
+            push(&mut self.changes, Change::Task { vm: index, task, window, state: state.fused });
+            (state.fused, state.since) = (now, time.max(state.since));
+        }
+    }
+}
+
+/// What a vCPU's thread does after KVM's `event` on `cpu`: it runs there. Where the CPU's other records are missing, it
+/// may give way unseen from the moment that it leaves the guest.
+const fn of_crossing(cpu: u32, event: &Event<'_>, is_in_gap: bool) -> ThreadState {
+    match event {
+        Event::KvmExit { .. } | Event::KvmUserspaceExit { .. } if is_in_gap => ThreadState::Unknown,
+        _ => ThreadState::Running { cpu },
+    }
+}
+
+/// Adds a change that lasted for some time.
+fn push(changes: &mut Vec<Change>, change: Change) {
+    let window = change.window();
+    if window.begin < window.end {
+        changes.push(change);
+    }
+}
+
+/// First and last moment of the records of `layer`.
+fn span(layer: &TraceLayer) -> Option<Window> {
+    layer
+        .streams
+        .iter()
+        .filter_map(|stream| {
+            let begin = layer.records(stream).next()?.time;
+            // Of the last packets some may hold no record that can be read.
+            let last = |packet| layer.records(stream).of_packets(packet..packet + 1, packet).last();
+            let end = (0..stream.packets()).rev().find_map(last)?.time;
+            Some(Window { begin, end: end.max(begin) })
+        })
+        .map(Some)
+        .fold(None, union)
+}
+
+fn union(left: Option<Window>, right: Option<Window>) -> Option<Window> {
+    match (left, right) {
+        (Some(left), Some(right)) => Some(Window { begin: left.begin.min(right.begin), end: left.end.max(right.end) }),
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! When each vCPU was in the guest, and why it left: from the host kernel's KVM events, or from the VMM's.
+
+use crate::event::{self, Decoder, Event};
+use crate::exit_reason::ExitReason;
+use serde::Serialize;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Vm;
+use strata_recording::merge::Merge;
+use strata_recording::reader::{Trace, TraceLayer};
+
+/// The layer that tells when vCPUs were in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SwitchSource {
+    /// `kvm:kvm_entry` and `kvm:kvm_exit` of the host's kernel: at the switch itself.
+    HostKernel,
+    /// `vmm:vcpu_enter` and `vmm:vcpu_exit` of the VMM: around the whole of `KVM_RUN`, in which the vCPU may leave and
+    /// enter the guest many times.
+    Vmm,
+}
+
+impl SwitchSource {
+    /// The kind of the layer.
+    #[must_use]
+    pub const fn layer(self) -> LayerKind {
+        match self {
+            Self::HostKernel => LayerKind::HostKernel,
+            Self::Vmm => LayerKind::Vmm,
+        }
+    }
+
+    /// The layers of `trace` that tell it of `vm` this way: those that have both event types.
+    pub fn layers<'t>(self, trace: &'t Trace, vm: &Vm) -> impl Iterator<Item = &'t TraceLayer> {
+        trace.layers_of(self.layer()).filter(move |layer| {
+            let of_vm = match self {
+                Self::HostKernel => layer.description.host == vm.host && !vm.outside_host_kernel,
+                Self::Vmm => layer.description.vm.as_ref() == Some(&vm.name),
+            };
+            of_vm && event::tells_of_vcpus(layer)
+        })
+    }
+}
+
+/// A vCPU entering or leaving the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VcpuSwitch {
+    /// Time, trace clock ticks.
+    pub time: u64,
+    /// Index of the vCPU.
+    pub vcpu: u32,
+    /// Why it left; `None` when it entered.
+    pub exit: Option<ExitReason>,
+}
+
+/// The switches of a VM's vCPUs, in time order.
+pub struct Switches<'t> {
+    merge: Merge<'t>,
+    decoder: Decoder,
+    vcpu_threads: Vec<i32>,
+}
+
+impl<'t> Switches<'t> {
+    /// The switches of `vm`'s vCPUs as `source` tells them. Host events are those of the VM's vCPU threads; of a VM
+    /// whose threads are not known, those of every thread.
+    #[must_use]
+    pub fn new(trace: &'t Trace, vm: &Vm, source: SwitchSource) -> Self {
+        let merge = Merge::new(source.layers(trace, vm), 0);
+        Self { merge, decoder: Decoder::default(), vcpu_threads: vm.vcpu_threads.clone() }
+    }
+}
+
+impl Iterator for Switches<'_> {
+    type Item = VcpuSwitch;
+
+    fn next(&mut self) -> Option<VcpuSwitch> {
+        loop {
+            let merged = self.merge.next()?;
+            let event = self.decoder.event(&merged);
+            if let Some((vcpu, exit)) = event.and_then(|event| switch(&event, &self.vcpu_threads)) {
+                return Some(VcpuSwitch { time: merged.record.time, vcpu, exit });
+            }
+        }
+    }
+}
+
+/// The vCPU that `event` tells entering or leaving the guest, and why it left; `None` for other events, and for those of
+/// threads that are not among the VM's `vcpu_threads`. The vCPU is what the event says itself, else the one that the thread
+/// runs; of a VM whose threads are not known every thread counts.
+#[must_use]
+pub fn switch(event: &Event<'_>, vcpu_threads: &[i32]) -> Option<(u32, Option<ExitReason>)> {
+    let of_thread = |tid: i32, said: Option<u32>| {
+        let place = vcpu_threads.iter().position(|&known| known == tid);
+        if place.is_none() && !vcpu_threads.is_empty() {
+            return None;
+        }
+        said.or_else(|| u32::try_from(place?).ok())
+    };
+    Some(match *event {
+        Event::KvmEntry { tid, vcpu } => (of_thread(tid, vcpu)?, None),
+        Event::KvmExit { tid, vcpu, reason } => (of_thread(tid, vcpu)?, Some(reason)),
+        Event::VmmEnter { vcpu } => (vcpu, None),
+        Event::VmmExit { vcpu, reason } => (vcpu, Some(reason)),
+        _ => return None,
+    })
+}
+
+/// A period during which a vCPU was in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Period {
+    /// When it entered, ticks.
+    pub begin: u64,
+    /// When it left, ticks; `u64::MAX` when it had not by the end of the recording.
+    pub end: u64,
+}

@@ -1,0 +1,224 @@
+//! The records themselves: time, event, who made it, and the fields as they are, for the page to show one by one.
+//!
+//! Each property is a column of its own, which compresses well: the page makes typed arrays of them.
+
+use super::category::Category;
+use super::encoding::{put, put_bytes, put_signed};
+use super::names::Names;
+use super::rows::RowNumber;
+use foldhash::HashMap;
+use serde::Serialize;
+use shared_ring::event::FieldType;
+use std::collections::BTreeMap;
+use strata_analysis::event::named::Named;
+use strata_analysis::timeline::Input;
+use strata_recording::schema::{Elements, Schema, Value};
+use strata_recording::terminal::harmless;
+
+/// Kinds of records that are told apart: event types of each stream.
+const MOST_KINDS: usize = 1 << 16;
+/// Meanings of numbers that are told for each event type.
+const MOST_MEANINGS: usize = 1024;
+
+/// An event type of a layer.
+#[derive(Debug, Serialize)]
+struct Type {
+    name: String,
+    layer: &'static str,
+    fields: Vec<Field>,
+    /// What the numbers of a field mean, where they have names.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    meanings: BTreeMap<i64, String>,
+    /// The field whose numbers those are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meant: Option<usize>,
+    #[serde(skip)]
+    named: Option<Named>,
+}
+
+/// A field.
+#[derive(Debug, Serialize)]
+struct Field {
+    name: String,
+    hex: bool,
+    /// `u`, `i` or `t` for an integer or text; `U` or `I` for an array.
+    form: char,
+}
+
+/// Records in the making.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    types: Vec<Type>,
+    /// By layer and position in it.
+    type_numbers: HashMap<(usize, usize), usize>,
+    /// Event types of each stream: type and row.
+    kinds: Vec<(usize, RowNumber)>,
+    /// By source of the merge and position.
+    kind_numbers: HashMap<(usize, usize), usize>,
+    /// Who made records.
+    pub(super) whos: Names,
+    times: Vec<u8>,
+    kinds_of: Vec<u8>,
+    whos_of: Vec<u8>,
+    fields: Vec<u8>,
+    last: u64,
+    kept: u64,
+    /// Records that are not kept, and when the first of them was made, ns.
+    left_out: u64,
+    left_out_from: Option<u64>,
+    most: u64,
+    most_bytes: usize,
+    payload: Vec<u8>,
+}
+
+/// What the page is told of the records beside the columns.
+#[derive(Debug, Serialize)]
+pub(super) struct RecordsTold<'r> {
+    types: &'r [Type],
+    kinds: &'r [(usize, RowNumber)],
+    whos: &'r Names,
+    kept: u64,
+    left_out: u64,
+    left_out_from: Option<u64>,
+}
+
+impl Records {
+    /// None yet; keeps up to `most`, whose fields take up to `most_bytes`.
+    pub(super) fn new(most: u64, most_bytes: usize) -> Self {
+        let mut records = Self { most, most_bytes, ..Self::default() };
+        // Number 0 is whoever is not known.
+        records.whos.number(Category::NotRecorded, "not known");
+        records
+    }
+
+    /// Adds a record of the layer at `layer` that `who` made at `time`, ns, and that is marked in `row`.
+    pub(super) fn add(&mut self, input: &Input<'_>, layer: usize, row: RowNumber, time: u64, who: u32) {
+        let schema = input.record.schema;
+        if self.kept >= self.most || self.fields.len() >= self.most_bytes {
+            return self.leave_out(time);
+        }
+        let Some(kind) = self.kind((layer, input.source), schema, row) else { return self.leave_out(time) };
+        put(&mut self.times, time.saturating_sub(self.last));
+        put(&mut self.kinds_of, kind as u64);
+        put(&mut self.whos_of, who.into());
+        self.payload.clear();
+        for (_, value) in schema.fields(input.record.payload) {
+            put_value(&mut self.payload, value);
+        }
+        put_bytes(&mut self.fields, &self.payload);
+        self.last = time.max(self.last);
+        self.kept += 1;
+        self.tell_meaning(self.kinds.get(kind).map_or(0, |kind| kind.0), input.record.payload);
+    }
+
+    fn leave_out(&mut self, time: u64) {
+        self.left_out += 1;
+        self.left_out_from.get_or_insert(time);
+    }
+
+    /// The number of the kind of records of the event type `schema` of a layer and source.
+    fn kind(&mut self, (layer, source): (usize, usize), schema: &Schema, row: RowNumber) -> Option<usize> {
+        let position = schema.position();
+        if let Some(&known) = self.kind_numbers.get(&(source, position)) {
+            return Some(known);
+        }
+        if self.kinds.len() >= MOST_KINDS {
+            return None;
+        }
+        let next = self.types.len();
+        let number = *self.type_numbers.entry((layer, position)).or_insert(next);
+        if number == next {
+            self.types.push(Type::new(schema));
+        }
+        self.kinds.push((number, row));
+        self.kind_numbers.insert((source, position), self.kinds.len() - 1);
+        Some(self.kinds.len() - 1)
+    }
+
+    /// Tells the meaning of a number in `payload`, unless it has been told.
+    fn tell_meaning(&mut self, number: usize, payload: &[u8]) {
+        let Some(Type { named: Some(named), meanings, .. }) = self.types.get_mut(number) else { return };
+        let Some(number) = named.number(payload) else { return };
+        if meanings.len() < MOST_MEANINGS
+            && !meanings.contains_key(&number)
+            && let Some((_, name)) = named.name(number, payload)
+        {
+            meanings.insert(number, name.into_owned());
+        }
+    }
+
+    /// The layer of each type is `name`'s: what the page is told beside the columns.
+    pub(super) fn told(&mut self, layer_name: impl Fn(usize) -> &'static str) -> RecordsTold<'_> {
+        for (&(layer, _), &number) in &self.type_numbers {
+            if let Some(of) = self.types.get_mut(number) {
+                of.layer = layer_name(layer);
+            }
+        }
+        let Self { types, kinds, whos, kept, left_out, left_out_from, .. } = self;
+        RecordsTold { types, kinds, whos, kept: *kept, left_out: *left_out, left_out_from: *left_out_from }
+    }
+
+    /// The columns, each with its name: times as distances, numbers of kinds, numbers of those who made them, fields.
+    pub(super) fn columns(&self) -> [(&'static str, &[u8]); 4] {
+        [
+            ("record-times", &self.times),
+            ("record-kinds", &self.kinds_of),
+            ("record-whos", &self.whos_of),
+            ("record-fields", &self.fields),
+        ]
+    }
+}
+
+impl Type {
+    fn new(schema: &Schema) -> Self {
+        let named = Named::of(schema);
+        let field = |field: &shared_ring::event::FieldDescription| Field {
+            name: harmless(&field.name),
+            hex: field.hex,
+            form: form(field.ty, field.hex),
+        };
+        Self {
+            name: harmless(schema.name()),
+            layer: "",
+            fields: schema.description().fields.iter().map(field).collect(),
+            meanings: BTreeMap::new(),
+            meant: named.map(|named| named.position),
+            named,
+        }
+    }
+}
+
+/// How the values of a field are put.
+fn form(ty: FieldType, hex: bool) -> char {
+    match (ty, ty.integer()) {
+        (_, Some(integer)) => {
+            if integer.is_signed() && !hex {
+                'i'
+            } else {
+                'u'
+            }
+        }
+        (FieldType::Array(integer, _) | FieldType::Sequence(integer), _) => {
+            if integer.is_signed() && !hex {
+                'I'
+            } else {
+                'U'
+            }
+        }
+        _ => 't',
+    }
+}
+
+fn put_value(bytes: &mut Vec<u8>, value: Value<'_>) {
+    match value {
+        Value::Unsigned(number) => put(bytes, number),
+        Value::Signed(number) => put_signed(bytes, number),
+        Value::Text(text) => put_bytes(bytes, text),
+        Value::Array(elements) => put_elements(bytes, elements),
+    }
+}
+
+fn put_elements(bytes: &mut Vec<u8>, elements: Elements<'_>) {
+    put(bytes, elements.len() as u64);
+    elements.iter().for_each(|element| put_value(bytes, element));
+}

@@ -1,0 +1,55 @@
+//! Why a task took so long: its critical paths, a row for the task and one below another for those it waited for.
+
+use super::category::Category;
+use super::rows::{RowKind, RowNumber, Rows};
+use trace_merge::critical_path::{Cause, CriticalPaths, Step};
+
+/// Draws `paths`; `ns` makes ticks nanoseconds of the page.
+pub(super) fn draw(rows: &mut Rows, paths: &CriticalPaths, ns: impl Fn(u64) -> u64) {
+    let mut levels = Levels { paths, rows, numbers: Vec::new(), ns };
+    for path in paths.in_time() {
+        levels.draw(&path.steps, &paths.task, 0);
+    }
+}
+
+/// The rows, of which each holds the steps that stand below those of the one above it.
+struct Levels<'r, F> {
+    paths: &'r CriticalPaths,
+    rows: &'r mut Rows,
+    numbers: Vec<RowNumber>,
+    ns: F,
+}
+
+impl<F: Fn(u64) -> u64> Levels<'_, F> {
+    /// Draws `steps`, which stand below `task`, and those below them.
+    fn draw(&mut self, steps: &[Step], task: &str, level: usize) {
+        if level == self.numbers.len() && !steps.is_empty() {
+            let name = if level == 0 { format!("why {task}") } else { format!("… {level} below") };
+            self.numbers.push(self.rows.row(RowKind::Why, &self.paths.vm, &name));
+        }
+        for step in steps {
+            let window = ((self.ns)(step.begin), (self.ns)(step.end));
+            self.rows.slice(self.numbers[level], window, category(step), &step.label(task));
+            self.draw(&step.steps, &step.task, level + 1);
+        }
+    }
+}
+
+/// What a step is drawn as.
+const fn category(step: &Step) -> Category {
+    match step.cause {
+        Cause::Running if step.detail.is_some() => Category::Syscall,
+        Cause::Running => Category::Running,
+        Cause::RunningOrStolen => Category::RunningOrStolen,
+        Cause::Interrupted | Cause::Interrupt | Cause::Handler => Category::Interrupt,
+        Cause::Exit => Category::Kvm,
+        Cause::Vmm => Category::Vmm,
+        Cause::Preempted | Cause::WokenLate | Cause::PacketHeldUp => Category::Stolen,
+        Cause::Halted => Category::Idle,
+        Cause::WaitsForCpu => Category::Runnable,
+        Cause::Sleep | Cause::Timer => Category::Sleep,
+        Cause::Request | Cause::NotIssued => Category::Io,
+        Cause::Blocked | Cause::NotMade | Cause::NotWoken | Cause::Ended | Cause::NotFollowed => Category::Waiting,
+        Cause::WakerUnknown | Cause::Unknown => Category::NotRecorded,
+    }
+}

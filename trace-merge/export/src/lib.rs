@@ -1,0 +1,63 @@
+//! Exports: a recording in the form of another tool. Each is written in one pass, in memory that does not grow with the
+//! recording, and shows where records are missing.
+
+pub mod ctf;
+pub mod html;
+pub mod perfetto;
+
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use strata_recording::reader::{ReadError, Stream, TraceLayer};
+use thiserror::Error;
+use trace_merge::report::ReportError;
+
+/// Why a recording was not exported.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// The recording cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The window is empty, or a report cannot be made.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// Nothing of it lies in the window.
+    #[error("no record lies in that part of the trace; see `strata report` for how long it is")]
+    Nothing,
+    /// The export cannot be written.
+    #[error("the export cannot be written")]
+    Write(#[source] io::Error),
+}
+
+/// What is exported.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'p> {
+    /// Only what is this long after the first record of the recording, or later.
+    pub from: Option<Duration>,
+    /// Only what is this long after the first record of the recording, or earlier.
+    pub to: Option<Duration>,
+    /// Where it is told how far the export is: [`DONE`](trace_merge::progress::DONE) at its end.
+    pub progress: Option<&'p AtomicU64>,
+}
+
+/// What was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Bytes.
+    pub bytes: u64,
+    /// Records that the part of the recording holds.
+    pub records: u64,
+    /// Records that are written, drawn, or whose states are drawn.
+    pub drawn: u64,
+    /// What is missing of the recording, one line; `None` when nothing is.
+    pub incomplete: Option<String>,
+}
+
+/// What a stream is called: its VM or host, layer, process and CPU.
+fn stream_name(layer: &TraceLayer, stream: &Stream) -> String {
+    let described = &layer.description;
+    let vm = described.vm.as_ref().or(described.host.as_ref()).map_or_else(String::new, |name| format!("{name} "));
+    let process = described.process.as_ref().map_or_else(String::new, |process| format!(" {}", process.pid));
+    let (kind, number) = (described.kind, stream.description.cpu_id);
+    format!("{vm}{kind}{process} {} {number}", kind.stream_of())
+}

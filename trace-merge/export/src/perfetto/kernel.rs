@@ -1,0 +1,209 @@
+//! Wake-ups, interrupts and system calls of a kernel, as records of its CPUs.
+//!
+//! Perfetto ends an interrupt or a call by the record of its end. Where that was lost, one is written in its place, at the
+//! moment from which on it is not known: nothing goes on longer than records say.
+
+use super::packets::{FtraceKind, Machine, PacketWriter};
+use foldhash::HashMap;
+use std::io::Write;
+use strata_analysis::event::{self, Event, Interrupt};
+use strata_analysis::timeline::states::{Runner, TaskIndex};
+use strata_analysis::timeline::{Input, Origin, Timeline};
+use strata_analysis::{softirq_names, syscall_names};
+
+/// Interrupts nest at most this deep; what comes on top was left without a record.
+const MAX_NESTED: usize = 16;
+/// What an interrupt's handler says that has handled it (`IRQ_HANDLED`).
+const HANDLED: i32 = 1;
+
+/// Where a record of a kernel comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KernelRecord {
+    pub(super) machine: Machine,
+    pub(super) cpu: u32,
+    /// ns
+    pub(super) time: u64,
+    /// Who made it.
+    pub(super) tid: i64,
+    /// Which task of a guest that is.
+    pub(super) task: Option<TaskIndex>,
+}
+
+/// Writes records of kernels, and what ends where records are missing.
+#[derive(Debug, Default)]
+pub(super) struct KernelRecords {
+    /// By CPU: the interrupts that are handled, the innermost last.
+    interrupts: HashMap<(Machine, u32), Vec<(Interrupt, String)>>,
+    /// The calls that guests' tasks are in: CPU on which they were entered, thread id, number.
+    calls: HashMap<(Machine, TaskIndex), (u32, i64, i64)>,
+}
+
+impl KernelRecords {
+    /// Writes a record; whether there is a form for it.
+    pub(super) fn record<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        from: &KernelRecord,
+        event: &Event<'_>,
+        input: &Input<'_>,
+    ) -> bool {
+        let (place, by) = ((from.machine, from.cpu), (from.time, from.tid));
+        match *event {
+            Event::Wakeup { task, cpu, stage } => {
+                let (comm, target_cpu) =
+                    (String::from_utf8_lossy(task.comm), cpu.and_then(|cpu| i32::try_from(cpu).ok()));
+                out.ftrace(place, by, FtraceKind::Wakeup { stage, comm: &comm, tid: task.tid, target_cpu });
+            }
+            // One that the kernel does not have.
+            Event::InterruptEnter(Interrupt::Softirq(vector)) | Event::InterruptExit(Interrupt::Softirq(vector))
+                if softirq_names::name(vector.into()).is_none() =>
+            {
+                return false;
+            }
+            Event::InterruptEnter(interrupt) => {
+                let name = match interrupt {
+                    Interrupt::Irq(_) => event::handler_name(&input.record).unwrap_or_default().into_owned(),
+                    Interrupt::Vector(_) => event::vector_name(input.record.schema.name())
+                        .map_or_else(String::new, |(name, _)| format!("vector {name}")),
+                    Interrupt::Softirq(_) => String::new(),
+                };
+                self.enter(out, place, by, (interrupt, name));
+            }
+            Event::InterruptExit(interrupt) => {
+                let result = match interrupt {
+                    Interrupt::Irq(_) => event::handler_result(&input.record).and_then(|ret| i32::try_from(ret).ok()),
+                    Interrupt::Vector(_) | Interrupt::Softirq(_) => Some(HANDLED),
+                };
+                self.leave(out, place, by, interrupt, result);
+            }
+            // Perfetto knows one table of calls for each machine.
+            Event::SyscallEnter { number, .. } => {
+                return syscall_names::as_x86_64(number).is_some_and(|number| self.call(out, from, number));
+            }
+            Event::SyscallExit { number, result } => {
+                return syscall_names::as_x86_64(number).is_some_and(|number| self.answer(out, from, number, result));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn enter<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        place: (Machine, u32),
+        by: (u64, i64),
+        interrupt: (Interrupt, String),
+    ) {
+        let nested = self.interrupts.entry(place).or_default();
+        if nested.len() < MAX_NESTED {
+            out.ftrace(place, by, entry(&interrupt));
+            nested.push(interrupt);
+        }
+    }
+
+    fn leave<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        place: (Machine, u32),
+        by: (u64, i64),
+        interrupt: Interrupt,
+        result: Option<i32>,
+    ) {
+        let nested = self.interrupts.entry(place).or_default();
+        // One whose entry was not recorded has nothing to end.
+        let Some(at) = nested.iter().rposition(|(entered, _)| *entered == interrupt) else { return };
+        // What came on top of it and is not left was left without a record.
+        for (lost, _) in nested.drain(at + 1..).rev() {
+            out.ftrace(place, by, exit(lost, None));
+        }
+        nested.truncate(at);
+        out.ftrace(place, by, exit(interrupt, result));
+    }
+
+    fn call<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord, number: i64) -> bool {
+        // A call of nobody known would be drawn as somebody else's.
+        let Some(task) = from.task else { return false };
+        let (place, by) = ((from.machine, from.cpu), (from.time, from.tid));
+        if let Some((_, _, unanswered)) = self.calls.insert((from.machine, task), (from.cpu, from.tid, number)) {
+            out.ftrace(place, by, FtraceKind::SysExit { number: unanswered, result: None });
+        }
+        out.ftrace(place, by, FtraceKind::SysEnter(number));
+        true
+    }
+
+    fn answer<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord, number: i64, result: i64) -> bool {
+        let Some(task) = from.task else { return false };
+        // One whose begin was not recorded has nothing to end, nor has the return of a new task.
+        let Some((_, _, entered)) = self.calls.remove(&(from.machine, task)) else { return false };
+        let is_its = number < 0 || number == entered;
+        let exit = FtraceKind::SysExit { number: entered, result: is_its.then_some(result) };
+        out.ftrace((from.machine, from.cpu), (from.time, from.tid), exit);
+        is_its
+    }
+
+    /// `cpu` switches threads: nothing does that in an interrupt, so that what is still entered was left without a record.
+    pub(super) fn switch<W: Write>(&mut self, out: &mut PacketWriter<W>, place: (Machine, u32), time: u64) {
+        let Some(nested) = self.interrupts.get_mut(&place) else { return };
+        for (interrupt, _) in nested.drain(..).rev() {
+            out.ftrace(place, (time, 0), exit(interrupt, None));
+        }
+    }
+
+    /// A guest's task ends: so does the call that it is in.
+    pub(super) fn end_task<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord) {
+        let call = from.task.and_then(|task| self.calls.remove(&(from.machine, task)));
+        if let Some((_, tid, number)) = call {
+            out.ftrace((from.machine, from.cpu), (from.time, tid), FtraceKind::SysExit { number, result: None });
+        }
+    }
+
+    /// Records of `place` are missing from `time` on: what it was in may end unseen, and so may the calls of all tasks that
+    /// do not run elsewhere.
+    pub(super) fn begin_gap<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        place: (Machine, u32),
+        time: u64,
+        origin: Origin,
+        timeline: &Timeline,
+    ) {
+        self.switch(out, place, time);
+        let Origin::Guest { vm, cpu } = origin else { return };
+        let Some(vm) = timeline.vm(vm) else { return };
+        let (machine, _) = place;
+        let is_lost = |task: TaskIndex| vm.guest.is_lost_with(Runner::Task(task), cpu);
+        let mut lost: Vec<_> =
+            self.calls.extract_if(|&(of, task), _| of == machine && is_lost(task)).map(|(_, call)| call).collect();
+        lost.sort_unstable();
+        for (cpu, tid, number) in lost {
+            out.ftrace((machine, cpu), (time, tid), FtraceKind::SysExit { number, result: None });
+        }
+    }
+
+    /// Draws from `time` on what has begun before, when nothing was to be drawn.
+    pub(super) fn resume<W: Write>(&mut self, out: &mut PacketWriter<W>, time: u64) {
+        for (&(machine, cpu), nested) in &self.interrupts {
+            for interrupt in nested {
+                out.ftrace((machine, cpu), (time, 0), entry(interrupt));
+            }
+        }
+        for (&(machine, _), &(cpu, tid, number)) in &self.calls {
+            out.ftrace((machine, cpu), (time, tid), FtraceKind::SysEnter(number));
+        }
+    }
+}
+
+fn entry((interrupt, name): &(Interrupt, String)) -> FtraceKind<'_> {
+    match *interrupt {
+        Interrupt::Irq(irq) | Interrupt::Vector(irq) => FtraceKind::IrqEntry { irq, name },
+        Interrupt::Softirq(vector) => FtraceKind::SoftirqEntry(vector.unsigned_abs()),
+    }
+}
+
+const fn exit(interrupt: Interrupt, result: Option<i32>) -> FtraceKind<'static> {
+    match interrupt {
+        Interrupt::Irq(irq) | Interrupt::Vector(irq) => FtraceKind::IrqExit { irq, result },
+        Interrupt::Softirq(vector) => FtraceKind::SoftirqExit(vector.unsigned_abs()),
+    }
+}

@@ -1,0 +1,433 @@
+//! Writes packets: those of each machine as a sequence of its own, records of the kernels in bundles for each CPU.
+//!
+//! Packets need not be in the order of their times: Perfetto sorts all of a trace. Those of one time stay in the order in
+//! which they were written.
+
+use super::proto::{
+    CLOCK_BOOTTIME, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, EventName, EventType, InternedData,
+    SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TaskState, TracePacket, TrackDescriptor,
+    TrackEvent, Utsname, field,
+};
+use super::wire::{put_bytes, put_number};
+use foldhash::HashMap;
+use prost::Message;
+use std::io::{self, Write};
+use strata_analysis::event::WakeupStage;
+
+/// A machine of the trace: 0 is the first host, which Perfetto takes for the one that recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Machine(pub(super) u32);
+
+impl Machine {
+    /// The machine on which everything is drawn that concerns several.
+    pub(super) const HOST: Self = Self(0);
+}
+
+/// Names that a machine's sequence refers to by number; further ones are written out.
+const MOST_NAMES: usize = 4096;
+/// Records of a CPU that go into one bundle.
+const BUNDLE: usize = 128;
+
+/// Annotations of an event.
+pub(super) type Annotations = Vec<DebugAnnotation>;
+
+/// Name of a slice or an instant: interned once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name<'n> {
+    /// One of few, which is interned.
+    Few(&'n str),
+    /// One that a guest may make up at will.
+    Any(&'n str),
+}
+
+/// What a record of a kernel is about, as ftrace has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FtraceKind<'r> {
+    Wakeup { stage: WakeupStage, comm: &'r str, tid: i32, target_cpu: Option<i32> },
+    SoftirqEntry(u32),
+    SoftirqExit(u32),
+    IrqEntry { irq: i32, name: &'r str },
+    IrqExit { irq: i32, result: Option<i32> },
+    SysEnter(i64),
+    SysExit { number: i64, result: Option<i64> },
+}
+
+/// What packets of one machine refer to.
+#[derive(Debug, Default)]
+struct Sequence {
+    begun: bool,
+    names: HashMap<String, u64>,
+    /// By CPU: records that are not written yet.
+    bundles: HashMap<u32, Bundle>,
+}
+
+/// Records of a CPU, encoded as fields of a bundle.
+#[derive(Debug, Default)]
+struct Bundle {
+    records: usize,
+    fields: Vec<u8>,
+}
+
+/// Writes packets to `W`. The first error ends it: nothing is written from then on.
+#[derive(Debug)]
+pub(super) struct PacketWriter<W> {
+    out: W,
+    /// By machine, and the place of the one that was written to last: mostly it is the next one, too.
+    sequences: Vec<(Machine, Sequence)>,
+    last: usize,
+    /// Of the packet in the making: its fields, those of the event in it and of what is in that, and the packet as it is
+    /// written.
+    fields: Vec<u8>,
+    event: Vec<u8>,
+    inner: Vec<u8>,
+    buffer: Vec<u8>,
+    /// Whether that packet refers to what was interned.
+    refers: bool,
+    /// Whether nothing is to be written for the time being.
+    pub(super) muted: bool,
+    failed: Option<io::Error>,
+    bytes: u64,
+}
+
+impl<W: Write> PacketWriter<W> {
+    pub(super) fn new(out: W) -> Self {
+        let [fields, event, inner, buffer] = [const { Vec::new() }; 4];
+        let (sequences, last, refers, muted, failed, bytes) = (Vec::new(), 0, false, false, None, 0);
+        Self { out, sequences, last, fields, event, inner, buffer, refers, muted, failed, bytes }
+    }
+
+    #[inline]
+    fn sequence(&mut self, machine: Machine) -> &mut Sequence {
+        if self.sequences.get(self.last).is_none_or(|(of, _)| *of != machine) {
+            self.last = self.place_of(machine);
+        }
+        &mut self.sequences[self.last].1
+    }
+
+    /// Where the sequence of a machine lies, which is there afterwards.
+    fn place_of(&mut self, machine: Machine) -> usize {
+        let known = self.sequences.iter().position(|(of, _)| *of == machine);
+        known.unwrap_or_else(|| {
+            self.sequences.push((machine, Sequence::default()));
+            self.sequences.len() - 1
+        })
+    }
+
+    /// Whether writing has failed.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Introduces a machine: what it is called, the release of its kernel, and one moment in the trace clock and in UTC, ns.
+    pub(super) fn machine(&mut self, machine: Machine, name: &str, kernel: &str, (time, utc): (u64, u64)) {
+        let clock = |clock_id, timestamp| Clock { clock_id: Some(clock_id), timestamp: Some(timestamp) };
+        let clocks = vec![clock(CLOCK_BOOTTIME, time), clock(CLOCK_REALTIME, utc)];
+        let text = |text: &str| Some(text.to_string());
+        let utsname = Utsname { sysname: text("Linux"), release: text(kernel), machine: text("x86_64") };
+        let system_info = SystemInfo { utsname: Some(utsname), machine_name: text(name) };
+        self.packet(machine, &TracePacket { clock_snapshot: Some(ClockSnapshot { clocks }), ..TracePacket::default() });
+        self.packet(machine, &TracePacket { system_info: Some(system_info), ..TracePacket::default() });
+    }
+
+    /// Describes a track.
+    pub(super) fn track(&mut self, machine: Machine, time: u64, descriptor: TrackDescriptor) {
+        let packet =
+            TracePacket { timestamp: Some(time), track_descriptor: Some(descriptor), ..TracePacket::default() };
+        self.packet(machine, &packet);
+    }
+
+    /// A slice of `track` from `begin` up to `end`, ns, which nothing overlaps but what lies in it; `event` has what else
+    /// there is to say of it.
+    pub(super) fn slice(
+        &mut self,
+        machine: Machine,
+        track: u64,
+        (begin, end): (u64, u64),
+        name: Name<'_>,
+        event: Option<&TrackEvent>,
+    ) {
+        if self.muted {
+            return;
+        }
+        self.begin_event(machine, track, EventType::SliceBegin, Some(name));
+        if let Some(event) = event {
+            encode(event, &mut self.event);
+        }
+        self.end_event(machine, begin);
+        self.begin_event(machine, track, EventType::SliceEnd, None);
+        self.end_event(machine, end);
+    }
+
+    /// Something that happens on `track` at `time`.
+    pub(super) fn instant(&mut self, machine: Machine, track: u64, time: u64, name: Name<'_>, event: &TrackEvent) {
+        if self.muted {
+            return;
+        }
+        self.begin_event(machine, track, EventType::Instant, Some(name));
+        encode(event, &mut self.event);
+        self.end_event(machine, time);
+    }
+
+    /// The counter `track` has `value` from `time` on.
+    pub(super) fn counter(&mut self, machine: Machine, track: u64, time: u64, value: u64) {
+        if self.muted {
+            return;
+        }
+        self.begin_event(machine, track, EventType::Counter, None);
+        // It has a sign.
+        put_number(field::TRACK_EVENT_COUNTER_VALUE, value.min(i64::MAX.cast_unsigned()), &mut self.event);
+        self.end_event(machine, time);
+    }
+
+    /// Begins an event of a track; fields may be added to it.
+    fn begin_event(&mut self, machine: Machine, track: u64, kind: EventType, name: Option<Name<'_>>) {
+        self.fields.clear();
+        self.event.clear();
+        put_number(field::TRACK_EVENT_TYPE, kind as u64, &mut self.event);
+        match name {
+            Some(Name::Few(name)) => self.put_few(machine, name),
+            Some(Name::Any(name)) => put_bytes(field::TRACK_EVENT_NAME, name.as_bytes(), &mut self.event),
+            None => {}
+        }
+        put_number(field::TRACK_EVENT_TRACK_UUID, track, &mut self.event);
+    }
+
+    /// Writes the event in the making, which happened at `time`.
+    fn end_event(&mut self, machine: Machine, time: u64) {
+        // With what changes most at the end, packets are alike for longer, and compress better.
+        put_bytes(field::PACKET_TRACK_EVENT, &self.event, &mut self.fields);
+        put_number(field::PACKET_TIMESTAMP, time, &mut self.fields);
+        self.write(machine);
+    }
+
+    /// Adds the name of the event in the making, by number, or as it is where there are too many.
+    fn put_few(&mut self, machine: Machine, name: &str) {
+        let names = &mut self.sequence(machine).names;
+        let known = names.get(name).copied();
+        if known.is_none() && names.len() >= MOST_NAMES {
+            put_bytes(field::TRACK_EVENT_NAME, name.as_bytes(), &mut self.event);
+            return;
+        }
+        let iid = known.unwrap_or(names.len() as u64 + 1);
+        if known.is_none() {
+            names.insert(name.to_string(), iid);
+            let interned =
+                InternedData { event_names: vec![EventName { iid: Some(iid), name: Some(name.to_string()) }] };
+            encode(&TracePacket { interned_data: Some(interned), ..TracePacket::default() }, &mut self.fields);
+        }
+        put_number(field::TRACK_EVENT_NAME_IID, iid, &mut self.event);
+        self.refers = true;
+    }
+
+    /// The thread `tid`, called `comm`, is in `state` from `time` on: on `cpu`, if it runs.
+    pub(super) fn task_state(
+        &mut self,
+        machine: Machine,
+        time: u64,
+        cpu: u32,
+        (tid, comm): (i64, &str),
+        state: TaskState,
+    ) {
+        if self.muted {
+            return;
+        }
+        self.event.clear();
+        if cpu <= i32::MAX.cast_unsigned() {
+            put_number(field::TASK_STATE_CPU, cpu.into(), &mut self.event);
+        }
+        put_bytes(field::TASK_STATE_COMM, comm.as_bytes(), &mut self.event);
+        put_number(field::TASK_STATE_TID, tid.cast_unsigned(), &mut self.event);
+        put_number(field::TASK_STATE_STATE, state as u64, &mut self.event);
+        self.fields.clear();
+        put_bytes(field::PACKET_TASK_STATE, &self.event, &mut self.fields);
+        put_number(field::PACKET_TIMESTAMP, time, &mut self.fields);
+        self.write(machine);
+    }
+
+    /// What the thread `tid` recorded in the kernel of `machine` on `cpu` at `time`, ns.
+    pub(super) fn ftrace(&mut self, (machine, cpu): (Machine, u32), (time, tid): (u64, i64), event: FtraceKind<'_>) {
+        if self.muted {
+            return;
+        }
+        let mut inner = std::mem::take(&mut self.inner);
+        inner.clear();
+        let kind = event.encode(&mut inner);
+        let mut encoded = std::mem::take(&mut self.event);
+        encoded.clear();
+        put_number(field::FTRACE_TIMESTAMP, time, &mut encoded);
+        put_number(field::FTRACE_PID, u32::try_from(tid).unwrap_or(0).into(), &mut encoded);
+        put_bytes(kind, &inner, &mut encoded);
+        let bundle = self.sequence(machine).bundles.entry(cpu).or_default();
+        put_bytes(field::BUNDLE_EVENT, &encoded, &mut bundle.fields);
+        bundle.records += 1;
+        let full = (bundle.records >= BUNDLE).then(|| std::mem::take(bundle));
+        (self.inner, self.event) = (inner, encoded);
+        if let Some(full) = full {
+            self.bundle(machine, cpu, &full);
+        }
+    }
+
+    fn bundle(&mut self, machine: Machine, cpu: u32, bundle: &Bundle) {
+        self.event.clear();
+        put_number(field::BUNDLE_CPU, cpu.into(), &mut self.event);
+        self.event.extend_from_slice(&bundle.fields);
+        self.fields.clear();
+        put_bytes(field::PACKET_FTRACE_EVENTS, &self.event, &mut self.fields);
+        self.write(machine);
+    }
+
+    fn packet(&mut self, machine: Machine, packet: &TracePacket) {
+        self.fields.clear();
+        encode(packet, &mut self.fields);
+        self.write(machine);
+    }
+
+    /// Writes the packet whose fields were put together.
+    fn write(&mut self, machine: Machine) {
+        let refers = std::mem::take(&mut self.refers);
+        if self.muted || self.failed.is_some() {
+            return;
+        }
+        let begins = !std::mem::replace(&mut self.sequence(machine).begun, true);
+        let cleared = if begins { SEQ_INCREMENTAL_STATE_CLEARED } else { 0 };
+        let flags = cleared | if refers { SEQ_NEEDS_INCREMENTAL_STATE } else { 0 };
+        if flags != 0 {
+            put_number(field::PACKET_SEQUENCE_FLAGS, flags.into(), &mut self.fields);
+        }
+        put_number(field::PACKET_SEQUENCE_ID, u64::from(machine.0) + 1, &mut self.fields);
+        if machine != Machine::HOST {
+            put_number(field::PACKET_MACHINE_ID, machine.0.into(), &mut self.fields);
+        }
+        self.buffer.clear();
+        put_bytes(field::TRACE_PACKET, &self.fields, &mut self.buffer);
+        match self.out.write_all(&self.buffer) {
+            Ok(()) => self.bytes += self.buffer.len() as u64,
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    /// Writes what is not written yet: how many bytes there are in all.
+    ///
+    /// # Errors
+    /// When this or anything before could not be written.
+    pub(super) fn finish(mut self) -> io::Result<u64> {
+        self.muted = false;
+        let mut machines: Vec<Machine> = self.sequences.iter().map(|(machine, _)| *machine).collect();
+        machines.sort_unstable();
+        for machine in machines {
+            let bundles = std::mem::take(&mut self.sequence(machine).bundles);
+            let mut bundles: Vec<_> = bundles.into_iter().filter(|(_, bundle)| bundle.records > 0).collect();
+            bundles.sort_unstable_by_key(|(cpu, _)| *cpu);
+            bundles.iter().for_each(|(cpu, bundle)| self.bundle(machine, *cpu, bundle));
+        }
+        match self.failed {
+            Some(error) => Err(error),
+            None => self.out.flush().map(|()| self.bytes),
+        }
+    }
+}
+
+impl FtraceKind<'_> {
+    /// Appends its fields; returns the number of the field of a record that they are.
+    fn encode(self, out: &mut Vec<u8>) -> u32 {
+        // Of 32 bits, too, the sign goes through 64.
+        let mut put = |field, number: i64| put_number(field, number.cast_unsigned(), out);
+        match self {
+            Self::SoftirqEntry(vector) => {
+                put(field::SOFTIRQ_VEC, vector.into());
+                field::FTRACE_SOFTIRQ_ENTRY
+            }
+            Self::SoftirqExit(vector) => {
+                put(field::SOFTIRQ_VEC, vector.into());
+                field::FTRACE_SOFTIRQ_EXIT
+            }
+            Self::IrqExit { irq, result } => {
+                put(field::IRQ_IRQ, irq.into());
+                result.into_iter().for_each(|result| put(field::IRQ_EXIT_RET, result.into()));
+                field::FTRACE_IRQ_EXIT
+            }
+            Self::SysEnter(number) => {
+                put(field::SYSCALL_ID, number);
+                field::FTRACE_SYS_ENTER
+            }
+            Self::SysExit { number, result } => {
+                put(field::SYSCALL_ID, number);
+                result.into_iter().for_each(|result| put(field::SYSCALL_RET, result));
+                field::FTRACE_SYS_EXIT
+            }
+            Self::IrqEntry { irq, name } => {
+                put(field::IRQ_IRQ, irq.into());
+                put_bytes(field::IRQ_ENTRY_NAME, name.as_bytes(), out);
+                field::FTRACE_IRQ_ENTRY
+            }
+            Self::Wakeup { stage, comm, tid, target_cpu } => {
+                put_bytes(field::WAKEUP_COMM, comm.as_bytes(), out);
+                put_number(field::WAKEUP_PID, i64::from(tid).cast_unsigned(), out);
+                if let Some(cpu) = target_cpu {
+                    put_number(field::WAKEUP_TARGET_CPU, i64::from(cpu).cast_unsigned(), out);
+                }
+                match stage {
+                    WakeupStage::Waking => field::FTRACE_WAKING,
+                    WakeupStage::Wakeup => field::FTRACE_WAKEUP,
+                    WakeupStage::New => field::FTRACE_WAKEUP_NEW,
+                }
+            }
+        }
+    }
+}
+
+/// Appends the fields of `message`.
+fn encode(message: &impl Message, out: &mut Vec<u8>) {
+    // It fails only where there is no room, and a vector grows as far as it has to.
+    let _ = message.encode(out);
+}
+
+/// An annotation that is text.
+pub(super) fn text(name: &str, value: impl Into<String>) -> DebugAnnotation {
+    DebugAnnotation { name: Some(name.into()), string_value: Some(value.into()), ..DebugAnnotation::default() }
+}
+
+/// An annotation that is a number.
+pub(super) fn number(name: &str, value: u64) -> DebugAnnotation {
+    DebugAnnotation { name: Some(name.into()), uint_value: Some(value), ..DebugAnnotation::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::{FtraceEvent, IrqHandlerEntry, IrqHandlerExit, Softirq, SysEnter, SysExit, Wakeup};
+    use super::*;
+
+    #[test]
+    fn records_of_kernels_are_encoded_as_the_library_does() {
+        let record = FtraceEvent::default;
+        let wakeup = |target_cpu| Some(Wakeup { comm: Some("a".into()), pid: Some(-1), target_cpu });
+        let woken = |stage, target_cpu| FtraceKind::Wakeup { stage, comm: "a", tid: -1, target_cpu };
+        let softirq = Some(Softirq { vec: Some(3) });
+        let entered = Some(IrqHandlerEntry { irq: Some(9), name: Some("b".into()) });
+        let left = Some(IrqHandlerExit { irq: Some(-9), ret: Some(1) });
+        let exit = |ret| Some(SysExit { id: Some(39), ret });
+        let kinds = [
+            (woken(WakeupStage::Waking, Some(2)), FtraceEvent { sched_waking: wakeup(Some(2)), ..record() }),
+            (woken(WakeupStage::Wakeup, None), FtraceEvent { sched_wakeup: wakeup(None), ..record() }),
+            (woken(WakeupStage::New, Some(0)), FtraceEvent { sched_wakeup_new: wakeup(Some(0)), ..record() }),
+            (FtraceKind::SoftirqEntry(3), FtraceEvent { softirq_entry: softirq, ..record() }),
+            (FtraceKind::SoftirqExit(3), FtraceEvent { softirq_exit: softirq, ..record() }),
+            (FtraceKind::IrqEntry { irq: 9, name: "b" }, FtraceEvent { irq_handler_entry: entered, ..record() }),
+            (FtraceKind::IrqExit { irq: -9, result: Some(1) }, FtraceEvent { irq_handler_exit: left, ..record() }),
+            (FtraceKind::SysEnter(39), FtraceEvent { sys_enter: Some(SysEnter { id: Some(39) }), ..record() }),
+            (FtraceKind::SysExit { number: 39, result: None }, FtraceEvent { sys_exit: exit(None), ..record() }),
+            (
+                FtraceKind::SysExit { number: 39, result: Some(-1) },
+                FtraceEvent { sys_exit: exit(Some(-1)), ..record() },
+            ),
+        ];
+
+        for (kind, event) in kinds {
+            let (mut inner, mut encoded) = (Vec::new(), Vec::new());
+            let number = kind.encode(&mut inner);
+            put_bytes(number, &inner, &mut encoded);
+
+            assert_eq!(encoded, event.encode_to_vec(), "{kind:?}");
+        }
+    }
+}

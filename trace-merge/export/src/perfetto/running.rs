@@ -1,0 +1,210 @@
+//! Which thread runs on each CPU, as a kernel's `sched_switch` tells.
+//!
+//! A thread is drawn as running only for as long as records say so. Where a switch was not recorded (it was lost, or did
+//! not concern the machine and was left out), the thread before is drawn up to the last record that it made, and then a
+//! thread called [`NOT_RECORDED`], up to the next switch.
+
+use super::packets::{Machine, PacketWriter};
+use super::proto::TaskState;
+use foldhash::HashMap;
+use std::io::Write;
+use strata_analysis::event::{Task, Tid};
+
+/// What stands in place of a thread that is not known.
+pub(super) const NOT_RECORDED: &str = "not recorded";
+/// Thread id of [`NOT_RECORDED`] on CPU 0, above all that the kernel gives out (`PID_MAX_LIMIT`).
+const FIRST_NOT_RECORDED: i64 = 1 << 30;
+
+/// Bits of `prev_state` as `sched_switch` shows it.
+const INTERRUPTIBLE: u64 = 0x1;
+const UNINTERRUPTIBLE: u64 = 0x2;
+const STOPPED_OR_TRACED: u64 = 0x4 | 0x8;
+const ENDED: u64 = 0x10 | 0x20;
+/// Of an idle kernel thread (`TASK_IDLE`): it waits without being interruptible.
+const IDLE: u64 = 0x80;
+const MASK: u64 = 0xff;
+
+/// What a CPU does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Doing {
+    /// No record has told yet.
+    Nothing,
+    /// It is idle.
+    Idle,
+    /// It runs a thread.
+    Thread(Thread),
+    /// Not known, and drawn as that once the time is over; before that it ran this thread.
+    Unknown { before: Option<Thread> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Thread {
+    tid: Tid,
+    comm: String,
+}
+
+#[derive(Clone, Debug)]
+struct Cpu {
+    doing: Doing,
+    /// Since when, ns.
+    since: u64,
+    /// Until when that is known, ns.
+    known_until: u64,
+}
+
+/// Draws what the CPUs of all machines run.
+#[derive(Debug, Default)]
+pub(super) struct RunningThreads {
+    cpus: HashMap<(Machine, u32), Cpu>,
+}
+
+/// The thread that stands for what is not known on `cpu`.
+pub(super) fn unknown_tid(cpu: u32) -> i64 {
+    FIRST_NOT_RECORDED + i64::from(cpu)
+}
+
+/// Whether a thread that is switched out with `prev_state` has ended.
+pub(super) const fn is_end(prev_state: u64) -> bool {
+    prev_state & ENDED != 0
+}
+
+fn state(prev_state: u64) -> TaskState {
+    match prev_state & MASK {
+        0 => TaskState::Runnable,
+        bits if is_end(bits) => TaskState::Dead,
+        bits if bits & STOPPED_OR_TRACED != 0 => TaskState::Stopped,
+        bits if bits & INTERRUPTIBLE != 0 => TaskState::InterruptibleSleep,
+        bits if bits & (UNINTERRUPTIBLE | IDLE) != 0 => TaskState::UninterruptibleSleep,
+        _ => TaskState::Stopped,
+    }
+}
+
+fn comm(task: &Task<'_>) -> String {
+    String::from_utf8_lossy(task.comm).into_owned()
+}
+
+impl RunningThreads {
+    fn cpu(&mut self, machine: Machine, cpu: u32) -> &mut Cpu {
+        self.cpus.entry((machine, cpu)).or_insert(Cpu { doing: Doing::Nothing, since: 0, known_until: 0 })
+    }
+
+    /// The thread `by` made a record on `cpu`; `None` where all of the CPU's switches are recorded, so that whatever ran
+    /// still does.
+    pub(super) fn recorded(&mut self, machine: Machine, cpu: u32, time: u64, by: Option<Tid>) {
+        let cpu = self.cpu(machine, cpu);
+        let is_it = match (&cpu.doing, by) {
+            (_, None) => true,
+            (Doing::Thread(thread), Some(by)) => thread.tid == by,
+            (Doing::Idle, Some(by)) => by == 0,
+            (Doing::Nothing | Doing::Unknown { .. }, Some(_)) => false,
+        };
+        if is_it {
+            cpu.known_until = time;
+        }
+    }
+
+    /// `cpu` switches from `prev`, which is in `prev_state` then, to `next`.
+    pub(super) fn switch<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        (machine, number): (Machine, u32),
+        time: u64,
+        (prev, prev_state): (&Task<'_>, u64),
+        next: &Task<'_>,
+    ) {
+        let cpu = self.cpu(machine, number);
+        let connects = match &cpu.doing {
+            Doing::Thread(thread) => thread.tid == prev.tid,
+            Doing::Idle => prev.tid == 0,
+            Doing::Nothing | Doing::Unknown { .. } => true,
+        };
+        if !connects {
+            cpu.lose(cpu.known_until);
+        }
+        cpu.know_again(out, (machine, number), time);
+        if prev.tid != 0 {
+            out.task_state(machine, time, number, (prev.tid.into(), &comm(prev)), state(prev_state));
+        }
+        cpu.doing = Doing::Idle;
+        if next.tid != 0 {
+            let comm = comm(next);
+            out.task_state(machine, time, number, (next.tid.into(), &comm), TaskState::Running);
+            cpu.doing = Doing::Thread(Thread { tid: next.tid, comm });
+        }
+        (cpu.since, cpu.known_until) = (time, time);
+    }
+
+    /// Records of `cpu` are missing from `time` on.
+    pub(super) fn begin_gap(&mut self, machine: Machine, cpu: u32, time: u64) {
+        self.cpu(machine, cpu).lose(time);
+    }
+
+    /// Draws from `time` on what has begun before, when nothing was to be drawn.
+    pub(super) fn resume<W: Write>(&mut self, out: &mut PacketWriter<W>, time: u64) {
+        for (&(machine, number), cpu) in &mut self.cpus {
+            (cpu.since, cpu.known_until) = (cpu.since.max(time), cpu.known_until.max(time));
+            match &cpu.doing {
+                Doing::Thread(Thread { tid, comm }) => {
+                    out.task_state(machine, time, number, ((*tid).into(), comm), TaskState::Running);
+                }
+                Doing::Nothing | Doing::Idle | Doing::Unknown { .. } => {}
+            }
+        }
+    }
+
+    /// Ends at `time` what is not known to have gone on until then: all but what `goes_on` says of a machine's threads.
+    pub(super) fn finish<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        time: u64,
+        goes_on: impl Fn(Machine, Tid) -> bool,
+    ) {
+        let mut places: Vec<_> = self.cpus.keys().copied().collect();
+        places.sort_unstable();
+        for place in places {
+            let Some(cpu) = self.cpus.get_mut(&place) else { continue };
+            let ends = match &cpu.doing {
+                Doing::Thread(thread) => !goes_on(place.0, thread.tid),
+                Doing::Idle => !goes_on(place.0, 0),
+                Doing::Nothing | Doing::Unknown { .. } => false,
+            };
+            if ends && cpu.known_until < time {
+                cpu.lose(cpu.known_until);
+            }
+            cpu.know_again(out, place, time);
+        }
+    }
+}
+
+impl Cpu {
+    /// What the CPU does is not known from `time` on.
+    fn lose(&mut self, time: u64) {
+        let before = match std::mem::replace(&mut self.doing, Doing::Nothing) {
+            Doing::Thread(thread) => Some(thread),
+            unknown @ Doing::Unknown { .. } => {
+                self.doing = unknown;
+                return;
+            }
+            Doing::Nothing | Doing::Idle => None,
+        };
+        // Perfetto takes two states of a thread at one time for an error, also of the one that stands for what is not
+        // known: what has begun lasts for a nanosecond.
+        self.since = time.max(self.since.saturating_add(1));
+        self.doing = Doing::Unknown { before };
+    }
+
+    /// What the CPU does is known again from `time` on: draws that it was not.
+    fn know_again<W: Write>(&mut self, out: &mut PacketWriter<W>, (machine, cpu): (Machine, u32), time: u64) {
+        let Doing::Unknown { before } = &self.doing else { return };
+        let unknown = (unknown_tid(cpu), NOT_RECORDED);
+        if self.since < time {
+            // Perfetto ends the slice of the thread before, and says of its state that it is not known.
+            out.task_state(machine, self.since, cpu, unknown, TaskState::Running);
+            out.task_state(machine, time, cpu, unknown, TaskState::InterruptibleSleep);
+        } else if let Some(before) = before {
+            let before = (before.tid.into(), &*before.comm);
+            out.task_state(machine, self.since, cpu, before, TaskState::InterruptibleSleep);
+        }
+        self.doing = Doing::Nothing;
+    }
+}
