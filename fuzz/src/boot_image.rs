@@ -5,8 +5,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::PathBuf;
+use strata_machine::{CpuExtras, KernelFormat, MachineConfig, MemoryBacking, create_memory, kernel_format, load};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
-use vmm::machine::{CpuExtras, KernelFormat, MachineConfig, MemoryBacking, create_memory, kernel_format, load};
 
 /// The guest's memory, bytes: the kernel has its place above the first 16 MiB.
 const MEMORY: u64 = 32 << 20;

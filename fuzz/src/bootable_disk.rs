@@ -53,7 +53,8 @@ pub fn run(data: &[u8]) {
     let Ok(found) = find_without_limit(Path::new("disk"), image, SIZE) else { return };
 
     // No file is larger than the disk that it lies on.
-    let size = |file: &vmm::machine::BootFile| file.open().and_then(|file| file.metadata()).expect("it is held").len();
+    let size =
+        |file: &strata_machine::BootFile| file.open().and_then(|file| file.metadata()).expect("it is held").len();
     assert!(size(&found.kernel) <= SIZE && found.initrd.as_ref().is_none_or(|initrd| size(initrd) <= SIZE));
     assert!(found.kernel.name().is_absolute(), "{found:?}");
 }

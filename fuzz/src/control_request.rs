@@ -1,6 +1,6 @@
 //! Requests to a running VM, as its control thread reads them.
 
-use vmm::control::protocol::{Answer, Request};
+use strata_recorder::control::protocol::{Answer, Request};
 
 /// Runs an input: a line.
 ///
@@ -18,6 +18,6 @@ pub fn run(data: &[u8]) {
     }
     // The client's side: an answer of whatever process listens there.
     if let Ok(answer) = serde_json::from_slice::<Answer>(data) {
-        let _ = vmm::control::client::text(&answer);
+        let _ = strata_recorder::control::client::text(&answer);
     }
 }

@@ -14,13 +14,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
-use vmm::machine::rate_limit::RateLimit;
-use vmm::machine::{
-    BalloonRequestKind, BlockRequestKind, DetachedDisk, DetachedNet, DetachedVsock, DiskLimits, ExitAction, FRAME_MAX,
-    Link, MacAddress, NetLimits, NetQueue, NoObserver, Observer, PACKET_HEADER, PacketStage, Peripherals, VIRTIO_MMIO,
-    VIRTIO_MMIO_SIZE, VSOCK_CONNECTIONS_MAX, VsockEnd, VsockHost, VsockSide, handle_exit,
+use strata_machine::{
+    DetachedDisk, DetachedNet, DetachedVsock, DiskLimits, ExitAction, FRAME_MAX, Link, MacAddress, NetLimits,
+    PACKET_HEADER, Peripherals, VIRTIO_MMIO, VIRTIO_MMIO_SIZE, VSOCK_CONNECTIONS_MAX, VsockHost, handle_exit,
 };
+use strata_observer::{
+    BalloonRequestKind, BlockRequestKind, NetQueue, NoObserver, Observer, PacketStage, VsockEnd, VsockSide,
+};
+use strata_rate_limit::RateLimit;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 /// The guest's memory, bytes.
 pub const MEMORY: usize = 1 << 16;

@@ -2,7 +2,7 @@
 
 use shared_ring::event::{MAX_FIELDS, MAX_NAME};
 use std::collections::HashSet;
-use vmm::host_kernel::{EventName, EventSchema, Page};
+use strata_host_kernel::{EventName, EventSchema, Page};
 
 /// What stands between the format file and the page in an input: a byte that no format file has.
 const BEHIND_FORMAT: u8 = 0;

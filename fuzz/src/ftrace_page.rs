@@ -1,7 +1,7 @@
 //! The decoder of the host kernel's trace pages, and the copying of fields out of their records.
 
 use std::sync::OnceLock;
-use vmm::host_kernel::{EventName, EventSchema, HEADER_BYTES, Page};
+use strata_host_kernel::{EventName, EventSchema, HEADER_BYTES, Page};
 
 /// Format files with a field of every kind: numbers, arrays of characters, bytes and numbers, and the three ways in
 /// which a record says where a text lies.

@@ -26,9 +26,9 @@ pub fn run(data: &[u8]) {
     let dir = TempDir::new().expect("the folder for temporary files is writable");
     let path = dir.path().join("region");
     fs::write(&path, bytes).expect("the new folder is writable");
-    let recovered = vmm::recover::recover(&path, &dir.path().join("trace"));
+    let recovered = strata_recorder::recover::recover(&path, &dir.path().join("trace"));
     let recovered = recovered.expect("what can be opened can be recovered");
-    let _ = vmm::recover::text(&recovered);
+    let _ = strata_recorder::recover::text(&recovered);
     for (trace, manifest) in recovered.traces {
         check_whole(&trace, &manifest, manifest.layers.clone());
     }

@@ -13,11 +13,13 @@ use shared_ring::region::{RegionLayout, Rings};
 use shared_ring::registry::Registry;
 use shared_ring::storage::CpuLocal;
 use std::cell::Cell;
+use strata_recorder::control::protocol::{
+    Answer, Late, Live, LiveExits, LiveVcpu, Mode, Request, Thief, Times, Watched,
+};
 use strata_recording::manifest::Manifest;
 use strata_recording::writer::PacketBuilder;
 use uuid::Uuid;
 use vmm::agentless::sample;
-use vmm::control::protocol::{Answer, Late, Live, LiveExits, LiveVcpu, Mode, Request, Thief, Times, Watched};
 
 mod machine;
 

@@ -1,6 +1,6 @@
 //! Expressions of triggers, as the command line gives them.
 
-use vmm::tracing::trigger::expression::{FieldValue, Trigger};
+use strata_recorder::trigger::expression::{FieldValue, Trigger};
 
 /// Runs an input: an expression.
 ///

@@ -10,5 +10,4 @@ pub mod events;
 pub mod join;
 pub mod match_rule;
 pub mod progress;
-pub mod removed_on_signal;
 pub mod report;

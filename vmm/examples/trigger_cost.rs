@@ -8,10 +8,10 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::hint::black_box;
 use std::path::Path;
+use strata_recorder::trigger::expression::Trigger;
+use strata_recorder::trigger::watch::Watch;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{StreamRecord, Trace};
-use vmm::tracing::trigger::expression::Trigger;
-use vmm::tracing::trigger::watch::Watch;
 
 /// Records that are shown unless it is said otherwise.
 const RECORDS: usize = 2_000_000;

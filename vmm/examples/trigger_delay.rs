@@ -18,11 +18,11 @@ use shared_ring::layout::Mode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use strata_recorder::trigger::TriggerRequest;
+use strata_recorder::trigger::expression::Trigger;
+use strata_recorder::work_alarm::WorkAlarms;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-use vmm::tracing::trigger::TriggerRequest;
-use vmm::tracing::trigger::expression::Trigger;
-use vmm::tracing::work_alarm::WorkAlarms;
 
 /// Events of each turn unless it is said otherwise.
 const EVENTS: u64 = 200;

@@ -24,13 +24,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use strata_recorder::control::protocol::{Answer, Request};
+use strata_recorder::region::TraceRegion;
+use strata_recorder::sessions::Sessions;
+use strata_recorder::thread_times;
+use strata_recorder::work_alarm::WorkAlarms;
 use strata_recording::layer::LayerKind;
 use tempfile::TempDir;
-use vmm::control::protocol::{Answer, Request};
-use vmm::tracing::region::TraceRegion;
-use vmm::tracing::sessions::Sessions;
-use vmm::tracing::thread_times;
-use vmm::tracing::work_alarm::WorkAlarms;
 
 const EVENT: Event = Event { id: 1, class: 0, name: "bench:words", fields: &FIELDS };
 const FIELDS: [Field; 2] = [Field::new("first", FieldType::U64), Field::new("second", FieldType::U64)];

@@ -1,15 +1,14 @@
 //! `strata doctor`: what this machine can do, what it cannot, and what to do about it, before it hurts.
 
-use crate::clock::{HostClock, HostTime, KVM_DEBUGFS};
-use crate::cpu_list::CpuList;
-use crate::host_kernel::{Tracefs, TracefsError};
-use crate::jail;
-use crate::machine::{KvmKind, KvmProbe, VhostError, check_vhost_net, probe_kvm};
 use serde::Serialize;
 use std::fmt::{self, Write};
 use std::fs;
 use std::io;
 use std::path::Path;
+use strata_clock::{HostClock, HostTime, KVM_DEBUGFS};
+use strata_host_kernel::{Tracefs, TracefsError};
+use strata_machine::{KvmKind, KvmProbe, VhostError, check_vhost_net, probe_kvm};
+use strata_recorder::cpu_list::CpuList;
 
 /// How well something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -85,7 +84,7 @@ pub fn diagnose() -> Diagnosis {
         clock_finding(&clock),
         tracefs_finding(tracing_clocks()),
         attach_finding(fs::read_dir(KVM_DEBUGFS).map(drop)),
-        jail_finding(jail::files::version(), jail::filter::is_available()),
+        jail_finding(strata_jail::files::version(), strata_jail::filter::is_available()),
         vhost_finding(check_vhost_net()),
         permission_finding(rustix::process::geteuid().is_root(), &probed.kind),
         placement_finding(CpuList::of_this_thread().as_ref()),

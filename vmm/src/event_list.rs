@@ -1,14 +1,14 @@
 //! `strata events --list`: the events that can be recorded, and those that cannot, with the reason.
 
 use crate::agent::{self, AgentError};
-use crate::host_kernel::{Tracefs, TracefsError};
-use crate::tracing::vmm_events::EVENTS;
 use serde::Serialize;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use strata_host_kernel::{Tracefs, TracefsError};
 use strata_kmod::module_file::MissingEvent;
+use strata_recorder::vmm_events::EVENTS;
 use strata_recording::layer::LayerKind;
 use thiserror::Error;
 

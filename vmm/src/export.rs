@@ -10,13 +10,13 @@ use std::time::Duration;
 use strata_export::{ExportError, Exported, Options, ctf, html, perfetto};
 use strata_recording::access::Readers;
 use strata_recording::reader::{ReadError, Trace};
+use strata_recording::removed_on_signal::RemovedOnSignal;
 use strata_recording::terminal::harmless;
 use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
 use tempfile::NamedTempFile;
 use thiserror::Error;
 use trace_merge::critical_path::{CriticalPathError, CriticalPathOptions, CriticalPaths, critical_paths};
 use trace_merge::progress;
-use trace_merge::removed_on_signal::RemovedOnSignal;
 
 /// What is written at once.
 const BUFFER: usize = 1 << 20;

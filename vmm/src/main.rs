@@ -10,6 +10,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
+use strata_recorder::control::protocol::Answer;
+use strata_recorder::control::{balloon, client, directory, list, wait_trigger};
+use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
 use strata_recording::reader::Trace;
@@ -23,12 +26,8 @@ use vmm::cli::{
     ManualArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, TaskSum, TriggerCommand,
     WhyArgs, WindowArgs, config_file,
 };
-use vmm::control::protocol::Answer;
-use vmm::control::{balloon, client, directory, list, wait_trigger};
 use vmm::run::{self, BootEnd, OnReboot, RunRequest};
-use vmm::{
-    agent_command, doctor, event_list, export, metrics, open_trace, query_program, recover, region_command, top,
-};
+use vmm::{agent_command, doctor, event_list, export, metrics, open_trace, query_program, region_command, top};
 
 fn main() -> ExitCode {
     match run_command_line() {

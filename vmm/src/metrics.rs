@@ -1,8 +1,6 @@
 //! `strata metrics`: what running VMs do, as OpenMetrics over HTTP. Each scrape asks the VMs' control sockets.
 
 use crate::cli::MetricsArgs;
-use crate::control::directory;
-use crate::control::protocol::{BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, Times, Watched};
 use crate::http;
 use crate::top::{self, own_threads};
 use prometheus_client::collector::Collector;
@@ -14,6 +12,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
+use strata_recorder::control::directory;
+use strata_recorder::control::protocol::{BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, Times, Watched};
 use thiserror::Error;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -138,7 +138,7 @@ impl EncodeMetric for Sample<'_> {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "26")]
-const CLASSES: u32 = crate::control::protocol::TIME_CLASSES as u32;
+const CLASSES: u32 = strata_recorder::control::protocol::TIME_CLASSES as u32;
 
 #[expect(clippy::cast_precision_loss, reason = "right to 53 bits: below a microsecond in a century")]
 fn seconds(ns: u64) -> f64 {
@@ -233,10 +233,10 @@ impl Collector for Scrape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::{LiveExits, LiveGuest};
     use std::io::Read;
     use std::net::Ipv4Addr;
     use std::thread;
+    use strata_recorder::control::protocol::{LiveExits, LiveGuest};
 
     fn scraped(name: &str) -> Scraped {
         let mut times = Times::default();

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use strata_recording::reader::{ReadError, Trace};
+use strata_recording::removed_on_signal::RemovedOnSignal;
 use thiserror::Error;
-use trace_merge::removed_on_signal::RemovedOnSignal;
 use uuid::Uuid;
 
 /// The only port that the viewer's page may fetch from: that of `trace_processor`.

@@ -1,14 +1,14 @@
 //! `strata region`: trace regions for guests of other VMMs.
 
 use crate::cli::values;
-use crate::control::protocol::Mode;
 use crate::run::{KERNEL_RINGS, PROCESS_SLOTS, foreign_region};
-use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
-use crate::tracing::region_file::{self, RegionFileError};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use shared_ring::layout::MAX_PROCESS_SLOTS;
 use std::path::{Path, PathBuf};
+use strata_recorder::control::protocol::Mode;
+use strata_recorder::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use strata_recorder::region_file::{self, RegionFileError};
 
 /// Where libvirt looks for the memory of such a device.
 const LIBVIRT_FOLDER: &str = "/dev/shm";

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use vmm::clock::HostTime;
+use strata_clock::HostTime;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 /// How long QEMU may take to open its monitor's socket.

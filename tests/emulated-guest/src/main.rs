@@ -16,12 +16,12 @@ use recording::{GuestRecording, Order};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use strata_clock::{HostClock, HostTime};
+use strata_machine::probe_kvm;
+use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
+use strata_recorder::control::protocol::Mode;
 use strata_recording::manifest::Started;
 use vmm::agent;
-use vmm::clock::{HostClock, HostTime};
-use vmm::control::directory::{self, VmDescription, VmDirectory};
-use vmm::control::protocol::Mode;
-use vmm::machine::probe_kvm;
 use vmm::region_command::{self, CreateArgs, RegionCommand};
 use vmm::run::{KERNEL_RINGS, PROCESS_SLOTS};
 

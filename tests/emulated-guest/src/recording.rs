@@ -5,6 +5,19 @@ use clock_sync::calibration::read_together;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+use strata_clock::{ClockParameters, HostClock, VcpuClocks};
+use strata_machine::probe_kvm;
+use strata_recorder::control::directory::VmDescription;
+use strata_recorder::control::protocol::{Answer, Mode, Request, Status};
+use strata_recorder::control::server::ControlServer;
+use strata_recorder::host_description::describe_host;
+use strata_recorder::host_layer::HostHistory;
+use strata_recorder::record_limit::LayerLimits;
+use strata_recorder::recorder::{Recorder, RecorderControl};
+use strata_recorder::recording::{Recording, VcpuThreads};
+use strata_recorder::region_file::RegionFile;
+use strata_recorder::selection::Selection;
+use strata_recorder::session::Sources;
 use strata_recording::access::Readers;
 use strata_recording::clock::VcpuRelation;
 use strata_recording::layer::LayerKind;
@@ -12,19 +25,6 @@ use strata_recording::manifest::{FORMAT_VERSION, Manifest, Missing, Vm};
 use strata_recording::reserve::Reserve;
 use uuid::Uuid;
 use vmm::attach::region::{GuestRegion, missing_agent};
-use vmm::clock::{ClockParameters, HostClock, VcpuClocks};
-use vmm::control::directory::VmDescription;
-use vmm::control::protocol::{Answer, Mode, Request, Status};
-use vmm::control::server::ControlServer;
-use vmm::machine::probe_kvm;
-use vmm::tracing::host_description::describe_host;
-use vmm::tracing::host_layer::HostHistory;
-use vmm::tracing::record_limit::LayerLimits;
-use vmm::tracing::recorder::{Recorder, RecorderControl};
-use vmm::tracing::recording::{Recording, VcpuThreads};
-use vmm::tracing::region_file::RegionFile;
-use vmm::tracing::selection::Selection;
-use vmm::tracing::session::Sources;
 
 /// What is recorded, and where it goes.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl GuestRecording {
             strata: env!("CARGO_PKG_VERSION").into(),
             started,
             clock: statement,
-            host: describe_host(&probe_kvm()),
+            host: describe_host(probe_kvm().kind.name()),
             vms: vec![Vm { name: name.clone(), vcpus, region: Some(order.region.clone()), ..Vm::default() }],
             layers: Vec::new(),
             missing: missing().collect(),

@@ -246,7 +246,7 @@ fn dropped(layer: &Layer, honest: &Honest) -> u64 {
 pub fn killed(setup: &VmSetup, tally: &Tally, region: &Path, board: &mut Board) -> anyhow::Result<()> {
     board.kills.killed += 1;
     let out = setup.folder.join("recovered");
-    let recovered = match vmm::recover::recover(region, &out) {
+    let recovered = match strata_recorder::recover::recover(region, &out) {
         Ok(recovered) => recovered,
         Err(error) => {
             board.check(Promise::Recovered, Err(format!("{}: {:#}", setup.name, anyhow::Error::from(error))));

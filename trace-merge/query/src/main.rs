@@ -15,7 +15,7 @@ use trace_merge::events::parse_seconds;
 use strata_export::{Exported, Options};
 use trace_merge::progress;
 use strata_recording::reader::Trace;
-use trace_merge::removed_on_signal::RemovedOnSignal;
+use strata_recording::removed_on_signal::RemovedOnSignal;
 use strata_recording::terminal::harmless;
 use strata_recording::trace_folder::TraceFolder;
 

@@ -16,6 +16,7 @@ pub mod merge;
 pub mod metadata;
 pub mod nearest;
 pub mod reader;
+pub mod removed_on_signal;
 pub mod reserve;
 pub mod schema;
 pub mod terminal;

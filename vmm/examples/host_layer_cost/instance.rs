@@ -3,7 +3,7 @@
 use anyhow::Context;
 use std::fs;
 use std::path::{Path, PathBuf};
-use vmm::host_kernel::Tracefs;
+use strata_host_kernel::Tracefs;
 
 /// A tracing instance that is removed at the end.
 pub struct Instance(PathBuf);

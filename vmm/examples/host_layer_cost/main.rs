@@ -22,16 +22,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use strata_clock::HostClock;
+use strata_machine::probe_kvm;
+use strata_recorder::host_description::describe_host;
+use strata_recorder::host_layer::HostLayer;
+use strata_recorder::host_tracer::start_host_tracer;
+use strata_recorder::polling::PollInterval;
+use strata_recorder::selection::Selection;
 use strata_recording::clock::{Clock, UtcAnchor};
 use strata_recording::manifest::{FORMAT_VERSION, Manifest, Started};
 use uuid::Uuid;
-use vmm::clock::HostClock;
-use vmm::machine::probe_kvm;
-use vmm::tracing::host_description::describe_host;
-use vmm::tracing::host_layer::HostLayer;
-use vmm::tracing::host_tracer::start_host_tracer;
-use vmm::tracing::polling::PollInterval;
-use vmm::tracing::selection::Selection;
 
 /// Longest pause between two polls: the recorder's.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
@@ -108,7 +108,7 @@ fn record(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
             epochs: Vec::new(),
             utc_readings: Vec::new(),
         },
-        host: describe_host(&probed),
+        host: describe_host(probed.kind.name()),
         vms: Vec::new(),
         layers: Vec::new(),
         missing: Vec::new(),

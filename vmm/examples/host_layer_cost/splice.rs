@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::Instant;
-use vmm::tracing::polling::{Found, PollInterval};
+use strata_recorder::polling::{Found, PollInterval};
 
 /// What a pipe holds: 16 pages.
 const PIPE_BYTES: usize = 64 << 10;

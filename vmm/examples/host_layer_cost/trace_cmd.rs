@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use vmm::host_kernel::Tracefs;
+use strata_host_kernel::Tracefs;
 
 /// Runs a command where no process sees the files by which functions are traced: some machines refuse them even to
 /// root, and `trace-cmd` empties them though it traces events alone. The mounts end with the command.

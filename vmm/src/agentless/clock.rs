@@ -6,9 +6,9 @@
 //! has for it. KVM sets it to the host's monotonic clock whenever a vCPU joins it, so that it may have moved by what
 //! the two drifted apart since: that is measured over the whole run, and is the bound.
 
-use crate::clock::guest_tsc::KvmClock;
 use clock_sync::tsc;
 use rustix::time::{ClockId, clock_gettime};
+use strata_clock::guest_tsc::KvmClock;
 
 const NS_PER_SECOND: i128 = 1_000_000_000;
 /// Readings of which the narrowest counts.

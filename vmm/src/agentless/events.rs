@@ -7,10 +7,10 @@
 use super::btf::{Btf, BtfError};
 use super::kallsyms;
 use super::kernel_image::KernelImage;
-use crate::host_kernel::{EventName, EventSchema};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use strata_abi::class;
+use strata_host_kernel::{EventName, EventSchema};
 use wildmatch::WildMatch;
 
 /// Bytes of the fields that every event starts with, as every kernel has them that this reader knows.

@@ -28,15 +28,15 @@ pub use ring::sample;
 pub use ring::{CpuRing, RingError, RingLayout, Rings};
 pub use running::{RingSource, copy_running};
 
-use crate::clock::HostTime;
-use crate::clock::guest_tsc::KvmClock;
-use crate::host_kernel::EventSchema;
 use btf::Btf;
 use events::{KernelEvent, Symbols};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use strata_clock::HostTime;
+use strata_clock::guest_tsc::KvmClock;
+use strata_host_kernel::EventSchema;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, Missing};
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};

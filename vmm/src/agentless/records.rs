@@ -3,7 +3,7 @@
 //! Pure; pages are decoded as those of the host's kernel are ([`Page`]).
 
 use super::ring::Rings;
-use crate::host_kernel::{Missed, Page};
+use strata_host_kernel::{Missed, Page};
 
 /// What the ring has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,9 +15,9 @@
 //! word alone grew, what was committed at the first look ends the run.
 
 use super::ring::{CpuRing, PAGE, Place, RingError, RingLayout, Rings, first_part};
-use crate::host_kernel::{HEADER_BYTES, Page};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
+use strata_host_kernel::{HEADER_BYTES, Page};
 
 /// Looks at a header whose pages are just being exchanged by a reader in the guest, at most.
 const LOOKS: u32 = 4;

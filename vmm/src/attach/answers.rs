@@ -1,11 +1,11 @@
 //! What the control socket of an attached recording answers.
 
 use super::Ending;
-use crate::control::directory::VmDescription;
-use crate::control::protocol::{Answer, Live, Request, Status};
-use crate::tracing::recorder::RecorderControl;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
+use strata_recorder::control::directory::VmDescription;
+use strata_recorder::control::protocol::{Answer, Live, Request, Status};
+use strata_recorder::recorder::RecorderControl;
 
 /// What the control socket answers for the recording of `description`; `ending` is told when the recording is to end.
 pub fn answers(

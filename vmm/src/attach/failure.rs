@@ -1,20 +1,20 @@
 //! Why a recording could not be attached to a VM, or is not complete.
 
 use super::hot_plug::HotPlugError;
-use crate::clock::DebugfsError;
-use crate::control::directory::DirectoryError;
-use crate::control::protocol::Mode;
-use crate::control::server::ServerError;
-use crate::host_kernel::{HostTraceError, TracefsError};
-use crate::tracing::record_limit::LimitError;
-use crate::tracing::recorder::RecorderError;
-use crate::tracing::region::RegionError;
-use crate::tracing::region_file::RegionFileError;
-use crate::tracing::scheduling::SchedulingError;
-use crate::tracing::selection::SelectionError;
-use crate::tracing::trigger::expression::TriggerError;
 use std::io;
 use std::path::PathBuf;
+use strata_clock::DebugfsError;
+use strata_host_kernel::{HostTraceError, TracefsError};
+use strata_recorder::control::directory::DirectoryError;
+use strata_recorder::control::protocol::Mode;
+use strata_recorder::control::server::ServerError;
+use strata_recorder::record_limit::LimitError;
+use strata_recorder::recorder::RecorderError;
+use strata_recorder::region::RegionError;
+use strata_recorder::region_file::RegionFileError;
+use strata_recorder::scheduling::SchedulingError;
+use strata_recorder::selection::SelectionError;
+use strata_recorder::trigger::expression::TriggerError;
 use strata_recording::trace_folder::TraceFolderError;
 use thiserror::Error;
 

@@ -3,13 +3,13 @@
 use super::Ending;
 use super::failure::AttachError;
 use super::vm::{ForeignVm, Look};
-use crate::clock::VcpuClocks;
-use crate::tracing::recording::VcpuThreads;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use strata_clock::VcpuClocks;
+use strata_recorder::recording::VcpuThreads;
 
 /// How often it is looked whether the VM has ended.
 const WAIT: Duration = Duration::from_millis(100);
@@ -96,7 +96,7 @@ fn follow(vm: &ForeignVm, sinks: &Sinks, asked: &AtomicBool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{ClockParameters, DebugfsVcpu, HostTime, VcpuTsc};
+    use strata_clock::{ClockParameters, DebugfsVcpu, HostTime, VcpuTsc};
 
     fn look(vcpus: &[(u32, i64)], threads: &[(u32, u32)]) -> Look {
         let vcpu =

@@ -2,14 +2,14 @@
 
 use super::qmp::{Qmp, QmpError};
 use crate::run::{KERNEL_RINGS, PROCESS_SLOTS, foreign_region};
-use crate::tracing::region_file::{self, RegionFileError};
-use crate::tracing::session::Say;
 use rustix::fs::{Gid, Mode as AccessMode, Uid, chown, mkdir};
 use serde_json::{Value, json};
 use shared_ring::layout::Mode;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io};
+use strata_recorder::region_file::{self, RegionFileError};
+use strata_recorder::session::Say;
 use thiserror::Error;
 
 /// What the device and its memory are called in QEMU.

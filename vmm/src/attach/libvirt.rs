@@ -5,10 +5,10 @@
 //! Of sessions only that of the user who called sudo is looked at, or root's own: what other users write into their
 //! folders is not to choose what root records.
 
-use crate::jail::user::{User, UserError};
 use rustix::process::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
+use strata_jail::user::{User, UserError};
 use strata_recording::nearest::nearest;
 use thiserror::Error;
 

@@ -17,24 +17,7 @@ mod vm;
 
 pub use failure::AttachError;
 
-use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
-use crate::control::directory::{self, VmDescription, VmDirectory};
-use crate::control::protocol::LayerLimit;
-use crate::control::server::ControlServer;
-use crate::host_kernel::{HostTracer, Tracefs};
-use crate::machine::probe_kvm;
 use crate::run::descriptors;
-use crate::tracing::host_description::describe_host;
-use crate::tracing::host_layer::HostHistory;
-use crate::tracing::host_tracer::start_host_tracer;
-use crate::tracing::record_limit::LayerLimits;
-use crate::tracing::recorder::Recorder;
-use crate::tracing::recording::{Recording, VcpuThreads};
-use crate::tracing::scheduling::Scheduling;
-use crate::tracing::selection::Selection;
-use crate::tracing::session::{Say, Sources};
-use crate::tracing::trigger::TriggerRequest;
-use crate::tracing::trigger::host_load::HostLoad;
 use clock_sync::calibration::read_together;
 use follower::{Follower, Sinks};
 use hot_plug::HotPlugged;
@@ -49,6 +32,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
+use strata_host_kernel::{HostTracer, Tracefs};
+use strata_machine::probe_kvm;
+use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
+use strata_recorder::control::protocol::LayerLimit;
+use strata_recorder::control::server::ControlServer;
+use strata_recorder::host_description::describe_host;
+use strata_recorder::host_layer::HostHistory;
+use strata_recorder::host_tracer::start_host_tracer;
+use strata_recorder::record_limit::LayerLimits;
+use strata_recorder::recorder::Recorder;
+use strata_recorder::recording::{Recording, VcpuThreads};
+use strata_recorder::scheduling::Scheduling;
+use strata_recorder::selection::Selection;
+use strata_recorder::session::{Say, Sources};
+use strata_recorder::trigger::TriggerRequest;
+use strata_recorder::trigger::host_load::HostLoad;
 use strata_recording::access::Readers;
 use strata_recording::clock::{Clock, VcpuRelation};
 use strata_recording::compression::Compression;
@@ -195,7 +195,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         strata: env!("CARGO_PKG_VERSION").into(),
         started: Started::at(statement.utc.utc_ns),
         clock: statement,
-        host: describe_host(&probed),
+        host: describe_host(probed.kind.name()),
         vms: vec![Vm {
             name: name.clone(),
             vcpus: first.vcpu_count(),
@@ -475,9 +475,9 @@ fn stop_on_signals(ending: Sender<Ending>) -> Result<(), AttachError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::directory::tests::{description, runtime};
-    use crate::tracing::session::HOST_HISTORY;
-    use crate::tracing::trigger::expression::Trigger;
+    use std::os::unix::fs::PermissionsExt;
+    use strata_recorder::session::HOST_HISTORY;
+    use strata_recorder::trigger::expression::Trigger;
     use strata_recording::manifest::is_vm_name;
 
     #[test]
@@ -492,9 +492,18 @@ mod tests {
 
     #[test]
     fn vm_that_is_recorded_is_not_recorded_again_until_that_has_ended() {
-        let runtime = runtime();
-        let attached = Some(Attached { pid: 77, comm: "qemu".into() });
-        let description = VmDescription { attached, ..description("a") };
+        let private = std::fs::Permissions::from_mode(0o700);
+        let runtime = tempfile::Builder::new().permissions(private).tempdir().unwrap();
+        let description = VmDescription {
+            name: "a".into(),
+            pid: 4242,
+            started: Started::at(1_700_000_000_000_000_000),
+            vcpus: 2,
+            memory: 512 << 20,
+            trace: Some("/tmp/trace".into()),
+            vmm_rings: None,
+            attached: Some(Attached { pid: 77, comm: "qemu".into() }),
+        };
 
         let first = claim(runtime.path(), &description, 77).unwrap();
         let second = claim(runtime.path(), &description, 77).unwrap_err().to_string();

@@ -2,17 +2,17 @@
 
 use super::failure::AttachError;
 use super::vm::Look;
-use crate::clock::{EpochSink, HostTime};
-use crate::tracing::recording::{GuestSide, NO_AGENT, enabled_guest_events};
-use crate::tracing::region::{MAIN_SESSION, TraceRegion};
-use crate::tracing::region_file::RegionFile;
-use crate::tracing::selection::Selection;
-use crate::tracing::session::Say;
 use shared_ring::layout::Mode;
 use shared_ring::region::Rings;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use strata_clock::{EpochSink, HostTime};
+use strata_recorder::recording::{GuestSide, NO_AGENT, enabled_guest_events};
+use strata_recorder::region::{MAIN_SESSION, TraceRegion};
+use strata_recorder::region_file::RegionFile;
+use strata_recorder::selection::Selection;
+use strata_recorder::session::Say;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
 use uuid::Uuid;

@@ -4,7 +4,7 @@
 //! as the VMM gives them such.
 
 use super::process::Task;
-use crate::clock::DebugfsVcpu;
+use strata_clock::DebugfsVcpu;
 
 /// How names of vCPU threads begin, before the vCPU's index: of QEMU; Firecracker; crosvm; Cloud Hypervisor and Strata.
 const NAMES: [&str; 4] = ["CPU ", "fc_vcpu ", "crosvm_vcpu", "vcpu"];
@@ -27,7 +27,7 @@ fn vcpu_of_name(comm: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::VcpuTsc;
+    use strata_clock::VcpuTsc;
 
     fn vcpu(vcpu: u32, thread: Option<u32>) -> DebugfsVcpu {
         DebugfsVcpu { vcpu, thread, tsc: VcpuTsc { offset: 0, ratio: 0, fraction_bits: 0 } }

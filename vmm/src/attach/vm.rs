@@ -3,10 +3,10 @@
 use super::failure::AttachError;
 use super::process::{Process, Task};
 use super::threads::vcpu_threads;
-use crate::clock::{DebugfsVcpu, DebugfsVm};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
+use strata_clock::{DebugfsVcpu, DebugfsVm};
 
 /// A virtual machine that another process runs.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Look {
 
 impl ForeignVm {
     /// The virtual machine of process `pid`, the one of descriptor `wanted` if it has several. `debugfs` is KVM's,
-    /// [`KVM_DEBUGFS`](crate::clock::KVM_DEBUGFS).
+    /// [`KVM_DEBUGFS`](strata_clock::KVM_DEBUGFS).
     ///
     /// # Errors
     /// There is no such process or machine, none was chosen, or what tells cannot be read.

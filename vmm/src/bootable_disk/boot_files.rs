@@ -2,10 +2,10 @@
 
 use super::file_system::{Entry, FileSystem};
 use super::{BootableDiskError, INITRD_MAX, KERNEL_MAX};
-use crate::machine::BootFile;
 use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::sync::Arc;
+use strata_machine::BootFile;
 
 /// Links that distributions keep to the kernel that is to be booted, and to its initrd.
 const LINKS: [(&str, &str); 2] = [("/vmlinuz", "/initrd.img"), ("/boot/vmlinuz", "/boot/initrd.img")];

@@ -16,7 +16,6 @@ mod volume;
 
 pub use cmdline::with_root;
 
-use crate::machine::BootFile;
 use boot_files::Found;
 use ext4_view::Ext4Error;
 use file_system::FileSystem;
@@ -25,6 +24,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
+use strata_machine::BootFile;
 use volume::Volume;
 
 /// Largest kernel that is taken out of an image, bytes.

@@ -1,13 +1,13 @@
 //! `strata ps`, `strata ctl` and `strata recover`: VMs that run, and those whose process died.
 
 use super::values;
-use crate::control::protocol::{LayerLimit, Mode, Request};
-use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use clap::{Args, Subcommand};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use strata_recorder::control::protocol::{LayerLimit, Mode, Request};
+use strata_recorder::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use trace_merge::events::parse_seconds;
 
 /// Arguments of `strata ps`.

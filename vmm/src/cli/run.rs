@@ -2,21 +2,21 @@
 
 use super::values;
 use crate::agentless::{self, AgentlessRequest};
-use crate::control::protocol::{LayerLimit, Mode};
-use crate::cpu_list::CpuList;
-use crate::jail::{self, JailRequest};
-use crate::machine::rate_limit::RateLimit;
-use crate::machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig, VsockConfig};
 use crate::run::{Agent, Boot, KERNEL_RINGS, OnReboot, OnTraceFailure, PROCESS_SLOTS, RunRequest};
-use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
-use crate::tracing::scheduling::{Drain, Scheduling};
-use crate::tracing::selection;
-use crate::tracing::trigger::TriggerRequest;
-use crate::tracing::trigger::expression::Trigger;
 use clap::Args;
 use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS};
 use std::path::PathBuf;
 use std::time::Duration;
+use strata_jail::JailRequest;
+use strata_machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig, VsockConfig};
+use strata_rate_limit::RateLimit;
+use strata_recorder::control::protocol::{LayerLimit, Mode};
+use strata_recorder::cpu_list::CpuList;
+use strata_recorder::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use strata_recorder::scheduling::{Drain, Scheduling};
+use strata_recorder::selection;
+use strata_recorder::trigger::TriggerRequest;
+use strata_recorder::trigger::expression::Trigger;
 use strata_recording::access::Readers;
 use strata_recording::compression::Compression;
 
@@ -244,8 +244,8 @@ pub struct RunArgs {
     /// What the process gives up before the guest runs: its user (see --user), capabilities, files that are not beside
     /// the trace's folder, system calls. With 'log' forbidden system calls are named in the kernel's log and done; with
     /// 'off' everything is kept
-    #[arg(long, value_name = "MODE", default_value = jail::Mode::default().name(), value_parser = values::jail())]
-    pub jail: jail::Mode,
+    #[arg(long, value_name = "MODE", default_value = strata_jail::Mode::default().name(), value_parser = values::jail())]
+    pub jail: strata_jail::Mode,
     /// Folder in which snapshots and recordings of other sessions may be made, beside the one that the trace's folder
     /// lies in. May be repeated
     #[arg(long = "writable", value_name = "DIR", requires = "trace")]

@@ -2,16 +2,15 @@
 //! these errors only say what to write.
 
 use crate::agentless;
-use crate::control::protocol::{LayerLimit, Mode};
-use crate::jail;
-use crate::machine::rate_limit::RateLimit;
-use crate::machine::{CID_MAX, CID_MIN, DiskConfig, LinkConfig, MemoryBacking, NetConfig, VsockConfig};
 use crate::run::{OnReboot, OnTraceFailure};
-use crate::tracing::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
-use crate::tracing::scheduling::Drain;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
 use std::time::Duration;
+use strata_machine::{CID_MAX, CID_MIN, DiskConfig, LinkConfig, MemoryBacking, NetConfig, VsockConfig};
+use strata_rate_limit::RateLimit;
+use strata_recorder::control::protocol::{LayerLimit, Mode};
+use strata_recorder::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use strata_recorder::scheduling::Drain;
 use strata_recording::access::Readers;
 use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
@@ -63,9 +62,10 @@ pub fn compression() -> impl TypedValueParser<Value = Compression> {
 }
 
 /// How a VM's process is confined.
-pub fn jail() -> impl TypedValueParser<Value = jail::Mode> {
-    let named = |name: String| jail::Mode::ALL.into_iter().find(|mode| mode.name() == name).ok_or("on, log or off");
-    PossibleValuesParser::new(jail::Mode::ALL.map(jail::Mode::name)).try_map(named)
+pub fn jail() -> impl TypedValueParser<Value = strata_jail::Mode> {
+    let named =
+        |name: String| strata_jail::Mode::ALL.into_iter().find(|mode| mode.name() == name).ok_or("on, log or off");
+    PossibleValuesParser::new(strata_jail::Mode::ALL.map(strata_jail::Mode::name)).try_map(named)
 }
 
 /// What happens to a VM whose trace fails.
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn host_history_has_a_default_and_limits() {
-        assert_eq!(host_history(HOST_HISTORY), Ok(crate::tracing::session::HOST_HISTORY));
+        assert_eq!(host_history(HOST_HISTORY), Ok(strata_recorder::session::HOST_HISTORY));
         assert_eq!(host_history("1G"), Ok(1 << 30));
         assert_eq!(host_history("1023K"), Err("write 1M to 64G".into()));
         assert_eq!(host_history("65G"), Err("write 1M to 64G".into()));

@@ -1,13 +1,13 @@
 //! What the control socket of a running VM answers.
 
 use super::limits::LimitedDevices;
-use crate::control::directory::VmDescription;
-use crate::control::protocol::{Answer, BalloonStatus, Live, Request, Status};
-use crate::jail::Closed;
-use crate::machine::{BalloonState, ControlError, MachineControl, StopHandle};
-use crate::tracing::recorder::RecorderControl;
 use std::path::Path;
 use std::time::Instant;
+use strata_jail::Closed;
+use strata_machine::{BalloonState, ControlError, MachineControl, StopHandle};
+use strata_recorder::control::directory::VmDescription;
+use strata_recorder::control::protocol::{Answer, BalloonStatus, Live, Request, Status};
+use strata_recorder::recorder::RecorderControl;
 
 /// What the control socket answers for the VM of `description`, with `recorder` if it is traced, whose
 /// devices are `limited`.

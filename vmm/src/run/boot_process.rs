@@ -1,6 +1,6 @@
 //! A boot of a guest in a process of its own.
 //!
-//! What a VM's process has given up ([`crate::jail`]) it cannot have again, so whoever starts a guest again is another
+//! What a VM's process has given up ([`strata_jail`]) it cannot have again, so whoever starts a guest again is another
 //! process: one that opens nothing, has one thread, and waits. For each boot it forks a child, which does the rest, and
 //! passes on the signals that ask for the end.
 #![allow(unsafe_code)] // no crate in use here forks, or waits for signals without handlers

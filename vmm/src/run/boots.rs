@@ -4,11 +4,11 @@ use super::boot_process::{BootProcesses, ProcessEnd};
 use super::inputs::Inputs;
 use super::on_reboot::{BootEnd, MOST_QUICK, QUICK, QuickBoots, taken, trace_of_boot};
 use super::request::RunRequest;
-use crate::machine::MacAddress;
-use crate::tracing::session::Say;
 use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
+use strata_machine::MacAddress;
+use strata_recorder::session::Say;
 use thiserror::Error;
 
 /// Why a guest that is to be started again is not.

@@ -1,13 +1,12 @@
 //! Standard output as the guest's screen, behind a bounded buffer: a reader that stalls stops neither the guest nor its end.
 
-use crate::jail;
-use crate::jail::policy::Thread;
-use crate::machine::Observer;
-use crate::machine::rate_limit::{RateLimit, Resource, Throttle, ThrottleCounts};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use strata_jail::policy::Thread;
+use strata_observer::Observer;
+use strata_rate_limit::{RateLimit, Resource, Throttle, ThrottleCounts};
 
 /// Bytes that wait for a reader at most: more than a boot prints.
 const CAPACITY: usize = 1 << 20;
@@ -112,7 +111,7 @@ impl ConsoleOutput {
         let shared = Arc::new(Shared { state, filled, drained, pace, room });
         let writer = Arc::clone(&shared);
         std::thread::Builder::new().name("strata-console".into()).spawn(move || {
-            jail::enter(Thread::Console);
+            strata_jail::enter(Thread::Console);
             writer.write_to(output, limit);
         })?;
         Ok(Self { shared })
@@ -243,8 +242,8 @@ impl Write for Screen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::NoObserver;
     use std::io::{Read, pipe};
+    use strata_observer::NoObserver;
 
     fn room(capacity: usize) -> Room {
         Room { capacity, patience: PATIENCE }

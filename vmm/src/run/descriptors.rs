@@ -1,8 +1,8 @@
 //! File descriptors: how many this process may have, and how many of them guest processes get.
 
-use crate::machine::VSOCK_CONNECTIONS_MAX;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::thread::available_parallelism;
+use strata_machine::VSOCK_CONNECTIONS_MAX;
 
 /// What everything takes that does not grow with vCPUs and CPUs: disks, sockets, the region, files being replaced.
 const FIXED: usize = 256;

@@ -3,13 +3,13 @@
 use super::console::{self, Keyboard};
 use super::failure::RunFailure;
 use super::limits::ConsoleLimits;
-use crate::clock::VcpuClocks;
-use crate::jail;
-use crate::jail::policy::Thread;
-use crate::machine::{AtEnd, Machine, Observer, Outcome, RunOptions, StopHandle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
+use strata_clock::VcpuClocks;
+use strata_jail::policy::Thread;
+use strata_machine::{AtEnd, Machine, Outcome, RunOptions, StopHandle};
+use strata_observer::Observer;
 
 /// How a machine ran.
 pub(super) struct Ran {
@@ -40,7 +40,7 @@ pub(super) fn run_machine(
 fn stop_on_signals(stop: StopHandle) -> Result<(), RunFailure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(RunFailure::Signals)?;
     let wait = move || {
-        jail::enter(Thread::Signals);
+        strata_jail::enter(Thread::Signals);
         signals.forever().for_each(|_| stop.stop());
     };
     std::thread::Builder::new().name("strata-signals".into()).spawn(wait).map_err(RunFailure::Signals)?;

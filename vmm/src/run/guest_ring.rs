@@ -1,14 +1,14 @@
 //! The ring of a guest without an agent: read at snapshots and when the guest has ended.
 
 use crate::agentless::{Agentless, Collected, Guest, HostReading, READ_AT_END};
-use crate::clock::guest_tsc::KvmClock;
-use crate::clock::{HostClock, HostTime};
-use crate::machine::{AtEnd, MachineControl};
-use crate::tracing::recording::{AtCompletion, AtSnapshot};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use strata_clock::guest_tsc::KvmClock;
+use strata_clock::{HostClock, HostTime};
+use strata_machine::{AtEnd, MachineControl};
+use strata_recorder::recording::{AtCompletion, AtSnapshot};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
 use vm_memory::GuestMemoryMmap;

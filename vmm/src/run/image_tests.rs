@@ -2,11 +2,11 @@
 //! and the programs `mke2fs` and `timeout`.
 
 use super::jail_tests::ARGUMENTS_VARIABLE;
-use crate::control::directory;
-use crate::machine::test_guest;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
+use strata_machine::test_guest;
+use strata_recorder::control::directory;
 use tempfile::TempDir;
 
 /// Bytes of the command line that the guest shows.

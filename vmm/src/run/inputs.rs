@@ -6,10 +6,10 @@
 //! they were.
 
 use super::request::{Agent, Boot, RunRequest};
-use crate::machine::LinkConfig;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use strata_machine::LinkConfig;
 
 /// Device and number of the file that a path leads to.
 type Identity = (u64, u64);

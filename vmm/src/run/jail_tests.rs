@@ -3,11 +3,6 @@
 
 use super::*;
 use crate::cli::{Cli, Command};
-use crate::control::client;
-use crate::control::protocol::{Answer, Mode, Request, Status};
-use crate::control::wait_trigger;
-use crate::cpu_list::CpuList;
-use crate::machine::test_guest;
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -17,6 +12,11 @@ use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use strata_export::{Options, ctf};
+use strata_machine::test_guest;
+use strata_recorder::control::client;
+use strata_recorder::control::protocol::{Answer, Mode, Request, Status};
+use strata_recorder::control::wait_trigger;
+use strata_recorder::cpu_list::CpuList;
 use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
 use tempfile::TempDir;
@@ -306,7 +306,7 @@ fn run_as_another_user_records_every_layer_it_can_and_leaves_that_users_files() 
             .map(|stream| stream.records)
             .sum()
     };
-    let has_tracefs = crate::host_kernel::Tracefs::find().and_then(|tracefs| tracefs.available_events()).is_ok();
+    let has_tracefs = strata_host_kernel::Tracefs::find().and_then(|tracefs| tracefs.available_events()).is_ok();
     assert!(records(LayerKind::Vmm) > 0);
     assert_eq!(records(LayerKind::HostKernel) > 0, has_tracefs, "{:?} {}", manifest.missing, vm.said());
     assert!(owners(&vm.path("traces")).iter().all(|&owner| owner == NOBODY));
@@ -395,7 +395,7 @@ fn trigger_takes_a_snapshot_of_a_real_vm_under_its_jail() {
     let arguments =
         ["--user", "65534:65534", "--mode", "flight-recorder", "--trigger-after", "1ms", "--trigger-every", "50ms"];
     let triggers = ["--trigger", resumed, "--trigger", "event:vmm:vmm:control what==rebooted", "--trigger", "exit>1ns"];
-    let has_tracefs = crate::host_kernel::Tracefs::find().and_then(|tracefs| tracefs.available_events()).is_ok();
+    let has_tracefs = strata_host_kernel::Tracefs::find().and_then(|tracefs| tracefs.available_events()).is_ok();
     let of_host = ["--trigger", "steal>1ns", "--trigger", "steal>3600s"].into_iter().filter(|_| has_tracefs);
     let all: Vec<&str> = arguments.into_iter().chain(triggers).chain(of_host).collect();
     let mut vm = Vm::start(SLEEP, NOBODY, &all);

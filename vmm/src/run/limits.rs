@@ -2,10 +2,11 @@
 
 use super::console_output::ConsoleLimit;
 use super::request::RunRequest;
-use crate::control::protocol::LimitStatus;
-use crate::machine::rate_limit::{RateLimit, Resource, ThrottleCounts};
-use crate::machine::{Machine, Observer};
 use std::sync::Arc;
+use strata_machine::Machine;
+use strata_observer::Observer;
+use strata_rate_limit::{RateLimit, Resource, ThrottleCounts};
+use strata_recorder::control::protocol::LimitStatus;
 
 /// What the console is limited to.
 #[derive(Clone, Debug, Default)]

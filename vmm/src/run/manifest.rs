@@ -2,11 +2,11 @@
 
 use super::request::{Agent, RunRequest};
 use crate::agentless::READ_AT_END;
-use crate::clock::HostTime;
-use crate::machine::{KvmProbe, Machine};
-use crate::tracing::host_description::describe_host;
-use crate::tracing::recording::NO_AGENT;
 use std::path::PathBuf;
+use strata_clock::HostTime;
+use strata_machine::{KvmProbe, Machine};
+use strata_recorder::host_description::describe_host;
+use strata_recorder::recording::NO_AGENT;
 use strata_recording::clock::{Clock, VcpuRelation};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{FORMAT_VERSION, Manifest, Missing, Started, Vm};
@@ -24,7 +24,7 @@ pub(super) fn manifest(
         strata: env!("CARGO_PKG_VERSION").into(),
         started: Started::at(clock.utc.utc_ns),
         clock,
-        host: describe_host(probed),
+        host: describe_host(probed.kind.name()),
         vms: vec![Vm { name: request.name.clone(), vcpus: request.cpus, region: Some(region), ..Vm::default() }],
         layers: Vec::new(),
         missing,

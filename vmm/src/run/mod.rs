@@ -31,18 +31,19 @@ pub(crate) use rings::foreign_region;
 pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
 pub use trace_failure::OnTraceFailure;
 
-use crate::control::directory::{self, VmDescription, VmDirectory};
-use crate::control::server::ControlServer;
-use crate::jail::files::Places;
-use crate::jail::{Closed, Jail, JailError};
-use crate::machine::{Machine, NoObserver, Outcome};
-use crate::tracing::session::Say;
 use guest::Ran;
 use limits::{ConsoleLimits, LimitedDevices};
 use plan::Plan;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use strata_jail::files::Places;
+use strata_jail::{Closed, Jail, JailError};
+use strata_machine::{Machine, Outcome};
+use strata_observer::NoObserver;
+use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
+use strata_recorder::control::server::ControlServer;
+use strata_recorder::session::Say;
 use strata_recording::manifest::{Manifest, Started};
 use traced::PreparedVm;
 

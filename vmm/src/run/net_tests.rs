@@ -2,11 +2,11 @@
 //! takes one from it. They need `/dev/kvm`, of any kind, root, and the programs `unshare`, `ip` and `bash`.
 
 use super::jail_tests::ARGUMENTS_VARIABLE;
-use crate::control::directory;
-use crate::machine::test_guest;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
+use strata_machine::test_guest;
+use strata_recorder::control::directory;
 use strata_recording::reader::Trace;
 use tempfile::TempDir;
 

@@ -2,12 +2,12 @@
 //! when a guest that does nothing but reboot is given up.
 
 use super::RunReport;
-use crate::machine::Outcome;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
+use strata_machine::Outcome;
 
 /// A boot that is over so soon did not come far.
 pub const QUICK: Duration = Duration::from_secs(2);

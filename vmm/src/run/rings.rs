@@ -1,9 +1,9 @@
 //! Sizes of a VM's rings and registries.
 
 use super::request::RunRequest;
-use crate::tracing::region_file::RegionShape;
 use shared_ring::layout::{Geometry, Mode};
 use shared_ring::region::{RegionConfig, Rings};
+use strata_recorder::region_file::RegionShape;
 
 /// The kernel's rings unless the user says otherwise: 16 sub-buffers of 128 KiB for each vCPU.
 pub const KERNEL_RINGS: (u64, u32) = (128 << 10, 16);

@@ -1,10 +1,10 @@
 //! What happens to a VM when a layer of its trace ends early, because its disk is full for instance.
 
-use crate::machine::{ControlError, MachineControl, StopHandle};
-use crate::tracing::session::{OnFailure, Say};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use strata_machine::{ControlError, MachineControl, StopHandle};
+use strata_recorder::session::{OnFailure, Say};
 
 /// What happens to a VM when a layer of its trace ends early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,9 +82,10 @@ pub(super) fn on_failure(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::test_guest::{Console, config};
-    use crate::machine::{Machine, NoObserver, Outcome, RunOptions};
     use std::time::Duration;
+    use strata_machine::test_guest::{Console, config};
+    use strata_machine::{Machine, Outcome, RunOptions};
+    use strata_observer::NoObserver;
     use tempfile::TempDir;
 
     /// `jmp` to itself.

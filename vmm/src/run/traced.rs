@@ -12,24 +12,6 @@ use super::request::{Agent, RunRequest};
 use super::rings::{kernel_rings, region_config, vmm_rings};
 use super::trace_failure::on_failure;
 use super::{RunReport, close};
-use crate::clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThread, VcpuClocks};
-use crate::control::directory::{VmDescription, VmDirectory};
-use crate::control::server::ControlServer;
-use crate::cpu_list::CpuList;
-use crate::host_kernel::HostTracer;
-use crate::jail::Jail;
-use crate::machine::{DiscoveryLeaf, KvmProbe, Machine};
-use crate::tracing::host_layer::HostHistory;
-use crate::tracing::host_tracer::{missing_host_layer, start_host_tracer};
-use crate::tracing::mapped_file;
-use crate::tracing::recorder::Recorder;
-use crate::tracing::recording::{GuestSide, Recording, VcpuThreads, enabled_guest_events};
-use crate::tracing::region::{EnabledEvents, TraceRegion};
-use crate::tracing::selection::Selection;
-use crate::tracing::session::{Say, Sources};
-use crate::tracing::trigger::host_load::HostLoad;
-use crate::tracing::vmm_events::{EVENTS, VcpuThreadHook, VmmTracer};
-use crate::tracing::work_alarm::WorkAlarms;
 use clock_sync::calibration::{CrossTimestamp, read_together};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{ABI_VERSION, Mode};
@@ -37,6 +19,25 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
+use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThread, VcpuClocks};
+use strata_host_kernel::HostTracer;
+use strata_jail::Jail;
+use strata_jail::policy::Thread;
+use strata_machine::{DiscoveryLeaf, KvmProbe, Machine, SharedSlot};
+use strata_recorder::control::directory::{VmDescription, VmDirectory};
+use strata_recorder::control::server::ControlServer;
+use strata_recorder::cpu_list::CpuList;
+use strata_recorder::host_layer::HostHistory;
+use strata_recorder::host_tracer::{missing_host_layer, start_host_tracer};
+use strata_recorder::mapped_file;
+use strata_recorder::recorder::Recorder;
+use strata_recorder::recording::{GuestSide, Recording, VcpuThreads, enabled_guest_events};
+use strata_recorder::region::{EnabledEvents, RegionSlot, TraceRegion};
+use strata_recorder::selection::Selection;
+use strata_recorder::session::{Say, Sources};
+use strata_recorder::trigger::host_load::HostLoad;
+use strata_recorder::vmm_events::{EVENTS, VcpuThreadHook, VmmTracer};
+use strata_recorder::work_alarm::WorkAlarms;
 use strata_recording::layer::LayerKind;
 use strata_recording::reserve::Reserve;
 use strata_recording::trace_folder::TraceFolder;
@@ -82,10 +83,11 @@ impl<'a> PreparedVm<'a> {
         let frequency = host_clock.trace_frequency();
         let region_file = jail.act(|| directory.create_region())??;
         let region = Arc::new(TraceRegion::create(region_file, region_config(request), clock_uuid, frequency)?);
-        config.shared_slots = region.slots();
+        config.shared_slots = region.slots().into_iter().map(shared_slot).collect();
         config.discovery = Some(DiscoveryLeaf { abi_version: ABI_VERSION });
         let machine = Machine::new(config)?;
-        region.set_doorbell(machine.doorbell()?);
+        let doorbell = machine.doorbell()?;
+        region.set_doorbell(doorbell.gsi(), move || doorbell.ring());
 
         let mut missing = Vec::new();
         let process = std::process::id();
@@ -297,7 +299,12 @@ impl StartedVm {
         let ran = {
             let machine_control = machine.control();
             let renew = move || machine_control.renew_clocks();
-            let _renewals = clocks.as_ref().map(|clocks| RenewalThread::start(clocks.interval_ns(), cpus, renew));
+            let begin = move || {
+                // Elsewhere it does its work as well.
+                let _ = cpus.map(|cpus| cpus.place_this_thread());
+                strata_jail::enter(Thread::Clock);
+            };
+            let _renewals = clocks.as_ref().map(|clocks| RenewalThread::start(clocks.interval_ns(), begin, renew));
             run_machine(machine, &console, vmm, clocks, at_end)
         };
         region.set_host_alive(false);
@@ -327,6 +334,12 @@ impl StartedVm {
             }
         }
     }
+}
+
+/// The memory slot in which the machine shows the guest a part of the region.
+fn shared_slot(slot: RegionSlot) -> SharedSlot {
+    let RegionSlot { mapping, offset, size, read_only } = slot;
+    SharedSlot { mapping, offset, size, read_only }
 }
 
 /// Notes each vCPU's host thread when it starts, has `host` trace it, and has its work wake the recorder.

@@ -4,11 +4,6 @@
 mod text;
 
 use crate::cli::TopArgs;
-use crate::control::client::{self, ClientError};
-use crate::control::directory::{self, DirectoryError, FoundVm};
-use crate::control::protocol::{
-    Answer, BalloonStatus, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
-};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,6 +11,11 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
+use strata_recorder::control::client::{self, ClientError};
+use strata_recorder::control::directory::{self, DirectoryError, FoundVm};
+use strata_recorder::control::protocol::{
+    Answer, BalloonStatus, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
+};
 use strata_recording::manifest::Attached;
 use thiserror::Error;
 

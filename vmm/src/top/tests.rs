@@ -1,5 +1,5 @@
 use super::*;
-use crate::control::protocol::{LiveWakeup, Times};
+use strata_recorder::control::protocol::{LiveWakeup, Times};
 
 fn times(all: &[u64]) -> Times {
     all.iter().fold(Times::default(), |mut times, &ns| {

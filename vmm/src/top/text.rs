@@ -1,9 +1,9 @@
 //! The picture for people.
 
 use super::{OwnThread, Picture, VmPicture};
-use crate::control::balloon;
-use crate::control::protocol::{Late, LiveDisk, LiveExits, LiveGuest, LiveVcpu, LiveWakeup, Thief, Times, Watched};
 use std::io::{self, Write};
+use strata_recorder::control::balloon;
+use strata_recorder::control::protocol::{Late, LiveDisk, LiveExits, LiveGuest, LiveWakeup, Thief, Times, Watched};
 use strata_recording::terminal::harmless;
 use trace_merge::report::table::{Align, Table};
 use trace_merge::report::{duration, percent};
@@ -125,30 +125,6 @@ fn write_watched(watched: &Watched, out: &mut dyn Write) -> io::Result<()> {
         table.write(out)?;
     }
     writeln!(out, "read from the host's kernel: {} records/s, {lost} lost", per_second(*records, *period_ns))
-}
-
-impl LiveVcpu {
-    /// All parts of the time, in the order of the fields.
-    const fn parts(&self) -> [u64; 8] {
-        let Self { vcpu: _, guest_ns, kvm_ns, vmm_ns, preempted_ns, woken_ns, halted_ns, blocked_ns, unknown_ns } =
-            *self;
-        [guest_ns, kvm_ns, vmm_ns, preempted_ns, woken_ns, halted_ns, blocked_ns, unknown_ns]
-    }
-
-    /// What came since `before`, an earlier state of this.
-    pub(super) const fn since(&self, before: &Self) -> Self {
-        Self {
-            vcpu: self.vcpu,
-            guest_ns: self.guest_ns.saturating_sub(before.guest_ns),
-            kvm_ns: self.kvm_ns.saturating_sub(before.kvm_ns),
-            vmm_ns: self.vmm_ns.saturating_sub(before.vmm_ns),
-            preempted_ns: self.preempted_ns.saturating_sub(before.preempted_ns),
-            woken_ns: self.woken_ns.saturating_sub(before.woken_ns),
-            halted_ns: self.halted_ns.saturating_sub(before.halted_ns),
-            blocked_ns: self.blocked_ns.saturating_sub(before.blocked_ns),
-            unknown_ns: self.unknown_ns.saturating_sub(before.unknown_ns),
-        }
-    }
 }
 
 /// How many of `count` there are each second.

@@ -19,7 +19,7 @@ use strata_export::{ExportError, Options};
 use strata_recording::manifest::MANIFEST_FILE;
 use trace_merge::progress;
 use strata_recording::reader::{ReadError, Trace};
-use trace_merge::removed_on_signal::RemovedOnSignal;
+use strata_recording::removed_on_signal::RemovedOnSignal;
 
 /// The table by which a folder of tables is known.
 const RECORDINGS: &str = "recordings";

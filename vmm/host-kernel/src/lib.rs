@@ -1,0 +1,42 @@
+//! A reader of the host kernel's trace pages: what the kernel does for a virtual machine, from its own tracepoints. It
+//! knows neither rings nor recordings; of strata it needs the trace clock's [`HostTime`](strata_clock::HostTime).
+//!
+//! [`HostTracer`] makes a private tracing instance in tracefs whose clock is the processor's time stamp counter,
+//! enables the chosen events for the machine's threads, and hands on the raw records with their times and losses.
+//! Threads are followed as they appear: the kernel follows those that the machine's threads start, and its own that
+//! work for them are looked for. Context switches come from a second instance, since those between other threads tell
+//! who ran instead. Both instances are removed at the end, also after a crash.
+//!
+//! - `schema`: what the events' fields are, and their packed form ([`EventSchema`]);
+//!   `copy_plan`: the way there, worked out once.
+//! - `tracefs`: an instance; `reader`: its buffers; `page`: the form of the buffers' pages ([`Page`]);
+//!   `page_cursor`: a place in one.
+//! - `switches`: the context switches; `switch_filter`: which of them matter; `interleave`: one order of all.
+//! - `workers`: the kernel's threads that work for a machine.
+
+mod copy_plan;
+mod format_file;
+mod interleave;
+mod page;
+mod page_cursor;
+mod page_format;
+mod print_format;
+mod reader;
+mod removal_guard;
+mod schema;
+mod stats;
+mod switch_filter;
+mod switches;
+mod tracefs;
+mod tracer;
+mod workers;
+
+#[cfg(test)]
+mod live_tests;
+
+pub use page::{HEADER_BYTES, Malformed, Missed, Page, PageError, PageEvent, PageEvents};
+pub use reader::{CpuSummary, HostItem, HostRecord, ReaderError, ReaderStats, Rest, Sink};
+pub use schema::{EventName, EventSchema, RecordError, SchemaError, SkippedField};
+pub use stats::CpuStats;
+pub use tracefs::{ThreadFilter, Tracefs, TracefsError};
+pub use tracer::{EventNotEnabled, EventSchemas, HostTraceConfig, HostTraceError, HostTraceSummary, HostTracer};

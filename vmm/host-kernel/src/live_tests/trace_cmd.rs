@@ -1,0 +1,371 @@
+//! The same pages decoded by us and by `trace-cmd report`: every event's CPU, time, thread, name and fields.
+
+use super::*;
+use crate::{page_format, reader};
+use shared_ring::event::FieldType;
+
+/// Groups of the events that are compared.
+const GROUPS: [&str; 5] = ["raw_syscalls", "sched", "irq", "irq_vectors", "timer"];
+/// How often a timer interrupts what is traced.
+const TICK: Duration = Duration::from_micros(100);
+/// System calls in a capture, each of which is two events.
+const CALLS: u32 = 50_000;
+/// Captures at the most, until one has an event that interrupted the dating of another one.
+const CAPTURES: u32 = 100;
+/// Option of a trace.dat file: the clocks, the one used in brackets.
+const OPTION_CLOCK: u16 = 4;
+
+/// What a CPU recorded: the pages as read, each in a whole page.
+type Pages = BTreeMap<u32, Vec<Vec<u8>>>;
+
+/// An event, as both sides tell it: CPU, time, thread, name, and the values of its fields.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Told {
+    time: u64,
+    pid: i32,
+    name: String,
+    values: Vec<Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Value {
+    Number(u64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// A recording of this thread, and the instance that it was made in.
+struct Capture {
+    instance: Instance,
+    pages: Pages,
+    schemas: Vec<EventSchema>,
+}
+
+impl Capture {
+    fn make(tracefs: &Tracefs, groups: &[&str], buffer_kib: u32, work: impl FnOnce()) -> Self {
+        let instance = Instance::create(tracefs, "x86-tsc", buffer_kib, &[thread_id()]).unwrap();
+        let mut events = tracefs.available_events().unwrap();
+        events.retain(|event| groups.contains(&event.group.as_str()));
+        let schemas = events.iter().map(|event| instance.schema(event).unwrap()).collect();
+        events.iter().for_each(|event| instance.enable(event).unwrap());
+        instance.start().unwrap();
+        work();
+        instance.stop().unwrap();
+        let cpus = instance.cpus().unwrap();
+        let pages = cpus.into_iter().map(|cpu| (cpu, read_pages(&instance, cpu))).collect();
+        Self { instance, pages, schemas }
+    }
+
+    fn file(&self, relative: &str) -> Vec<u8> {
+        tracefs::read(&self.instance.path(relative)).unwrap().into_bytes()
+    }
+
+    /// The recording as a file of version 6, as `trace-cmd record` writes it.
+    fn trace_dat(&self) -> Vec<u8> {
+        let mut file = b"\x17\x08\x44tracing6\0\x00\x08".to_vec();
+        let page_bytes = self.pages.values().flatten().map(Vec::len).max().unwrap();
+        file.extend(u32::try_from(page_bytes).unwrap().to_le_bytes());
+        for name in ["header_page", "header_event"] {
+            file.extend(name.as_bytes());
+            file.push(0);
+            append_sized(&mut file, &self.file(&format!("events/{name}")));
+        }
+        // No events of ftrace's own.
+        file.extend(0_u32.to_le_bytes());
+        let mut groups: BTreeMap<&str, Vec<&EventName>> = BTreeMap::new();
+        for schema in &self.schemas {
+            groups.entry(&schema.name.group).or_default().push(&schema.name);
+        }
+        file.extend(u32::try_from(groups.len()).unwrap().to_le_bytes());
+        for (group, events) in groups {
+            file.extend(group.as_bytes());
+            file.push(0);
+            file.extend(u32::try_from(events.len()).unwrap().to_le_bytes());
+            for event in events {
+                append_sized(&mut file, &self.file(&format!("events/{group}/{}/format", event.name)));
+            }
+        }
+        // Neither symbols of the kernel, nor formats of printk, nor names of threads.
+        file.extend([0; 4 + 4 + 8]);
+        file.extend(u32::try_from(self.pages.len()).unwrap().to_le_bytes());
+        file.extend(b"options  \0");
+        let clocks = self.file("trace_clock");
+        file.extend(OPTION_CLOCK.to_le_bytes());
+        file.extend(u32::try_from(clocks.len() + 1).unwrap().to_le_bytes());
+        file.extend(&clocks);
+        file.push(0);
+        file.extend(0_u16.to_le_bytes());
+        file.extend(b"flyrecord\0");
+        let begin = (file.len() + self.pages.len() * 16).next_multiple_of(page_bytes);
+        let mut offset = begin;
+        for pages in self.pages.values() {
+            let size = pages.len() * page_bytes;
+            file.extend((offset as u64).to_le_bytes());
+            file.extend((size as u64).to_le_bytes());
+            offset += size;
+        }
+        file.resize(begin, 0);
+        for page in self.pages.values().flatten() {
+            let end = file.len() + page_bytes;
+            file.extend(page);
+            file.resize(end, 0);
+        }
+        file
+    }
+
+    /// What `trace-cmd report` makes of it: its lines, with the fields as they are.
+    fn report(&self) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.dat");
+        fs::write(&path, self.trace_dat()).unwrap();
+        let output = Command::new("trace-cmd").args(["report", "-R", "-N", "-i"]).arg(path).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What we make of it: the events of each CPU, and how many were lost.
+    fn decoded(&self) -> (BTreeMap<u32, Vec<Told>>, u64) {
+        let mut events: BTreeMap<u32, Vec<Told>> = BTreeMap::new();
+        let mut stats = ReaderStats::default();
+        let mut packed = Vec::new();
+        for (&cpu, pages) in &self.pages {
+            let mut last_time = 0;
+            for page in pages {
+                reader::hand_on(page, cpu, &mut last_time, &mut stats, &mut |item: HostItem<'_>| {
+                    let HostItem::Record(record) = item else { return };
+                    let schema = self.schemas.iter().find(|schema| schema.id() == record.event_id).unwrap();
+                    packed.clear();
+                    schema.encode(record.payload, &mut packed).unwrap();
+                    events.entry(cpu).or_default().push(Told {
+                        time: record.time,
+                        pid: record.common_pid,
+                        name: schema.name.name.clone(),
+                        values: values(schema, &packed),
+                    });
+                });
+            }
+        }
+        assert_eq!((stats.malformed_pages, stats.times_raised, stats.lost_unknown), (0, 0, 0));
+        (events, stats.lost)
+    }
+
+    /// How many records of this `type_len` there are, or events that carry no time of their own for `None`.
+    fn count(&self, type_len: Option<u32>) -> usize {
+        let words = self.pages.values().flatten().flat_map(|page| record_words(page));
+        words.filter(|word| type_len.map_or(word >> 5 == 0, |wanted| word & 0x1f == wanted)).count()
+    }
+}
+
+/// The first words of the records of a page, padding at its end apart.
+fn record_words(page: &[u8]) -> Vec<u32> {
+    let word = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().unwrap());
+    let end = 16 + usize::try_from(word(8) & 0x7ff_ffff).unwrap();
+    let mut words = Vec::new();
+    let mut at = 16;
+    while at < end {
+        let first = word(at);
+        words.push(first);
+        at += match first & 0x1f {
+            29 if first >> 5 == 0 => end,
+            0 | 29 => 4 + usize::try_from(word(at + 4)).unwrap().next_multiple_of(4),
+            30 | 31 => 8,
+            words => 4 + usize::try_from(words).unwrap() * 4,
+        };
+    }
+    words
+}
+
+fn append_sized(file: &mut Vec<u8>, content: &[u8]) {
+    file.extend((content.len() as u64).to_le_bytes());
+    file.extend(content);
+}
+
+fn read_pages(instance: &Instance, cpu: u32) -> Vec<Vec<u8>> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = instance.path(&format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+    let mut file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
+    let mut pages = Vec::new();
+    let header = tracefs::read(&instance.path("events/header_page")).unwrap();
+    let mut page = vec![0; page_format::page_bytes(&header).unwrap()];
+    while let Ok(length @ 1..) = file.read(&mut page) {
+        pages.push(page[..length].to_vec());
+    }
+    pages
+}
+
+/// The values of a packed record, `common_pid` left out, the elements of an array together.
+fn values(schema: &EventSchema, packed: &[u8]) -> Vec<Value> {
+    let mut values = Vec::new();
+    let mut rest = packed;
+    for field in &schema.description.fields {
+        let length = field.ty.fixed_size().unwrap_or_else(|| rest.iter().position(|byte| *byte == 0).unwrap() + 1);
+        let (bytes, behind) = rest.split_at(length);
+        rest = behind;
+        match (element_of_array(&field.name), field.ty) {
+            _ if field.name == "common_pid" => {}
+            (Some(0), _) => values.push(Value::Bytes(bytes.to_vec())),
+            (Some(_), _) => {
+                let Some(Value::Bytes(array)) = values.last_mut() else { panic!("{}", field.name) };
+                array.extend(bytes);
+            }
+            (None, FieldType::CharArray(_) | FieldType::String) => {
+                let text = bytes.split(|byte| *byte == 0).next().unwrap();
+                values.push(Value::Text(String::from_utf8_lossy(text).into_owned()));
+            }
+            (None, _) => {
+                let mut number = [0; 8];
+                number[..length].copy_from_slice(bytes);
+                values.push(Value::Number(u64::from_le_bytes(number)));
+            }
+        }
+    }
+    values
+}
+
+/// Which element of an array the field of this name is.
+fn element_of_array(name: &str) -> Option<u32> {
+    name.rsplit_once('_')?.1.parse().ok()
+}
+
+/// The names of the fields as the kernel has them, `common_pid` left out.
+fn kernel_names(schema: &EventSchema) -> Vec<&str> {
+    let names = schema.description.fields.iter().map(|field| field.name.as_str());
+    names
+        .filter(|name| *name != "common_pid" && element_of_array(name).is_none_or(|element| element == 0))
+        .map(|name| element_of_array(name).map_or(name, |_| name.rsplit_once('_').unwrap().0))
+        .collect()
+}
+
+/// Reads `NAME=VALUE NAME=VALUE` of known names; a value may hold spaces.
+fn values_of_text(names: &[&str], sizes: &[usize], text: &str) -> Vec<Value> {
+    let text = format!(" {}", text.trim_end());
+    let begins: Vec<usize> = names.iter().map(|name| text.find(&format!(" {name}=")).unwrap()).collect();
+    let ends = begins.iter().skip(1).copied().chain([text.len()]);
+    let texts = names.iter().zip(&begins).zip(ends).map(|((name, begin), end)| &text[begin + name.len() + 2..end]);
+    texts.zip(sizes).map(|(text, size)| value_of_text(text, *size)).collect()
+}
+
+/// A number of `size` bytes, or a text if that is 0.
+fn value_of_text(text: &str, size: usize) -> Value {
+    if let Some(array) = text.strip_prefix("ARRAY[") {
+        let bytes = array.trim_end_matches(']').split(", ");
+        return Value::Bytes(bytes.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect());
+    }
+    if size == 0 {
+        return Value::Text(text.to_owned());
+    }
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).unwrap(),
+        None => u64::from_le_bytes(text.parse::<i128>().unwrap().to_le_bytes()[..8].try_into().unwrap()),
+    };
+    let mask = u64::MAX >> (64 - 8 * size);
+    Value::Number(number & mask)
+}
+
+/// The events of each CPU in a report, and how many it says were dropped.
+fn told_by_report(report: &str, schemas: &[EventSchema]) -> (BTreeMap<u32, Vec<Told>>, u64) {
+    let mut events: BTreeMap<u32, Vec<Told>> = BTreeMap::new();
+    let mut dropped = 0;
+    for line in report.lines().filter(|line| line.contains('[')) {
+        if let Some(count) = line.strip_suffix(" EVENTS DROPPED]") {
+            dropped += count.rsplit_once('[').unwrap().1.parse::<u64>().unwrap();
+            continue;
+        }
+        // "   <...>-123   [000] 456789: sched_switch:   prev_comm=…"
+        let (task, rest) = line.split_once(" [").unwrap();
+        let (cpu, rest) = rest.split_once(']').unwrap();
+        let (time, rest) = rest.split_once(": ").unwrap();
+        let (name, fields) = rest.split_once(':').unwrap();
+        let schema = schemas.iter().find(|schema| schema.name.name == name.trim()).unwrap();
+        let names = kernel_names(schema);
+        let description = &schema.description;
+        let size = |name: &&str| {
+            let field = description.fields.iter().find(|field| field.name == **name);
+            field.map_or(0, |field| match field.ty {
+                FieldType::CharArray(_) | FieldType::String => 0,
+                number => number.fixed_size().unwrap(),
+            })
+        };
+        let sizes: Vec<usize> = names.iter().map(size).collect();
+        events.entry(cpu.parse().unwrap()).or_default().push(Told {
+            time: time.trim().parse().unwrap(),
+            pid: task.rsplit_once('-').unwrap().1.trim().parse().unwrap(),
+            name: name.trim().to_owned(),
+            values: values_of_text(&names, &sizes, fields),
+        });
+    }
+    (events, dropped)
+}
+
+/// Whether there is a trace-cmd, said loudly if not.
+fn has_trace_cmd(test: &str) -> bool {
+    let found = Command::new("trace-cmd").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("SKIPPED {test}: trace-cmd is not installed here (apt-get install trace-cmd)");
+    }
+    found
+}
+
+/// Makes system calls while a timer interrupts them.
+fn interrupted_system_calls(calls: u32) {
+    use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+    let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::empty()).unwrap();
+    let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
+    let setting = Itimerspec { it_interval: tick, it_value: tick };
+    rustix::time::timerfd_settime(&timer, TimerfdTimerFlags::empty(), &setting).unwrap();
+    make_system_calls(calls);
+}
+
+/// The first event of which the two do not tell the same, with its CPU and index: the lists are too long to show.
+fn first_untold<'a>(
+    ours: &'a BTreeMap<u32, Vec<Told>>,
+    theirs: &'a BTreeMap<u32, Vec<Told>>,
+) -> Option<(u32, usize, Option<&'a Told>, Option<&'a Told>)> {
+    ours.keys().chain(theirs.keys()).find_map(|cpu| {
+        let [ours, theirs] = [ours, theirs].map(|events| events.get(cpu).map_or(&[][..], Vec::as_slice));
+        (0..ours.len().max(theirs.len()))
+            .map(|index| (*cpu, index, ours.get(index), theirs.get(index)))
+            .find(|(_, _, ours, theirs)| ours != theirs)
+    })
+}
+
+#[test]
+fn trace_cmd_reports_the_same_events_nested_ones_included() {
+    let Some(tracefs) = live_tracefs("trace-cmd").filter(|_| has_trace_cmd("trace-cmd")) else {
+        return;
+    };
+
+    // Whether an event interrupts the dating of another one is chance: about one capture in two has such an event.
+    let interrupted = (0..CAPTURES).any(|_| {
+        let capture = Capture::make(&tracefs, &GROUPS, 65536, || interrupted_system_calls(CALLS));
+        let (ours, lost) = capture.decoded();
+        let (theirs, dropped) = told_by_report(&capture.report(), &capture.schemas);
+
+        let kinds = [("absolute time stamps", Some(31)), ("time extends", Some(30)), ("events without a delta", None)];
+        let kinds = kinds.map(|(name, type_len)| format!("{} {name}", capture.count(type_len)));
+        let names: BTreeSet<&str> = ours.values().flatten().map(|told| told.name.as_str()).collect();
+        let count: usize = ours.values().map(Vec::len).sum();
+        eprintln!("{count} events of {} kinds; {}", names.len(), kinds.join(", "));
+        assert_eq!(first_untold(&ours, &theirs), None);
+        assert!(count >= 2 * CALLS as usize, "{count} events of {names:?}");
+        assert_eq!((lost, dropped), (0, 0));
+        capture.count(Some(31)) > 0
+    });
+
+    assert!(interrupted, "in {CAPTURES} captures no event interrupted the dating of another one");
+}
+
+#[test]
+fn trace_cmd_reports_as_many_events_lost() {
+    let Some(tracefs) = live_tracefs("trace-cmd losses").filter(|_| has_trace_cmd("trace-cmd losses")) else {
+        return;
+    };
+    let capture = Capture::make(&tracefs, &["raw_syscalls"], 16, || make_system_calls(CALLS));
+
+    let (ours, lost) = capture.decoded();
+    let (theirs, dropped) = told_by_report(&capture.report(), &capture.schemas);
+
+    assert_eq!(ours, theirs);
+    assert!(lost > 0, "{lost}");
+    assert_eq!(lost, dropped);
+}

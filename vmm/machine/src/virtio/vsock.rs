@@ -1,0 +1,209 @@
+//! The virtio socket device (virtio 1.2, section 5.10): connections between programs of the guest and of the host.
+//!
+//! Queue 0 receives, queue 1 sends, queue 2 would tell of events, of which there are none here. A [muxer] joins the
+//! connections to sockets of the host; a [flow] is one connection as its packets make it.
+
+pub mod flow;
+pub mod muxer;
+pub mod packet;
+pub mod socket;
+#[cfg(test)]
+mod tests;
+
+use super::work::Work;
+use super::{HostSource, Served, VirtioDevice};
+use flow::BUFFER;
+use muxer::{Muxer, Outgoing, VsockHost};
+use packet::{Header, Ports};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use strata_observer::{Observer, PacketStage, VsockQueue};
+use virtio_bindings::virtio_ids::VIRTIO_ID_VSOCK;
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+use virtio_queue::{DescriptorChain, Error, Queue, QueueOwnedT, QueueT};
+use virtio_vsock::packet::{PKT_HEADER_SIZE, VsockPacket};
+use vm_memory::GuestMemoryMmap;
+
+const QUEUE_SIZE: u16 = 256;
+/// Most bytes of data in a packet, which is what Linux sends.
+const DATA_MAX: u32 = BUFFER;
+
+/// A socket device.
+pub struct Vsock {
+    cid: u64,
+    muxer: Muxer,
+    /// The data of the packet that is being moved.
+    data: Box<[u8]>,
+    /// Packets so far by queue; the last one's id.
+    packets: [u64; 2],
+    observer: Arc<dyn Observer>,
+}
+
+impl Vsock {
+    /// A device that gives the guest the address `cid` and joins it to `host`.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub fn new(cid: u32, host: Box<dyn VsockHost>, observer: Arc<dyn Observer>) -> io::Result<Self> {
+        let muxer = Muxer::new(host, Arc::clone(&observer))?;
+        let data = vec![0; DATA_MAX as usize].into_boxed_slice();
+        Ok(Self { cid: cid.into(), muxer, data, packets: [0; 2], observer })
+    }
+
+    fn tell(&self, queue: VsockQueue, connection: u64, (operation, bytes): (u16, u32), stage: PacketStage) {
+        let id = self.packets[queue as usize];
+        self.observer.vsock_packet(queue, connection, id, operation, bytes, stage);
+    }
+
+    /// Takes the packet in the next chain of `queue`; returns the bytes of its data. `None` if the ring gives none
+    /// after all.
+    fn send(&mut self, queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<Option<usize>, Error> {
+        let Some(mut chain) = queue.iter(memory)?.next() else { return Ok(None) };
+        let (head, whole) = (chain.head_index(), chain.clone());
+        self.packets[VsockQueue::Send as usize] += 1;
+        let bytes = match VsockPacket::from_tx_virtq_chain(memory, &mut chain, DATA_MAX) {
+            Ok(packet) => self.take(&packet),
+            // Data in several buffers, or a length that lies: a stream must not go on with a part missing.
+            Err(_) => {
+                if let Some(ports) = ports_of(whole, memory) {
+                    self.muxer.break_off(ports);
+                }
+                self.tell(VsockQueue::Send, 0, (0, 0), PacketStage::Taken);
+                self.tell(VsockQueue::Send, 0, (0, 0), PacketStage::Dropped);
+                0
+            }
+        };
+        queue.add_used(memory, head, 0)?;
+        Ok(Some(bytes))
+    }
+
+    fn take(&mut self, packet: &VsockPacket<'_, ()>) -> usize {
+        let what = (packet.op(), packet.len());
+        let length = packet.data_slice().map_or(0, |data| data.copy_to(&mut self.data[..]));
+        let header = Header::from_guest(packet, self.cid);
+        self.tell(VsockQueue::Send, 0, what, PacketStage::Taken);
+        let (connection, is_taken) = match header {
+            Ok(header) => self.muxer.take(&header, &self.data[..length]),
+            Err(ports) => {
+                if let Some(ports) = ports {
+                    self.muxer.break_off(ports);
+                }
+                (0, false)
+            }
+        };
+        let stage = if is_taken { PacketStage::Done } else { PacketStage::Dropped };
+        self.tell(VsockQueue::Send, connection, what, stage);
+        length
+    }
+
+    /// Puts the next packet for the guest into the next chain of `queue`; returns the bytes of its data. `None` if there
+    /// is no packet, or the ring gives no chain after all.
+    fn deliver(&mut self, queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<Option<usize>, Error> {
+        let Some(mut chain) = queue.iter(memory)?.next() else { return Ok(None) };
+        let head = chain.head_index();
+        let Ok(mut packet) = VsockPacket::from_rx_virtq_chain(memory, &mut chain, u32::MAX) else {
+            // A buffer that has no room for a packet comes back empty.
+            queue.add_used(memory, head, 0)?;
+            return Ok(Some(0));
+        };
+        let room = packet.data_slice().map_or(0, |data| data.len()).min(self.data.len());
+        let Some(Outgoing { connection, header }) = self.muxer.next(&mut self.data[..room]) else {
+            queue.go_to_previous_position();
+            return Ok(None);
+        };
+        self.packets[VsockQueue::Receive as usize] += 1;
+        let what = (header.operation as u16, header.length);
+        self.tell(VsockQueue::Receive, connection, what, PacketStage::Taken);
+        header.write_to(&mut packet, self.cid);
+        // The muxer filled no more of the buffer than there is room for.
+        let data = &self.data[..header.length as usize];
+        if let Some(room) = packet.data_slice() {
+            room.copy_from(data);
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "a header has 44 bytes")]
+        queue.add_used(memory, head, PKT_HEADER_SIZE as u32 + header.length)?;
+        self.tell(VsockQueue::Receive, connection, what, PacketStage::Done);
+        Ok(Some(data.len()))
+    }
+}
+
+/// The ports in the header of a packet whose rest is malformed.
+fn ports_of(chain: DescriptorChain<&GuestMemoryMmap>, memory: &GuestMemoryMmap) -> Option<Ports> {
+    // The addresses, then the ports.
+    let mut header = [0; 24];
+    chain.reader(memory).ok()?.read_exact(&mut header).ok()?;
+    let port = |at: usize| header[at..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    Some(Ports { guest: port(16)?, host: port(20)? })
+}
+
+impl VirtioDevice for Vsock {
+    fn device_type(&self) -> u32 {
+        VIRTIO_ID_VSOCK
+    }
+
+    fn features(&self) -> u64 {
+        1 << VIRTIO_RING_F_INDIRECT_DESC | 1 << VIRTIO_RING_F_EVENT_IDX
+    }
+
+    fn queue_sizes(&self) -> &[u16] {
+        &[QUEUE_SIZE, QUEUE_SIZE, QUEUE_SIZE]
+    }
+
+    fn read_config(&self, offset: u64, data: &mut [u8]) {
+        let cid = self.cid.to_le_bytes();
+        let rest = usize::try_from(offset).ok().and_then(|offset| cid.get(offset..));
+        for (to, from) in data.iter_mut().zip(rest.unwrap_or_default()) {
+            *to = *from;
+        }
+    }
+
+    fn source(&self) -> io::Result<Option<HostSource>> {
+        let descriptor = self.muxer.descriptor().as_fd().try_clone_to_owned()?;
+        Ok(Some(HostSource { descriptor, queue: VsockQueue::Receive as usize }))
+    }
+
+    fn stop(&mut self) {
+        self.muxer.reset();
+    }
+
+    fn serve(
+        &mut self,
+        index: usize,
+        queue: &mut Queue,
+        memory: &GuestMemoryMmap,
+        _: Instant,
+    ) -> Result<Served, Error> {
+        const RECEIVE: usize = VsockQueue::Receive as usize;
+        const SEND: usize = VsockQueue::Send as usize;
+        if index > SEND {
+            return Ok(Served::default());
+        }
+        self.muxer.poll();
+        let mut work = Work::begin();
+        loop {
+            queue.disable_notification(memory)?;
+            let mut is_idle = false;
+            while !work.is_spent() && queue.avail_idx(memory, Ordering::Acquire)?.0 != queue.next_avail() {
+                let moved = match index {
+                    RECEIVE if !self.muxer.has_output() => None,
+                    RECEIVE => self.deliver(queue, memory)?,
+                    _ => self.send(queue, memory)?,
+                };
+                is_idle = moved.is_none();
+                let Some(moved) = moved else { break };
+                work.add(moved);
+            }
+            // As the network device does: they stay off while there are buffers and no packets.
+            let more = !is_idle && queue.enable_notification(memory)?;
+            if !more || work.is_spent() {
+                let interrupt = work.packets() > 0 && queue.needs_notification(memory)?;
+                let wake = (index == SEND && self.muxer.has_output()).then_some(RECEIVE);
+                let more = more || (index == RECEIVE && self.muxer.has_callers());
+                return Ok(Served { interrupt, more, wake, ..Served::default() });
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Tracing of the host's kernel for a VM: of which events and for whom, and what is missing where it cannot be had.
+
+use super::selection::Selection;
+use std::error::Error;
+use strata_clock::HostTime;
+use strata_host_kernel::{EventName, HostTraceConfig, HostTraceError, HostTracer, Tracefs};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Missing;
+
+/// The host kernel's buffer per CPU, KiB.
+const BUFFER_KIB: u32 = 8 << 10;
+
+/// Starts to trace the events that `selection` wants of the host's kernel, for the process `process` that runs the VM and
+/// its `threads` so far. `None` when none are wanted.
+///
+/// # Errors
+/// The kernel cannot be traced here or by this user, or none of the wanted events can be.
+pub fn start_host_tracer(
+    selection: &Selection,
+    time: HostTime,
+    process: u32,
+    threads: Vec<u32>,
+) -> Result<Option<HostTracer>, HostTraceError> {
+    let available = Tracefs::find().and_then(|tracefs| tracefs.available_events());
+    let wanted = |event: &EventName| selection.includes(LayerKind::HostKernel, &event.to_string());
+    let events: Vec<_> = available.map_err(HostTraceError::Unavailable)?.into_iter().filter(wanted).collect();
+    if events.is_empty() {
+        return Ok(None);
+    }
+    HostTracer::start(&HostTraceConfig { events, process, threads, time, buffer_kib: BUFFER_KIB }).map(Some)
+}
+
+/// What is missing because of `error`, and what to do about it.
+#[must_use]
+pub fn missing_host_layer(error: &HostTraceError) -> Missing {
+    let fix = match error {
+        HostTraceError::Unavailable(reason) => reason.fix().into(),
+        _ => "run `strata doctor`".into(),
+    };
+    let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    Missing { layer: LayerKind::HostKernel, reason, fix }
+}

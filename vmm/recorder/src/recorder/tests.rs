@@ -1,0 +1,371 @@
+mod bench;
+mod sessions;
+mod triggers;
+
+pub(crate) use bench::{manifest, recording};
+
+use super::*;
+use crate::control::protocol::{self, LayerLimit, Live, TriggerStatus};
+use crate::host_layer::HostHistory;
+use crate::record_limit::LayerLimits;
+use crate::recording::{GuestSide, Recording, VcpuThreads};
+use crate::region::{MAIN_SESSION, TraceRegion};
+use crate::region_file::{self, RegionFile, RegionShape};
+use crate::selection::Selection;
+use crate::session::HOST_HISTORY;
+use crate::trigger::TriggerRequest;
+use crate::trigger::expression::Trigger;
+use crate::vmm_events::VmmTracer;
+use crate::work_alarm::WorkAlarms;
+use bench::*;
+use clock_sync::tsc;
+use shared_ring::event::{Event, EventDescription, Field, FieldType};
+use shared_ring::host_memory::HostMemory;
+use shared_ring::layout::{
+    AGENT_ALIVE, Geometry, MAGIC, Mode, PAGE_SIZE, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry,
+};
+use shared_ring::producer::Producer;
+use shared_ring::region::{RegionConfig, Rings};
+use shared_ring::registry::Registry;
+use shared_ring::storage::Smp;
+use shared_ring::view::ProcessState;
+use std::fs;
+use std::mem::offset_of;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+use strata_clock::{ClockParameters, HostTime, VcpuClocks};
+use strata_observer::{BlockRequestKind, Observer};
+use strata_recording::access::Readers;
+use strata_recording::clock::{Clock, UtcAnchor};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{FORMAT_VERSION, Host, Started, Vm};
+use strata_recording::reader::Trace;
+use strata_recording::reserve::Reserve;
+use strata_recording::writer::Rotation;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+#[test]
+fn event_of_the_test_is_one_that_a_guest_could_have() {
+    assert!(EventDescription::from(&EVENT).accepts(&[0; 8]));
+}
+
+#[test]
+fn guest_that_writes_over_the_hosts_words_while_it_is_drained_is_told_and_its_records_are_read() {
+    let bench = Bench::behind_device(Mode::Discard);
+    let (memory, host_area) = (bench.region.memory().clone(), bench.region.layout().guest_writable);
+    bench.say_hello();
+
+    for round in 0..10 {
+        bench.record(0, Mode::Discard, 20);
+        (0..host_area).step_by(8).for_each(|at| memory.store(at, 0xbad + round));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let Answer::Status(status) = bench.ask(Request::Status) else { panic!("no status") };
+    let Bench { dir, region, recorder, .. } = bench;
+    let manifest = recorder.finish("done".into()).unwrap();
+
+    let restored = manifest.vms[0].restored_words;
+    assert!(status.trace.is_some_and(|trace| (1..=restored).contains(&trace.restored_words)), "{restored}");
+    assert_eq!((region.restore(), memory.load(0)), (restored, MAGIC));
+    let told = SAID.lock().unwrap().iter().filter(|line| line.contains("has written over")).count();
+    assert_eq!(told, 1);
+    let trace = Trace::open(&dir.path().join("trace")).unwrap();
+    assert!(trace_merge::check::check(&trace, 10).unwrap().passed());
+    let kernel = trace.layers_of(LayerKind::GuestKernel).next().unwrap();
+    assert_eq!(kernel.streams.iter().map(|stream| kernel.records(stream).count()).sum::<usize>(), 200);
+}
+
+/// What is told of wake-ups in `mode`, first of one in a sub-buffer that stays open, then of as many as fill the ring.
+fn wakeups_in(mode: Mode) -> (u64, u64, String) {
+    let bench = Bench::new(mode);
+    bench.wake_up(mode, 7);
+    bench.live(|live| live.guest.is_some());
+
+    bench.wake_up(mode, 8);
+    let first = bench.live(|live| live.guest.as_ref().unwrap().wakeups.count > 0).guest.unwrap();
+    (9..200).for_each(|tid| bench.wake_up(mode, tid));
+    let wakeups = |live: &Live| live.guest.as_ref().unwrap().wakeups.clone();
+    let all = wakeups(&bench.live(|live| wakeups(live).count >= 192));
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(wakeups(&bench.live(|_| true)), all);
+
+    bench.recorder.finish("done".into()).unwrap();
+    assert!(all.total_ns >= all.count * 2_000_000 / 4, "{all:?}");
+    (first.wakeups.count, all.count, first.worst[0].task.clone())
+}
+
+#[test]
+fn wakeups_of_the_guest_are_told_while_it_is_written() {
+    assert_eq!(wakeups_in(Mode::Discard), (1, 192, "web".into()));
+}
+
+#[test]
+fn wakeups_of_the_guest_are_told_while_it_is_a_flight_recorder() {
+    assert_eq!(wakeups_in(Mode::FlightRecorder), (1, 192, "web".into()));
+}
+
+/// One record a second: what comes together is owed for longer than a test takes.
+const SCARCE: LayerLimit = LayerLimit { layer: LayerKind::GuestKernel, per_second: 1, burst: 1 };
+
+/// The records and losses of the layers of kind `kind` in `manifest`.
+fn delivered_and_lost(manifest: &Manifest, kind: LayerKind) -> (u64, u64) {
+    let streams = manifest.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
+    streams.fold((0, 0), |(records, lost), stream| (records + stream.records, lost + stream.lost.total()))
+}
+
+#[test]
+fn layer_over_its_limit_loses_what_does_not_fit_its_ring_and_costs_no_other_layer_a_record() {
+    let bench = Bench::limited(&[LayerLimit { per_second: 3, ..SCARCE }]);
+    let (rounds, each) = (20, 300);
+
+    for _ in 0..rounds {
+        bench.record(0, Mode::Discard, each);
+        // The VMM's records are delivered each time.
+        bench.vmm.flush();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let Answer::Status(status) = bench.ask(Request::Status) else { panic!("no status") };
+    let trace = bench.path("trace");
+    let failures = bench.failures.load(Ordering::Relaxed);
+    let manifest = bench.recorder.finish("done".into()).unwrap();
+
+    let (delivered, lost) = delivered_and_lost(&manifest, LayerKind::GuestKernel);
+    assert_eq!(delivered + lost, rounds * each);
+    // What was taken before the limit was met, what the ring held at the end, and no more.
+    assert!(lost > rounds * each / 2, "{delivered} {lost}");
+    assert_eq!(delivered_and_lost(&manifest, LayerKind::Vmm), (2 * rounds, 0));
+    let limit = |kind| manifest.layers.iter().find(|layer| layer.kind == kind).unwrap().limit;
+    let met = limit(LayerKind::GuestKernel).unwrap();
+    assert_eq!((met.times, limit(LayerKind::Vmm)), (1, None));
+    let layers = status.trace.unwrap().layers;
+    assert!(layers.iter().any(|layer| layer.limit.is_some_and(|limit| limit.times == 1)), "{layers:?}");
+    // It is within what was asked for, and not a failure of the recording.
+    assert_eq!(failures, 0);
+    let told = SAID
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|line| line.contains("guest-kernel makes more than 3 records a second"))
+        .count();
+    assert_eq!(told, 1);
+    assert!(trace_merge::check::check(&Trace::open(&trace).unwrap(), 10).unwrap().passed());
+}
+
+#[test]
+fn flush_writes_what_the_rings_of_a_limited_layer_hold() {
+    let bench = Bench::limited(&[SCARCE]);
+    // More than a sub-buffer holds.
+    bench.record(0, Mode::Discard, 300);
+    let kernel = || {
+        let Answer::Status(status) = bench.ask(Request::Status) else { panic!("no status") };
+        status.trace.unwrap().layers.into_iter().find(|layer| layer.path == "vm0/guest-kernel").unwrap()
+    };
+    let end = Instant::now() + Duration::from_secs(20);
+    while kernel().limit.unwrap().times == 0 {
+        assert!(Instant::now() < end, "the limit is not met");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    bench.record(0, Mode::Discard, 300);
+    std::thread::sleep(Duration::from_millis(50));
+    let written = kernel().records;
+    bench.flush(0);
+
+    assert!(written < 300, "{written}");
+    assert!(kernel().records >= 600, "{:?}", kernel());
+    bench.recorder.finish("done".into()).unwrap();
+}
+
+#[test]
+fn requests_to_a_disk_are_told_while_it_is_a_flight_recorder() {
+    let bench = Bench::new(Mode::FlightRecorder);
+
+    for is_done in [false, true] {
+        bench.vmm.block_request(0, BlockRequestKind::Read, 8, 4096, is_done);
+    }
+    let disks = bench.live(|_| true).disks;
+    bench.recorder.finish("done".into()).unwrap();
+
+    assert_eq!(disks.iter().map(|disk| (disk.disk, disk.times.count)).collect::<Vec<_>>(), [(0, 1)]);
+}
+
+#[test]
+fn snapshots_of_a_running_flight_recorder_hold_the_same_records_and_then_more() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.record(0, Mode::FlightRecorder, 20);
+
+    bench.snapshot("first");
+    bench.snapshot("second");
+    bench.record(0, Mode::FlightRecorder, 5);
+    bench.snapshot("third");
+
+    let of = |name| (bench.records(name, LayerKind::GuestKernel), bench.records(name, LayerKind::Vmm));
+    assert_eq!([of("first"), of("second"), of("third")], [(20, 2), (20, 2), (25, 4)]);
+}
+
+#[test]
+fn streams_of_a_snapshot_go_on_and_are_complete_up_to_when_they_were_read() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.record(0, Mode::FlightRecorder, 20);
+
+    let before = tsc::read_ordered();
+    bench.snapshot("snapshot");
+    let after = tsc::read_ordered();
+    let snapshot = Trace::open(&bench.path("snapshot")).unwrap();
+    let completed = bench.recorder.finish("done".into()).unwrap();
+
+    let streams: Vec<_> = snapshot.layers().iter().flat_map(|layer| &layer.streams).collect();
+    let was_read = |until| (before..=after).contains(&until);
+    assert!(streams.iter().all(|stream| stream.description.complete_until.is_some_and(was_read)));
+    assert!(streams.len() > 1 && streams.iter().all(|stream| stream.goes_on()));
+    assert!(completed.layers.iter().all(|layer| completed.has_ended(layer)));
+    assert!(completed.layers.iter().flat_map(|layer| &layer.streams).all(|stream| stream.complete_until.is_none()));
+}
+
+#[test]
+fn vcpu_that_has_not_joined_is_told_until_it_has() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    let told = || match bench.ask(Request::Status) {
+        Answer::Status(status) => status.trace.unwrap().sessions.remove(0).not_joined,
+        other => panic!("{other:?}"),
+    };
+    let written = |name| {
+        bench.snapshot(name);
+        let trace = Trace::open(&bench.path(name)).unwrap();
+        let stream = trace.layers_of(LayerKind::GuestKernel).next().unwrap().description.streams[0].clone();
+        (stream.never_joined, stream.nested)
+    };
+
+    let without_agent = told();
+    bench.say_hello();
+    let (told_before, before) = (told(), written("before"));
+    bench.record(0, Mode::FlightRecorder, 1);
+
+    assert_eq!((without_agent, told_before, told()), (vec![], vec![0], vec![]));
+    // This guest counts no nested records.
+    assert_eq!((before, written("after")), ((true, None), (false, None)));
+}
+
+#[test]
+fn flight_recorder_is_written_at_the_end_with_its_last_records() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.record(0, Mode::FlightRecorder, 3000);
+    let trace = bench.path("trace");
+
+    let manifest = bench.recorder.finish("the test ended".into()).unwrap();
+
+    let layer = manifest.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    assert!(layer.streams[0].records > 300 && layer.streams[0].overwritten > 0, "{layer:?}");
+    assert_eq!(Manifest::load(&trace).unwrap(), manifest);
+    assert_eq!(manifest.outcome.as_deref(), Some("the test ended"));
+}
+
+#[test]
+fn discard_mode_refuses_snapshots_and_flushes_on_demand() {
+    let bench = Bench::new(Mode::Discard);
+    bench.record(0, Mode::Discard, 7);
+
+    let snapshot = message(bench.snapshot("snapshot"));
+    let flushed = bench.flush(0);
+
+    assert!(snapshot.contains("ctl VM flush"), "{snapshot}");
+    assert!(!bench.path("snapshot").exists());
+    assert_eq!(flushed, Answer::done("flushed"));
+    assert!(bench.records("trace", LayerKind::GuestKernel) >= 7);
+}
+
+/// Bytes that the files below `dir` take on the disk.
+fn disk_usage(dir: &Path) -> u64 {
+    let below = fs::read_dir(dir).unwrap().map(|entry| {
+        let path = entry.unwrap().path();
+        // What is replaced may be gone.
+        let Ok(metadata) = fs::symlink_metadata(&path) else { return 0 };
+        if metadata.is_dir() { disk_usage(&path) } else { metadata.blocks() * 512 }
+    });
+    below.sum()
+}
+
+#[test]
+fn recording_within_a_size_keeps_the_newest_records_while_it_runs() {
+    const LIMIT: u64 = 256 << 10;
+    let bench = Bench::within(Mode::Discard, Some(Rotation::new(LIMIT)));
+    bench.ask(Request::SessionStart { name: MAIN_SESSION.into() });
+
+    let used = (0..40).map(|_| {
+        bench.record(0, Mode::Discard, 600);
+        bench.flush(0);
+        disk_usage(&bench.path("trace"))
+    });
+    let most = used.max().unwrap();
+    let Answer::Status(status) = bench.ask(Request::Status) else { panic!("status is answered") };
+    let (meanwhile, trace) = (bench.records("trace", LayerKind::GuestKernel), bench.path("trace"));
+    let manifest = bench.recorder.finish("the test ended".into()).unwrap();
+
+    let layer = manifest.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    let (records, dropped) = (layer.streams[0].records, layer.streams[0].dropped.unwrap());
+    let read = Trace::open(&trace).unwrap();
+    let kept: usize = read
+        .layers_of(LayerKind::GuestKernel)
+        .flat_map(|layer| layer.streams.iter().map(|stream| layer.records(stream).count()))
+        .sum();
+    assert!(most <= LIMIT && most > LIMIT / 2, "{most}");
+    assert!(meanwhile > 0 && dropped.records > 0);
+    assert_eq!(kept as u64 + dropped.records, records);
+    assert!(status.trace.unwrap().layers.iter().any(|layer| layer.dropped > 0));
+    assert_eq!((manifest.max_size, Manifest::load(&trace).unwrap().max_size), (Some(LIMIT), Some(LIMIT)));
+}
+
+#[test]
+fn flush_writes_the_sessions_in_discard_mode_beside_a_flight_recorder() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    let refused = message(bench.ask(Request::Flush));
+
+    bench.ask(create("extra", protocol::Mode::Discard, Some(bench.path("extra"))));
+    bench.ask(Request::SessionStart { name: "extra".into() });
+    bench.record(1, Mode::Discard, 3);
+    let flushed = bench.flush(1);
+
+    assert!(refused.contains("ctl VM snapshot"), "{refused}");
+    assert_eq!(flushed, Answer::done("flushed"));
+    assert!(bench.records("extra", LayerKind::GuestKernel) >= 3);
+}
+
+#[test]
+fn snapshot_into_a_folder_that_holds_something_is_refused() {
+    let bench = Bench::new(Mode::FlightRecorder);
+
+    assert!(message(bench.snapshot("trace")).contains("not an empty folder"));
+    assert!(message(bench.ask(Request::Snapshot { dir: "relative".into(), session: None })).contains("absolute"));
+}
+
+#[test]
+fn layer_that_cannot_be_written_ends_alone_and_is_told() {
+    let bench = Bench::new(Mode::Discard);
+    fs::remove_dir_all(bench.path("trace/vm0/guest-kernel")).unwrap();
+
+    let flushed = bench.flush(0);
+    let status = bench.ask(Request::Status);
+    // Told again with the next look, as the first time was no use.
+    let end = Instant::now() + Duration::from_secs(60);
+    while bench.failures.load(Ordering::Relaxed) < 2 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let manifest = bench.recorder.finish("the test ended".into()).unwrap();
+
+    let end = &manifest.missing.iter().find(|missing| missing.layer == LayerKind::GuestKernel).unwrap().reason;
+    let vmm = manifest.layers.iter().find(|layer| layer.kind == LayerKind::Vmm).unwrap();
+    assert_eq!(flushed, Answer::done("flushed"));
+    assert!(end.contains("the layer ends early") && end.contains("No such file"), "{end}");
+    assert!(format!("{status:?}").contains("the layer ends early"), "{status:?}");
+    assert!(SAID.lock().unwrap().iter().any(|line| line.contains("session main: guest-kernel: the layer ends early")));
+    assert!(vmm.streams.iter().any(|stream| stream.records > 0), "{vmm:?}");
+    assert!(vmm.streams.iter().all(|stream| !stream.corrupt), "{vmm:?}");
+    // nothing is known behind their last records
+    let ended = manifest.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    assert!(ended.streams.iter().all(|stream| stream.corrupt), "{ended:?}");
+    assert_eq!(bench.failures.load(Ordering::Relaxed), 2);
+}

@@ -1,0 +1,66 @@
+//! Snapshots of a flight recorder.
+
+use super::{Session, SessionError};
+use crate::flight_recorder::{FlightRecorder, WrittenLayers};
+use crate::layers::Layers;
+use crate::recording::{Recording, RecordingError, note_threads};
+use crate::ring_layer::Producers;
+use crate::trigger::Triggers;
+use std::path::Path;
+use strata_recording::manifest::{Manifest, SNAPSHOT};
+use strata_recording::trace_folder::TraceFolder;
+
+impl Session {
+    /// Writes what a flight recorder holds to the new folder `dir`; tracing goes on. Returns the number of records.
+    ///
+    /// # Errors
+    /// When the session is not a flight recorder, or `dir` cannot take a recording.
+    pub fn snapshot(&mut self, dir: &Path) -> Result<u64, SessionError> {
+        self.snapshot_as(dir, SNAPSHOT)
+    }
+
+    /// The same, of which the manifest says `outcome`, which begins with [`SNAPSHOT`].
+    pub(super) fn snapshot_as(&mut self, dir: &Path, outcome: &str) -> Result<u64, SessionError> {
+        let Layers::FlightRecorder(recorder) = &mut self.layers else {
+            let dir = self.recording.dir.clone().unwrap_or_default();
+            return Err(SessionError::NotFlightRecorder { name: self.name.clone(), dir });
+        };
+        if !dir.is_absolute() {
+            return Err(SessionError::RelativePath(dir.into()));
+        }
+        let mut folder = TraceFolder::create(dir, self.recording.readers)?;
+        let mut triggers = self.triggers.as_mut().filter(|triggers| triggers.is_armed());
+        recorder.poll(&self.recording, triggers.as_deref_mut());
+        // Before the other layers, so that the vCPUs' periods cover the guest's records.
+        let taken = self.at_snapshot.as_mut().map(|take| take(dir));
+        let written = write_snapshot(recorder, &self.recording, triggers, dir, outcome);
+        let completed = written.and_then(|manifest| match taken {
+            Some(add) => add(manifest),
+            None => Ok(manifest),
+        });
+        let manifest = completed.map_err(SessionError::NotWritten)?;
+        folder.keep();
+        let streams = manifest.layers.iter().flat_map(|layer| &layer.streams);
+        Ok(streams.map(|stream| stream.records).fold(0, u64::saturating_add))
+    }
+}
+
+fn write_snapshot(
+    recorder: &mut FlightRecorder,
+    recording: &Recording,
+    triggers: Option<&mut Triggers>,
+    dir: &Path,
+    outcome: &str,
+) -> Result<Manifest, RecordingError> {
+    let mut manifest = recording.manifest.clone();
+    manifest.outcome = Some(outcome.into());
+    manifest.missing.extend(recording.missing_processes());
+    note_threads(&mut manifest, &recording.vm);
+    let WrittenLayers { layers, failures } = recorder.write(recording, Producers::Running, triggers, dir, &manifest);
+    if let Some((_, error)) = failures.into_iter().next() {
+        return Err(error.into());
+    }
+    manifest.layers = layers;
+    manifest.save(dir)?;
+    Ok(manifest)
+}

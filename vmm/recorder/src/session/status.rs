@@ -1,0 +1,81 @@
+//! What a session says about itself while the VM runs.
+
+use super::Session;
+use crate::control::protocol::{LayerStatus, Live, SessionStatus, TraceStatus};
+use crate::kernel_rings::KernelRings;
+use crate::recording::Recording;
+use crate::trigger::Triggers;
+use crate::vmm_events::VmmTracer;
+use shared_ring::layout::AGENT_ABSENT;
+use strata_recording::manifest::{Layer, StreamDescription};
+
+impl Session {
+    /// What `strata ctl VM status` says about it.
+    #[must_use]
+    pub fn status(&self) -> SessionStatus {
+        let guest = self.recording.guest.as_ref();
+        let has_agent = guest.is_some_and(|guest| guest.region.parts().agent().state != AGENT_ABSENT);
+        let geometry = guest.map(|guest| guest.rings.geometry);
+        SessionStatus {
+            name: self.name.clone(),
+            mode: self.mode.into(),
+            active: self.active,
+            sub_buffer_size: geometry.map_or(0, |geometry| geometry.sub_buffer_size()),
+            sub_buffers: geometry.map_or(0, |geometry| geometry.sub_buffers()),
+            events: self.events.clone(),
+            trace: self.recording.dir.clone(),
+            not_joined: self.kernel.as_ref().filter(|_| has_agent).map(KernelRings::not_joined).unwrap_or_default(),
+            nested: self.kernel.as_ref().and_then(KernelRings::nested),
+        }
+    }
+
+    /// What `strata ctl VM status` says about its recording, beside `sessions`.
+    #[must_use]
+    pub fn trace_status(&mut self, sessions: Vec<SessionStatus>) -> TraceStatus {
+        let triggers = self.triggers.as_ref().map(Triggers::status);
+        let Recording { dir, manifest, guest, vm, rotation, .. } = &self.recording;
+        let mut layers = self.layers.written();
+        if let (Some(dir), Some(rotation)) = (dir, rotation) {
+            rotation.describe(dir, &mut layers);
+        }
+        let vm = manifest.vm(vm);
+        let missing_processes = self.recording.missing_processes();
+        let missing = manifest.missing.iter().chain(&missing_processes);
+        TraceStatus {
+            dir: dir.clone().unwrap_or_default(),
+            region: vm.and_then(|vm| vm.region.clone()).unwrap_or_default(),
+            region_size: guest.as_ref().map_or(0, |guest| guest.region.layout().size as u64),
+            guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone()),
+            restored_words: self.recording.restored_words(),
+            sessions,
+            triggers: triggers.unwrap_or_default(),
+            layers: layers.iter().map(layer_status).collect(),
+            missing: missing
+                .map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix))
+                .collect(),
+        }
+    }
+
+    /// What the VM does now, and what is recorded of it.
+    pub fn live(&mut self) -> Live {
+        let host = self.layers.watch(&self.recording);
+        let guest = self.layers.watch_guest(&self.recording);
+        let vmm = self.recording.guest.as_ref().and_then(|guest| guest.vmm.as_deref());
+        let disks = vmm.map(VmmTracer::disk_times).unwrap_or_default();
+        let TraceStatus { layers, missing, .. } = self.trace_status(Vec::new());
+        Live { host, guest, disks, layers, missing, ..Live::default() }
+    }
+}
+
+fn layer_status(layer: &Layer) -> LayerStatus {
+    // The guest has a say in what it lost: no sum of it may overflow.
+    let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).fold(0, u64::saturating_add);
+    LayerStatus {
+        path: layer.path.clone(),
+        records: sum(|stream| stream.records),
+        lost: sum(|stream| stream.lost.total()),
+        overwritten: sum(|stream| stream.overwritten),
+        dropped: sum(|stream| stream.dropped.map_or(0, |dropped| dropped.records)),
+        limit: layer.limit,
+    }
+}

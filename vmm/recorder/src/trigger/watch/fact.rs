@@ -1,0 +1,223 @@
+//! Facts: what conditions on times need of records. Those of each kind wait by themselves for everything before them,
+//! as they have nothing to do with each other.
+
+use super::vcpus::{Place, VcpuThreads};
+use crate::guest_wakeups::WakeupStep;
+use crate::trigger::expression::Measure;
+use strata_analysis::event::{Event, EventReader, Tid, WakeupStage};
+use strata_analysis::exit_reason::ExitReason;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::StreamRecord;
+use strata_recording::schema::Schema;
+
+/// Bits of a switch's `prev_state` that say what the task waits for.
+const WAITS_FOR: u64 = 0xff;
+/// Numbers of vCPUs are below this.
+const MAX_VCPUS: u32 = 1 << 16;
+/// Facts that are kept at most: a second of a busy host.
+pub(super) const MAX_FACTS: usize = 1 << 18;
+
+/// Something that the host's scheduler does with a vCPU's thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum HostFact {
+    /// A CPU goes from one thread to another, of which one at least is a vCPU.
+    Switch { prev: Option<Place>, is_ready: bool, next: Option<Place> },
+    /// A thread is woken.
+    Wake { thread: Place },
+}
+
+/// A vCPU leaves the guest, as this layer tells, or enters it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExitFact {
+    pub(super) layer: LayerKind,
+    pub(super) vcpu: u32,
+    /// Why it leaves; `None` when it enters.
+    pub(super) reason: Option<ExitReason>,
+}
+
+/// The guest wakes a task, or its CPU goes to another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GuestFact {
+    pub(super) step: WakeupStep,
+    pub(super) cpu: u32,
+}
+
+/// A request to a disk begins or ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DiskFact {
+    pub(super) request: Request,
+    pub(super) is_done: bool,
+}
+
+/// A request to a disk: the layer that tells, its device there, the first sector.
+pub(super) type Request = (LayerKind, u64, u64);
+
+/// Facts with their times, ticks.
+pub(super) type Waiting<T> = Vec<(u64, T)>;
+
+/// Facts that wait for everything before them, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub(super) host: Waiting<HostFact>,
+    pub(super) exits: Waiting<ExitFact>,
+    pub(super) guest: Waiting<GuestFact>,
+    pub(super) disk: Waiting<DiskFact>,
+}
+
+/// Puts `facts` into the order of their times; how many of them are older than `until`.
+pub(super) fn settled<T>(facts: &mut Waiting<T>, until: u64) -> usize {
+    if !facts.is_sorted_by_key(|&(time, _)| time) {
+        // Stable: of one time, those of one stream stay in their order.
+        facts.sort_by_key(|&(time, _)| time);
+    }
+    facts.partition_point(|&(time, _)| time < until)
+}
+
+impl Facts {
+    /// Whether there are as many as are kept.
+    #[inline]
+    pub(super) fn are_full(&self) -> bool {
+        self.host.len() + self.exits.len() + self.guest.len() + self.disk.len() >= MAX_FACTS
+    }
+
+    /// Forgets those of layers that are not left.
+    pub(super) fn retain(&mut self, is_left: impl Fn(LayerKind) -> bool) {
+        if !is_left(LayerKind::HostKernel) {
+            self.host.clear();
+        }
+        if !is_left(LayerKind::GuestKernel) {
+            self.guest.clear();
+        }
+        self.exits.retain(|(_, fact)| is_left(fact.layer));
+        self.disk.retain(|(_, fact)| is_left(fact.request.0));
+    }
+}
+
+/// An event type whose records make facts, and how they are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FactReader {
+    told: Told,
+    event: EventReader,
+}
+
+/// What an event tells.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    HostSwitch,
+    HostWake,
+    KvmExit,
+    KvmEntry,
+    VmmExit,
+    VmmEntry,
+    GuestSwitch,
+    GuestWake,
+    Disk,
+}
+
+impl FactReader {
+    /// Reads the events of `schema`, of which `record` is one, if they tell any of `measures`.
+    pub(super) fn new<'m>(
+        layer: LayerKind,
+        schema: &Schema,
+        record: &StreamRecord<'_>,
+        mut measures: impl Iterator<Item = &'m Measure>,
+    ) -> Option<Self> {
+        let event = EventReader::new(layer, schema)?;
+        let said = event.read(record)?;
+        let told = match (layer, &said) {
+            (LayerKind::HostKernel, Event::Switch { .. }) => Told::HostSwitch,
+            (LayerKind::HostKernel, Event::Wakeup { .. }) => Told::HostWake,
+            (LayerKind::HostKernel, Event::KvmExit { .. }) => Told::KvmExit,
+            (LayerKind::HostKernel, Event::KvmEntry { .. }) => Told::KvmEntry,
+            (LayerKind::Vmm, Event::VmmExit { .. }) => Told::VmmExit,
+            (LayerKind::Vmm, Event::VmmEnter { .. }) => Told::VmmEntry,
+            (LayerKind::GuestKernel, Event::Switch { .. }) => Told::GuestSwitch,
+            (LayerKind::GuestKernel, Event::Wakeup { stage: WakeupStage::Waking | WakeupStage::New, .. }) => {
+                Told::GuestWake
+            }
+            (LayerKind::Vmm, Event::DiskRequest { .. })
+            | (LayerKind::GuestKernel, Event::BlockIssue(_) | Event::BlockComplete(_)) => Told::Disk,
+            _ => return None,
+        };
+        let is_told = |what: &Measure| match what {
+            Measure::Steal => matches!(told, Told::HostSwitch | Told::HostWake),
+            Measure::Wakeup => matches!(told, Told::GuestSwitch | Told::GuestWake),
+            Measure::Exit(_) => matches!(told, Told::KvmExit | Told::KvmEntry | Told::VmmExit | Told::VmmEntry),
+            Measure::Disk => matches!(told, Told::Disk),
+        };
+        measures.any(is_told).then_some(Self { told, event })
+    }
+
+    /// Adds what `record`, of the stream `cpu` of `layer`, says of a VM with these vCPUs to `facts`.
+    #[inline]
+    pub(super) fn read(
+        &self,
+        layer: LayerKind,
+        cpu: u32,
+        record: &StreamRecord<'_>,
+        vcpus: &VcpuThreads,
+        facts: &mut Facts,
+    ) {
+        // What cannot be read says nothing.
+        let _ = self.try_read(layer, cpu, record, vcpus, facts);
+    }
+
+    #[inline]
+    fn try_read(
+        &self,
+        layer: LayerKind,
+        cpu: u32,
+        record: &StreamRecord<'_>,
+        vcpus: &VcpuThreads,
+        facts: &mut Facts,
+    ) -> Option<()> {
+        let Self { told, event } = self;
+        let time = record.time;
+        match told {
+            Told::HostSwitch => {
+                let (prev, state, next) = event.switch(record)?;
+                let (prev, next) = (vcpus.place(prev), vcpus.place(next));
+                prev.or(next)?;
+                facts.host.push((time, HostFact::Switch { prev, is_ready: state & WAITS_FOR == 0, next }));
+            }
+            Told::HostWake => {
+                let thread = vcpus.place(event.woken(record)?)?;
+                facts.host.push((time, HostFact::Wake { thread }));
+            }
+            Told::KvmExit | Told::KvmEntry => {
+                let vcpu = kvm_vcpu(event.kvm_vcpu(record)?, vcpus)?;
+                facts.exits.push((time, ExitFact { layer, vcpu, reason: event.exit_reason(record) }));
+            }
+            Told::VmmExit | Told::VmmEntry => {
+                let vcpu = event.vmm_vcpu(record).filter(|&vcpu| vcpu < MAX_VCPUS)?;
+                facts.exits.push((time, ExitFact { layer, vcpu, reason: event.exit_reason(record) }));
+            }
+            Told::GuestSwitch => {
+                let (prev, _, next) = event.switch(record)?;
+                let step = WakeupStep::Switch { prev, next, comm: event.next_name(record) };
+                facts.guest.push((time, GuestFact { step, cpu }));
+            }
+            Told::GuestWake => {
+                let step = WakeupStep::Woken { tid: event.woken(record)? };
+                facts.guest.push((time, GuestFact { step, cpu }));
+            }
+            Told::Disk => {
+                let (device, sector, is_done) = match event.read(record)? {
+                    Event::DiskRequest { disk, is_done, sector, .. } => (disk.into(), sector, is_done),
+                    Event::BlockIssue(of) => (of.device?, of.sector?, false),
+                    Event::BlockComplete(of) => (of.device?, of.sector?, true),
+                    _ => return None,
+                };
+                facts.disk.push((time, DiskFact { request: (layer, device, sector), is_done }));
+            }
+        }
+        Some(())
+    }
+}
+
+/// The vCPU of a thread, or the one that was said where no threads are known.
+#[inline]
+fn kvm_vcpu((tid, said): (Tid, Option<u32>), vcpus: &VcpuThreads) -> Option<u32> {
+    let vcpu = vcpus.vcpu_of(tid).or_else(|| said.filter(|_| vcpus.is_empty()));
+    vcpu.filter(|&vcpu| vcpu < MAX_VCPUS)
+}
