@@ -19,6 +19,8 @@ pub mod histogram;
 pub mod irqs;
 pub mod locks;
 pub mod net_flows;
+#[cfg(test)]
+mod renaming;
 pub(crate) mod samples;
 #[cfg(any(test, feature = "test-recordings"))]
 pub mod scenario;

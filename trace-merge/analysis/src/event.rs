@@ -46,6 +46,8 @@ pub mod name {
     pub const KVM_USERSPACE_EXIT: &str = "kvm:kvm_userspace_exit";
     /// A CPU of a guest records no more for the time being.
     pub use strata_recording::schema::RECORDING_STOPS;
+    /// A task has another name.
+    pub const RENAME: &str = "task:task_rename";
     /// A sample of what a CPU ran.
     pub const SAMPLE: &str = "strata:sample";
     /// A CPU switches tasks.
@@ -101,6 +103,8 @@ pub enum Event<'t> {
         /// The flags.
         clone_flags: u64,
     },
+    /// A task has another name from now on (`task:task_rename`).
+    Rename(Rename<'t>),
     /// A task runs another program (`sched:sched_process_exec`).
     Exec {
         /// The task; `None` where the event does not say it.
@@ -346,6 +350,32 @@ pub struct Task<'t> {
     pub tid: Tid,
     /// Its name; empty where the event does not say it.
     pub comm: &'t [u8],
+}
+
+/// A task gets another name: it gives itself one, runs another program, or gets it from who made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rename<'t> {
+    /// Thread id; `None` where the event does not say it, as of some kernels from 6.18 on.
+    pub tid: Option<Tid>,
+    /// Its name before.
+    pub before: &'t [u8],
+    /// Its name from now on.
+    pub after: &'t [u8],
+}
+
+impl Rename<'_> {
+    /// Whether it is the name of `task`, which runs where it was recorded and is called as it was before. A kernel that
+    /// leaves the thread id away does so, too, when a task names another one, that it has made.
+    #[must_use]
+    pub fn begins_with(&self, task: Task<'_>) -> bool {
+        self.tid.map_or(self.before == task.comm, |tid| tid == task.tid)
+    }
+
+    /// The same of a `task` that is called as it was afterwards.
+    #[must_use]
+    pub fn ends_with(&self, task: Task<'_>) -> bool {
+        self.tid.map_or(self.after == task.comm, |tid| tid == task.tid)
+    }
 }
 
 /// A task as `strata:task` describes it.

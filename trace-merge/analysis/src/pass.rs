@@ -508,16 +508,34 @@ impl<'t> Reader<'t> {
         if !crate::event::is_recorded(layer, crate::event::name::SWITCH) {
             return None;
         }
-        for (place, record) in layer.records(stream).starting_at(merged.record.time).enumerate() {
+        let source = merged.source;
+        let records = || layer.records(stream).starting_at(merged.record.time);
+        let mut prev = None;
+        for (place, record) in records().enumerate() {
             if record.after_gap && place > 0 {
                 return None;
             }
-            if let Some(Event::Switch { prev, .. }) = self.decoder.read(merged.source, LayerKind::GuestKernel, &record)
+            if let Some(Event::Switch { prev: switched_out, .. }) =
+                self.decoder.read(source, LayerKind::GuestKernel, &record)
             {
-                return Some(prev);
+                prev = Some(switched_out);
+                break;
             }
         }
-        None
+        let prev = prev?;
+        // It may get its name on the way.
+        if crate::event::is_recorded(layer, crate::event::name::RENAME) {
+            for record in records() {
+                match self.decoder.read(source, LayerKind::GuestKernel, &record) {
+                    Some(Event::Rename(rename)) if rename.ends_with(prev) => {
+                        return Some(Task { comm: rename.before, ..prev });
+                    }
+                    Some(Event::Switch { .. }) => break,
+                    _ => {}
+                }
+            }
+        }
+        Some(prev)
     }
 }
 

@@ -236,14 +236,31 @@ impl TestTrace {
             8 => "eight",
             _ => "task",
         };
+        self.named_switch((cpu, time), (prev, comm(prev)), 0, (next, comm(next)))
+    }
+
+    /// Adds a switch of the guest's CPU `cpu` between tasks by thread id and name; the first is in `prev_state` then.
+    pub fn named_switch(
+        self,
+        (cpu, time): (u32, u64),
+        prev: (i64, &'static str),
+        prev_state: i64,
+        next: (i64, &'static str),
+    ) -> Self {
         let fields = [
-            ("prev_comm", Field::Text(comm(prev))),
-            ("prev_pid", Field::Number(prev)),
-            ("prev_state", Field::Number(0)),
-            ("next_comm", Field::Text(comm(next))),
-            ("next_pid", Field::Number(next)),
+            ("prev_comm", Field::Text(prev.1)),
+            ("prev_pid", Field::Number(prev.0)),
+            ("prev_state", Field::Number(prev_state)),
+            ("next_comm", Field::Text(next.1)),
+            ("next_pid", Field::Number(next.0)),
         ];
         self.guest(cpu, time, "sched:sched_switch", &fields)
+    }
+
+    /// Adds that the guest's task `tid` is called `after` from now on, and not `before`.
+    pub fn rename(self, cpu: u32, time: u64, tid: i64, before: &'static str, after: &'static str) -> Self {
+        let fields = [("pid", Field::Number(tid)), ("oldcomm", Field::Text(before)), ("newcomm", Field::Text(after))];
+        self.guest(cpu, time, "task:task_rename", &fields)
     }
 
     /// Adds a symbol of the guest's kernel: of 128 bytes from `begin`.

@@ -275,8 +275,10 @@ impl Analysis for Survey<'_> {
             Change::TaskName { vm, task, .. } => {
                 let Some(known) = timeline.vm(vm).and_then(|vm| vm.guest.task(task)) else { return };
                 let of_task = self.tasks.entry((vm, task)).or_default();
-                if of_task.names.last() != Some(&known.comm) && !of_task.names.contains(&known.comm) {
-                    of_task.names.push(known.comm.clone());
+                for name in [&known.former, &known.comm] {
+                    if !name.is_empty() && of_task.names.last() != Some(name) && !of_task.names.contains(name) {
+                        of_task.names.push(name.clone());
+                    }
                 }
             }
             Change::Vcpu { .. } | Change::Cpu { .. } | Change::Task { .. } => {}

@@ -20,6 +20,14 @@ pub(super) struct Task<'t> {
     pub(super) comm: Option<&'t [u8]>,
 }
 
+impl<'t> Task<'t> {
+    /// The same under the name that `rename` gives it, if that is its.
+    fn renamed(self, rename: &event::Rename<'t>) -> Option<Self> {
+        let before = event::Task { tid: self.tid, comm: self.comm.unwrap_or_default() };
+        rename.begins_with(before).then(|| event::Task { comm: rename.after, ..before }.into())
+    }
+}
+
 impl<'t> From<event::Task<'t>> for Task<'t> {
     fn from(task: event::Task<'t>) -> Self {
         Self { tid: task.tid, comm: (!task.comm.is_empty()).then_some(task.comm) }
@@ -69,10 +77,10 @@ impl<'t> CurrentTask<'t> {
                 self.now = Now::Known(next.into());
                 Some(prev.into())
             }
-            Some(Says::Rename { before, after }) => {
+            Some(Says::Rename(rename)) => {
                 let task = self.find(record);
-                if task.is_some_and(|task| task.tid == before.tid) {
-                    self.now = Now::Known(after.into());
+                if let Some(renamed) = task.and_then(|task| task.renamed(&rename)) {
+                    self.now = Now::Known(renamed);
                 }
                 task
             }
@@ -125,10 +133,8 @@ impl<'t> CurrentTask<'t> {
                 }
                 match self.events.read(&earlier) {
                     Some(Says::Switch { next, .. }) => task = Some(next.into()),
-                    Some(Says::Rename { after, .. }) if task.is_some_and(|task| task.tid == after.tid) => {
-                        task = Some(after.into());
-                    }
-                    _ => {}
+                    Some(Says::Rename(rename)) => task = task.and_then(|task| task.renamed(&rename)).or(task),
+                    None => {}
                 }
             }
             if task.is_some() || gap || first == 0 {
@@ -145,12 +151,14 @@ impl<'t> CurrentTask<'t> {
         let unbroken = behind.clone().take_while(|later| !later.after_gap).filter_map(says);
         let prev = { unbroken }.find_map(|says| match says {
             Says::Switch { prev, .. } => Some(prev),
-            Says::Rename { .. } => None,
+            Says::Rename(_) => None,
         })?;
         // It may have got its name on the way.
         let task = { std::iter::once(*record).chain(behind).filter_map(says) }.find_map(|says| match says {
             Says::Switch { .. } => Some(prev),
-            Says::Rename { before, .. } => (before.tid == prev.tid).then_some(before),
+            Says::Rename(rename) => {
+                rename.ends_with(prev).then_some(event::Task { tid: prev.tid, comm: rename.before })
+            }
         });
         task.map(Into::into)
     }
@@ -234,6 +242,22 @@ mod tests {
         let windows: Vec<_> = (1..=5).map(|from| tasks(&trace, from)).collect();
         assert_eq!(windows[0], expected);
         assert_eq!(windows[3], expected[3..]);
+    }
+
+    #[test]
+    fn renaming_that_does_not_say_whose_it_is_is_that_of_the_task_that_is_called_so() {
+        let rename = |before, after| [("oldcomm", Text(before)), ("newcomm", Text(after))];
+        let (_dir, trace) = TestTrace::new()
+            .guest(0, 1, "test:tick", &[])
+            .guest(0, 2, "task:task_rename", &rename("sh", "seven"))
+            .switch(0, 3, 7, 8)
+            .guest(0, 4, "task:task_rename", &rename("kthreadd", "kworker"))
+            .guest(0, 5, "task:task_rename", &rename("eight", "nine"))
+            .guest(0, 6, "test:tick", &[])
+            .open();
+
+        assert_eq!(tasks(&trace, 0), ["7/sh", "7/sh", "7/seven", "8/eight", "8/eight", "8/nine"]);
+        assert_eq!(tasks(&trace, 6), ["8/nine"]);
     }
 
     #[test]

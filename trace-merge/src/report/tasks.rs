@@ -327,11 +327,16 @@ impl TaskTimes {
         if last.is_some_and(|stretch| stretch.comm == task.comm) {
             return;
         }
-        if last.is_some_and(|stretch| !stretch.comm.is_empty()) {
+        if !task.former.is_empty() || last.is_some_and(|stretch| !stretch.comm.is_empty()) {
             // What it does lasts, and is another stretch's from now on.
             self.add(vm, key, Window { begin: task.since, end: time }, task.fused);
             let stretches = self.of(key);
-            if let Some((begin, stay)) = stretches.last().map(|stretch| (stretch.end, stretch.stay)) {
+            if let Some(last) = stretches.last_mut() {
+                // What it was called before the window.
+                if last.comm.is_empty() {
+                    last.comm.clone_from(&task.former);
+                }
+                let (begin, stay) = (last.end, last.stay);
                 stretches.push(Stretch { stay, ..Stretch::new(begin) });
             }
         }

@@ -1,6 +1,6 @@
 //! How event types are read: which fields each has, and what they tell.
 
-use super::fields::{BlockFields, FoundFields, Number, THREAD, TaskFields, TextField};
+use super::fields::{BlockFields, FoundFields, Number, RenameFields, THREAD, TaskFields, TextField};
 use super::{
     Access, Arguments, Event, Interrupt, NetworkPacket, PacketPlace, PacketProgress, Tid, WakeupStage, name,
     vector_name,
@@ -29,6 +29,7 @@ enum Shape {
     Migrate { tid: Number, cpu: Number },
     Fork { parent: Option<Number>, child: TaskFields },
     NewTask { tid: Number, flags: Number },
+    Rename(RenameFields),
     Exec { tid: Option<Number>, old_tid: Option<Number>, file: Option<TextField> },
     ProcessExit,
     KvmEntry { tid: Option<Number>, vcpu: Option<Number> },
@@ -126,6 +127,7 @@ impl Shape {
                 let child = TaskFields::new(schema, "child_pid", "child_comm")?;
                 Self::Fork { parent: number("parent_pid"), child }
             }
+            name::RENAME => Self::Rename(RenameFields::new(schema)?),
             "sched:sched_process_exec" => {
                 let file = TextField::new(schema, "filename");
                 Self::Exec { tid: number("pid"), old_tid: number("old_pid"), file }
@@ -278,6 +280,7 @@ impl Shape {
             Self::NewTask { tid, flags } => {
                 Event::NewTask { tid: tid.as_i32(record)?, clone_flags: flags.as_bits(record)? }
             }
+            Self::Rename(fields) => Event::Rename(fields.read(record)?),
             Self::Exec { tid, old_tid, file } => {
                 Event::Exec { tid: thread(tid), old_tid: thread(old_tid), file: text(file) }
             }

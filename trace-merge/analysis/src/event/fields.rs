@@ -1,6 +1,6 @@
 //! The fields of event types: where each lies is found out once, and it is read there from each record.
 
-use super::{BlockRequest, FoundTask, Task};
+use super::{BlockRequest, FoundTask, Rename, Task};
 use strata_recording::reader::StreamRecord;
 use strata_recording::schema::{IntegerField, Schema, Value, up_to_zero};
 
@@ -119,6 +119,30 @@ impl TaskFields {
             name.iter_mut().zip(comm.read(record).unwrap_or_default()).for_each(|(to, from)| *to = *from);
             name
         })
+    }
+}
+
+/// Where the fields of `task:task_rename` lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RenameFields {
+    tid: Option<Number>,
+    before: TextField,
+    after: TextField,
+}
+
+impl RenameFields {
+    pub(super) fn new(schema: &Schema) -> Option<Self> {
+        let text = |name| TextField::new(schema, name);
+        Some(Self { tid: Number::new(schema, &["pid"]), before: text("oldcomm")?, after: text("newcomm")? })
+    }
+
+    #[inline]
+    pub(super) fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Rename<'t>> {
+        let tid = match self.tid {
+            Some(tid) => Some(tid.as_i32(record)?),
+            None => None,
+        };
+        Some(Rename { tid, before: self.before.read(record)?, after: self.after.read(record)? })
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the records of a kernel say about the task that runs on their CPU.
 
-use super::fields::{THREAD, TaskFields};
-use super::{Task, Tid, name};
+use super::fields::{RenameFields, THREAD, TaskFields};
+use super::{Rename, Task, Tid, name};
 use strata_recording::reader::{StreamRecord, TraceLayer};
 use strata_recording::schema::{IntegerField, Schema};
 
@@ -15,20 +15,15 @@ pub enum Says<'t> {
         /// The task that runs from here on.
         next: Task<'t>,
     },
-    /// A task with its name before and after (`task:task_rename`).
-    Rename {
-        /// The task by its old name.
-        before: Task<'t>,
-        /// The task by its new name.
-        after: Task<'t>,
-    },
+    /// A task has another name (`task:task_rename`).
+    Rename(Rename<'t>),
 }
 
 /// What an event type says about the task that runs.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Switch(TaskFields, TaskFields),
-    Rename(TaskFields, TaskFields),
+    Rename(RenameFields),
 }
 
 /// How the event types of a kernel's layer tell who runs. Reads no others, which most records are.
@@ -48,7 +43,7 @@ impl RunnerEvents {
             let task = |tid, comm| TaskFields::new(schema, tid, comm);
             match schema.name() {
                 name::SWITCH => Some(Kind::Switch(task("prev_pid", "prev_comm")?, task("next_pid", "next_comm")?)),
-                "task:task_rename" => Some(Kind::Rename(task("pid", "oldcomm")?, task("pid", "newcomm")?)),
+                name::RENAME => RenameFields::new(schema).map(Kind::Rename),
                 _ => None,
             }
         };
@@ -64,7 +59,7 @@ impl RunnerEvents {
     pub fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Says<'t>> {
         Some(match self.kinds.get(record.schema.position())?.as_ref()? {
             Kind::Switch(prev, next) => Says::Switch { prev: prev.read(record)?, next: next.read(record)? },
-            Kind::Rename(before, after) => Says::Rename { before: before.read(record)?, after: after.read(record)? },
+            Kind::Rename(fields) => Says::Rename(fields.read(record)?),
         })
     }
 

@@ -5,7 +5,7 @@ use super::host::{PREV_STATE_ENDED, PREV_STATE_MASK};
 use super::membership::{Membership, Memberships, OwnIds, Stay};
 use super::states::{BlockedOn, CpuView, Current, Runner, TaskIndex, TaskState};
 use super::vcpu::VcpuState;
-use crate::event::{Event, Interrupt, Task, Tid};
+use crate::event::{Event, Interrupt, Rename, Task, Tid};
 use crate::syscall_names;
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,8 @@ pub struct GuestTask {
     pub tid: Tid,
     /// Its name now. The guest chose it.
     pub comm: Vec<u8>,
+    /// Its name before that; empty where nothing tells it.
+    pub former: Vec<u8>,
     /// What it does.
     pub state: TaskState,
     /// When it was made, ticks; `None` when the trace does not show that.
@@ -37,6 +39,8 @@ pub struct GuestTask {
     contending: bool,
     /// Whether it was seen in a system call: kernel threads never are.
     is_user: bool,
+    /// Whether its name is the one that a record of its renaming said: the file that it runs next may be called otherwise.
+    is_named: bool,
     /// Whether it is among [`Guest::known`].
     is_known: bool,
     /// The state that was told last, and whether its name has changed since.
@@ -53,6 +57,7 @@ impl GuestTask {
         Self {
             tid,
             comm: Vec::new(),
+            former: Vec::new(),
             state: TaskState::Unknown,
             born: None,
             ended: None,
@@ -61,6 +66,7 @@ impl GuestTask {
             syscall: None,
             contending: false,
             is_user: false,
+            is_named: false,
             is_known: false,
             told: TaskState::Unknown,
             renamed: false,
@@ -258,6 +264,7 @@ impl Guest {
                 self.flags.insert(tid, clone_flags);
             }
             Event::Fork { parent, child } => self.fork(time, cpu, parent, child),
+            Event::Rename(ref rename) => self.rename(cpu, rename),
             Event::Exec { tid, file, .. } => self.exec(cpu, tid, file),
             Event::Sample { process: Some(process), thread: Some(thread), .. } if process > 0 && process != thread => {
                 let process = self.index_of(Task { tid: process, comm: &[] });
@@ -433,7 +440,35 @@ impl Guest {
         self.set(index, state);
     }
 
-    /// The kernel names a task that runs another program by the program's file.
+    /// A task has another name. One that no record named so far had the name before.
+    fn rename(&mut self, cpu: u32, rename: &Rename<'_>) {
+        let index = match (rename.tid, self.recorder(cpu)) {
+            (Some(tid), _) if tid > 0 => self.index_of(Task { tid, comm: &[] }),
+            (None, Current::Task(index)) => index,
+            _ => return,
+        };
+        let Some(task) = self.tasks.get_mut(index) else { return };
+        if !rename.begins_with(Task { tid: task.tid, comm: &task.comm }) {
+            return;
+        }
+        if task.comm.is_empty() {
+            task.comm = rename.before.to_vec();
+        }
+        task.is_named = true;
+        self.call(index, rename.after);
+    }
+
+    /// The task `index` is called `comm` from now on.
+    fn call(&mut self, index: TaskIndex, comm: &[u8]) {
+        if let Some(task) = self.tasks.get_mut(index).filter(|task| !comm.is_empty() && task.comm != comm) {
+            task.former = std::mem::replace(&mut task.comm, comm.to_vec());
+            task.renamed = true;
+            self.touched.push(index);
+        }
+    }
+
+    /// The kernel names a task that runs another program by the program's file, unless that has no name of its own
+    /// (`fexecve`): the record of the renaming, which comes before, says it in any case.
     fn exec(&mut self, cpu: u32, tid: Option<Tid>, file: &[u8]) {
         let index = match (tid, self.recorder(cpu)) {
             (Some(tid), _) => self.living(tid),
@@ -442,11 +477,11 @@ impl Guest {
         };
         let name = file.rsplit(|&byte| byte == b'/').next().unwrap_or(file);
         let name = name.get(..COMM_BYTES).unwrap_or(name);
-        if let Some(index) = index.filter(|_| !name.is_empty())
+        if let Some(index) = index
             && let Some(task) = self.tasks.get_mut(index)
+            && !std::mem::take(&mut task.is_named)
         {
-            (task.comm, task.renamed) = (name.to_vec(), true);
-            self.touched.push(index);
+            self.call(index, name);
         }
     }
 
@@ -521,11 +556,7 @@ impl Guest {
             self.tasks.push(GuestTask { membership: self.memberships.of(task.tid), ..GuestTask::new(task.tid) });
             self.tasks.len() - 1
         });
-        if let Some(known) = self.tasks.get_mut(index).filter(|known| !task.comm.is_empty() && known.comm != task.comm)
-        {
-            (known.comm, known.renamed) = (task.comm.to_vec(), true);
-            self.touched.push(index);
-        }
+        self.call(index, task.comm);
         index
     }
 }

@@ -1,6 +1,6 @@
 //! What a host's CPUs run now, by its scheduler's events.
 
-use crate::event::{Event, Task, Tid};
+use crate::event::{Event, Rename, Task, Tid};
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -169,6 +169,7 @@ impl Host {
                 self.cpus.insert(cpu, runs);
             }
             Event::Wakeup { task, .. } => drop(self.thread(task)),
+            Event::Rename(ref rename) => self.rename(cpu, rename),
             // A thread that records an event of its own runs on the CPU that records it. Who leaves a guest may give
             // way to another one, which is not recorded where all but KVM's records are missing.
             Event::KvmExit { .. } | Event::KvmUserspaceExit { .. } if self.gaps.contains(&cpu) => {
@@ -179,6 +180,25 @@ impl Host {
                 self.cpus.insert(cpu, HostCpuState::Running(thread));
             }
             _ => {}
+        }
+    }
+
+    /// A thread has another name, also where it runs.
+    fn rename(&mut self, cpu: u32, rename: &Rename<'_>) {
+        let runs = match self.cpu(cpu) {
+            HostCpuState::Running(thread) => thread.tid,
+            HostCpuState::Unknown | HostCpuState::Idle => 0,
+        };
+        let tid = rename.tid.unwrap_or(runs);
+        let is_its = rename.begins_with(Task { tid, comm: self.latest_name(tid).unwrap_or_default() });
+        if tid <= 0 || !is_its {
+            return;
+        }
+        let renamed = HostCpuState::Running(self.thread(Task { tid, comm: rename.after }));
+        for state in self.cpus.values_mut() {
+            if matches!(state, HostCpuState::Running(thread) if thread.tid == tid) {
+                *state = renamed;
+            }
         }
     }
 
@@ -266,6 +286,19 @@ mod tests {
 
         assert_eq!(runs(&host(&[entry]), 3), Some((100, "100".into())));
         assert_eq!(runs(&host(&[named, entry]), 3), Some((100, "vcpu0".into())));
+    }
+
+    #[test]
+    fn thread_that_runs_has_the_name_that_it_gives_itself() {
+        let rename = |tid, before| Event::Rename(Rename { tid, before, after: b"worker" });
+        let switch = (0, Event::Switch { prev: IDLE, prev_state: 0, next: HOG });
+        let after = |event| runs(&host(&[switch, (0, event)]), 0);
+
+        let named = Some((200, "worker".to_string()));
+        assert_eq!([after(rename(Some(200), b"hog")), after(rename(None, b"hog"))], [named.clone(), named]);
+        // One that it made, and one that runs elsewhere.
+        let same = Some((200, "hog".to_string()));
+        assert_eq!([after(rename(None, b"kthreadd")), after(rename(Some(100), b"vcpu0"))], [same.clone(), same]);
     }
 
     #[test]

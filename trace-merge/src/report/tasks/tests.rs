@@ -145,13 +145,64 @@ fn rows_that_are_too_many_are_one_and_nothing_is_lost() {
     assert_eq!(rows.iter().map(|row| row.times.running).sum::<u64>(), 1000);
 }
 
+const DEAD: i64 = 0x10;
+
+#[test]
+fn short_tasks_that_name_themselves_are_a_row_each_and_their_makers_time_is_not_theirs() {
+    let mut trace = TestTrace::new().named_switch((0, 900), (0, "swapper"), 0, (5, "sh"));
+    for number in 0..400_i64 {
+        let (tid, begin) = (1_000 + number, 1_000 + 1_000 * number.cast_unsigned());
+        let name: &str = Box::leak(format!("job-{number}").into_boxed_str());
+        let child = [("parent_pid", Number(5)), ("child_comm", Text("sh")), ("child_pid", Number(tid))];
+        trace = trace.guest(0, begin, "sched:sched_process_fork", &child);
+        trace = trace.named_switch((0, begin + 100), (5, "sh"), 0, (tid, "sh"));
+        trace = trace.rename(0, begin + 300, tid, "sh", name);
+        trace = trace.named_switch((0, begin + 700), (tid, name), DEAD, (5, "sh"));
+    }
+    let (_dir, trace) = trace.open();
+
+    let report = report(&trace, Window::ALL).unwrap();
+
+    let rows = |of: i64| report.vms[0].tasks.iter().filter(move |task| i64::from(task.tid) == of);
+    let row = |task: &TaskReport| (task.comm.clone(), task.times.running, task.wall_ticks, task.born, task.ended);
+    for number in 0..400 {
+        let mut told: Vec<_> = rows(1_000 + number).map(row).collect();
+        told.sort_unstable();
+        let expected = [(format!("job-{number}"), 400, 400, false, true), ("sh".into(), 200, 300, true, false)];
+        assert_eq!(told, expected);
+    }
+    let own: Vec<_> = rows(5).map(|task| (task.comm.as_str(), task.times.running, task.times.runnable)).collect();
+    assert_eq!(own, [("sh", 100 + 400 * 100 + 399 * 300, 400 * 600)]);
+}
+
+#[test]
+fn name_from_before_the_window_holds_up_to_the_renaming_in_it() {
+    let trace = TestTrace::new().named_switch((0, 1_000), (0, "swapper"), 0, (7, "sh")).rename(0, 5_000, 7, "sh", "dd");
+    let (_dir, trace) = trace.named_switch((0, 9_000), (7, "dd"), DEAD, (0, "swapper")).open();
+
+    let report = report(&trace, Window { begin: 3_000, end: 8_000 }).unwrap();
+
+    let rows = |comm| report.vms[0].tasks.iter().filter(move |task| task.comm == comm).map(|task| task.times.running);
+    assert_eq!((rows("sh").collect::<Vec<_>>(), rows("dd").collect::<Vec<_>>()), (vec![2_000], vec![3_000]));
+}
+
+#[test]
+fn task_that_ran_before_the_first_switch_has_the_name_of_that_time() {
+    let trace = TestTrace::new().guest(0, 1_000, "test:event", &[]).rename(0, 4_000, 7, "sh", "dd");
+    let trace = trace.named_switch((0, 6_000), (7, "dd"), 1, (8, "x")).guest(0, 7_000, "test:event", &[]);
+    let (_dir, trace) = trace.open();
+
+    let report = report(&trace, Window::ALL).unwrap();
+
+    let rows = report.vms[0].tasks.iter().filter(|task| task.tid == 7);
+    let mut rows: Vec<_> = rows.map(|task| (task.comm.as_str(), task.wall_ticks)).collect();
+    rows.sort_unstable();
+    assert_eq!(rows, [("dd", 3_000), ("sh", 3_000)]);
+}
+
 #[test]
 fn task_that_runs_another_program_is_two_rows_whose_parts_add_up() {
-    let switch = |trace: TestTrace, time, prev: (i64, &'static str), next: (i64, &'static str)| {
-        let prev_fields = [("prev_comm", Text(prev.1)), ("prev_pid", Number(prev.0)), ("prev_state", Number(0))];
-        let next_fields = [("next_comm", Text(next.1)), ("next_pid", Number(next.0))];
-        trace.guest(0, time, "sched:sched_switch", &[&prev_fields[..], &next_fields].concat())
-    };
+    let switch = |trace: TestTrace, time, prev, next| trace.named_switch((0, time), prev, 0, next);
     let exec = [("pid", Number(7)), ("old_pid", Number(7)), ("filename", Text("/bin/ls"))];
     let trace = switch(TestTrace::new(), 1_000, (0, "swapper"), (7, "sh"));
     let trace = trace.guest(0, 5_000, "sched:sched_process_exec", &exec);

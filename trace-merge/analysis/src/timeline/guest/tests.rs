@@ -281,3 +281,63 @@ fn each_cpu_has_an_idle_task_of_its_own() {
     assert_eq!((Current::Idle.runner(0), Current::Idle.runner(1)), (Some(Runner::Idle(0)), Some(Runner::Idle(1))));
     assert_eq!(Current::Unknown.runner(0), None);
 }
+
+const fn rename<'t>(tid: Option<i32>, before: &'t [u8], after: &'t [u8]) -> Event<'t> {
+    Event::Rename(Rename { tid, before, after })
+}
+
+/// The name of the first task with thread id `tid`, and the one before that.
+fn names(guest: &Guest, tid: i32) -> (String, String) {
+    let text = |comm: &Vec<u8>| String::from_utf8_lossy(comm).into_owned();
+    guest.tasks.iter().find(|task| task.tid == tid).map(|task| (text(&task.comm), text(&task.former))).unwrap()
+}
+
+#[test]
+fn task_has_the_name_that_it_gave_itself_and_its_threads_keep_theirs() {
+    let guest = after(&[
+        (1, 0, switch(IDLE, 0, APP)),
+        (2, 0, fork(Task { tid: 12, comm: b"app" })),
+        (3, 0, rename(Some(10), b"app", b"web")),
+    ]);
+
+    assert_eq!(names(&guest, 10), ("web".into(), "app".into()));
+    assert_eq!(names(&guest, 12), ("app".into(), "".into()));
+}
+
+#[test]
+fn task_that_nothing_named_before_has_both_names_of_its_renaming() {
+    let guest = after(&[(1, 0, rename(Some(10), b"sh", b"web"))]);
+
+    assert_eq!(names(&guest, 10), ("web".into(), "sh".into()));
+    assert_eq!(state(&guest, 10), TaskState::Unknown);
+}
+
+#[test]
+fn renaming_without_a_thread_id_is_that_of_the_task_that_runs_and_is_called_so() {
+    let own = after(&[(1, 0, switch(IDLE, 0, APP)), (2, 0, rename(None, b"app", b"web"))]);
+    // It names a thread of the kernel that it has made.
+    let of_another = after(&[(1, 0, switch(IDLE, 0, APP)), (2, 0, rename(None, b"kthreadd", b"kworker"))]);
+    let of_nobody = after(&[(1, 0, rename(None, b"app", b"web"))]);
+
+    assert_eq!(names(&own, 10).0, "web");
+    assert_eq!(names(&of_another, 10).0, "app");
+    assert!(of_nobody.tasks.is_empty());
+}
+
+#[test]
+fn program_names_its_task_unless_a_record_of_the_renaming_has() {
+    let exec = |file| Event::Exec { tid: Some(10), old_tid: Some(10), file };
+    let named = after(&[(1, 0, switch(IDLE, 0, SH)), (2, 0, switch(SH, 1, APP)), (3, 0, exec(b"/usr/bin/web"))]);
+    let by_descriptor =
+        after(&[(1, 0, switch(IDLE, 0, APP)), (2, 0, rename(Some(10), b"app", b"web")), (3, 0, exec(b"/dev/fd/3"))]);
+    let again = after(&[
+        (1, 0, switch(IDLE, 0, APP)),
+        (2, 0, rename(Some(10), b"app", b"web")),
+        (3, 0, exec(b"/bin/web")),
+        (4, 0, exec(b"/bin/ls")),
+    ]);
+
+    assert_eq!(names(&named, 10), ("web".into(), "app".into()));
+    assert_eq!(names(&by_descriptor, 10).0, "web");
+    assert_eq!(names(&again, 10).0, "ls");
+}
