@@ -250,7 +250,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
             || matches!(event, Event::NetNotified { .. } | Event::NetInterrupt { .. })
             || matches!(event, Event::KvmEntry { .. } | Event::KvmUserspaceExit { .. } | Event::Migrate { .. })
             || matches!(event, Event::ContentionBegin { .. } | Event::ContentionEnd { .. })
-            || matches!(event, Event::Fork { .. } | Event::NewTask { .. } | Event::Exec { .. })
+            || matches!(event, Event::Fork { .. } | Event::NewTask { .. } | Event::Exec { .. } | Event::Rename(_))
     }
 
     fn draw_requests(&mut self, timeline: &Timeline, at_end: bool) {
@@ -305,7 +305,7 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
     }
 
     fn takes_change(&self, kind: ChangeKind) -> bool {
-        matches!(kind, ChangeKind::Vcpu | ChangeKind::Task)
+        matches!(kind, ChangeKind::Vcpu | ChangeKind::Task | ChangeKind::TaskName)
     }
 
     fn before(&mut self, input: &Input<'_>, timeline: &Timeline) {
@@ -354,7 +354,11 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
                 let window = ns(&window);
                 self.states.task(&mut self.out, timeline, (*vm, *task), window, *state);
             }
-            Change::Cpu { .. } | Change::TaskName { .. } | Change::TaskState { .. } => {}
+            Change::TaskName { vm, task, time } => {
+                let time = self.ns(*time);
+                self.states.rename(&mut self.out, timeline, (*vm, *task), time);
+            }
+            Change::Cpu { .. } | Change::TaskState { .. } => {}
         }
     }
 

@@ -144,13 +144,28 @@ impl States {
         }
         let machine = tracks::guest(vm);
         if let Some(thread) = thread(timeline, vm, task) {
-            if thread.thread.as_ref().is_some_and(|thread| thread.pid == thread.tid) {
-                out.track(machine, time, process(&thread, vm));
+            if let Some(process) = process(&thread, vm) {
+                out.track(machine, time, without_name(process));
             }
             out.track(machine, time, thread);
         }
         let parent = uuid(Kind::Thread, vm, task);
         out.track(machine, time, tracks::named(uuid(Kind::Task, vm, task), Some(parent), "what it really does"));
+    }
+
+    /// The guest's task has another name from `time` on: Perfetto calls a thread by the name that it got last.
+    pub(super) fn rename<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        timeline: &Timeline,
+        (vm, task): (usize, TaskIndex),
+        time: u64,
+    ) {
+        if self.is_described(vm, task)
+            && let Some(thread) = thread(timeline, vm, task)
+        {
+            out.track(tracks::guest(vm), time, thread);
+        }
     }
 
     /// Counts an exit; whether it is one.
@@ -178,8 +193,15 @@ impl States {
         true
     }
 
-    /// Writes what is not written at the end, `time`.
+    /// Writes what is not written at the end, `time`: the names of processes, too, because Perfetto calls one by the name
+    /// that it got first.
     pub(super) fn finish<W: Write>(&mut self, out: &mut PacketWriter<W>, timeline: &Timeline, time: u64) {
+        for (vm, tasks) in self.described.iter().enumerate() {
+            let described = tasks.iter().enumerate().filter(|(_, described)| **described);
+            for process in described.filter_map(|(task, _)| process(&thread(timeline, vm, task)?, vm)) {
+                out.track(tracks::guest(vm), time, process);
+            }
+        }
         for (&(vm, vcpu), exits) in &self.exits {
             let machine = tracks::host(timeline.vm(vm).map_or(0, |vm| vm.host));
             exits.write(out, machine, (vm, vcpu));
@@ -210,14 +232,19 @@ pub(super) fn thread(timeline: &Timeline, vm: usize, task: TaskIndex) -> Option<
     })
 }
 
-/// The track of the process whose first thread `thread` describes.
-fn process(thread: &TrackDescriptor, vm: usize) -> TrackDescriptor {
-    let described = thread.thread.clone().unwrap_or_default();
+/// The track of the process whose first thread `thread` describes; `None` where it is another one.
+fn process(thread: &TrackDescriptor, vm: usize) -> Option<TrackDescriptor> {
+    let described = thread.thread.clone().filter(|thread| thread.pid == thread.tid)?;
     let process = ProcessDescriptor { pid: described.pid, process_name: described.thread_name };
     let number = described.pid.and_then(|pid| usize::try_from(pid).ok()).unwrap_or(0);
-    TrackDescriptor {
+    Some(TrackDescriptor {
         uuid: Some(uuid(Kind::Process, vm, number)),
         process: Some(process),
         ..TrackDescriptor::default()
-    }
+    })
+}
+
+fn without_name(track: TrackDescriptor) -> TrackDescriptor {
+    let process = track.process.map(|process| ProcessDescriptor { process_name: None, ..process });
+    TrackDescriptor { process, ..track }
 }

@@ -324,6 +324,25 @@ fn applications_event_is_on_its_thread_with_its_fields() {
 }
 
 #[test]
+fn thread_and_process_have_the_name_that_the_task_gave_itself_last() {
+    let trace = TestTrace::new()
+        .named_switch((0, 1_000), (0, "swapper"), 0, (7, "sh"))
+        .guest(0, 1_500, "raw_syscalls:sys_enter", &[("id", Number(59))])
+        .rename(0, 2_000, 7, "sh", "dd")
+        .named_switch((0, 4_000), (7, "dd"), 0x10, (0, "swapper"));
+
+    let read = read(trace);
+
+    let threads = read.descriptors().filter_map(|(_, track)| track.thread.as_ref());
+    let threads = threads.filter(|thread| thread.tid == Some(7)).map(|thread| thread.thread_name.as_deref());
+    let processes = read.descriptors().filter_map(|(_, track)| track.process.as_ref());
+    let processes = processes.filter(|process| process.pid == Some(7)).map(|process| process.process_name.as_deref());
+    // Perfetto takes the last name of a thread, and the first one of a process.
+    assert_eq!(threads.last(), Some(Some("dd")));
+    assert_eq!(processes.collect::<Vec<_>>(), [None, Some("dd")]);
+}
+
+#[test]
 fn request_is_a_flow_through_its_steps_which_add_up_to_it() {
     let place = Place(VDA, 0, 8);
     let read = read(whole(whole(TestTrace::new(), 1_000, place), 3_000, Place(VDA, 0, 16)));
