@@ -38,7 +38,16 @@ pub fn preemptor_name(host: Option<&Host>, preemptor: Preemptor) -> String {
 
 /// A task of a guest.
 pub fn task(task: &GuestTask) -> String {
-    format!("{}/{}", harmless(&task.name()), task.tid)
+    named(task, &task.comm)
+}
+
+/// A task of a guest, by the name that it had before its last one.
+pub fn task_formerly(task: &GuestTask) -> String {
+    named(task, &task.former)
+}
+
+fn named(task: &GuestTask, comm: &[u8]) -> String {
+    format!("{}/{}", harmless(&String::from_utf8_lossy(comm)), task.tid)
 }
 
 /// What a task waits for.

@@ -3,6 +3,7 @@
 
 use strata_analysis::timeline::Vm;
 use strata_analysis::timeline::fused::{Fused, Running};
+use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::states::{BlockedOn, CpuView, Current};
 use strata_analysis::timeline::vcpu::VcpuState;
@@ -129,12 +130,17 @@ const fn of_running(running: Running) -> Category {
     }
 }
 
-/// What a CPU of the guest of `vm` is drawn as.
-pub(super) fn of_guest_cpu(view: &CpuView, vm: &Vm, host: Option<&Host>) -> (Category, String) {
+/// What a CPU of the guest of `vm` is drawn as, where tasks are called as `name_of` says.
+pub(super) fn of_guest_cpu(
+    view: &CpuView,
+    vm: &Vm,
+    host: Option<&Host>,
+    name_of: impl FnOnce(&GuestTask) -> String,
+) -> (Category, String) {
     let whose = match view.current {
         Current::Unknown => None,
         Current::Idle => Some("idle".into()),
-        Current::Task(task) => vm.guest.task(task).map(state_names::task),
+        Current::Task(task) => vm.guest.task(task).map(name_of),
     };
     let is_told = match view.vcpu {
         // A recording without any layer that tells of vCPUs has the guest's own view.

@@ -229,6 +229,23 @@ impl<'t> Drawing<'t> {
         }
     }
 
+    /// Draws the CPU that a guest's task runs on under the name that it had up to `time`.
+    fn draw_formerly(&mut self, timeline: &Timeline, (vm, task): TaskOf, time: u64) {
+        let Some(known) = timeline.vm(vm).filter(|vm| vm.guest.task(task).is_some_and(|task| !task.former.is_empty()))
+        else {
+            return;
+        };
+        for (&(_, cpu), &row) in self.cpus.guests.range((vm, 0)..=(vm, u32::MAX)) {
+            let Some((view, since)) = known.guest.cpu(cpu).map(|cpu| cpu.view()) else { continue };
+            if view.current == Current::Task(task) {
+                let (category, name) =
+                    category::of_guest_cpu(&view, known, timeline.host_of(vm), state_names::task_formerly);
+                let window = (ns(&self.clock, self.part, since), ns(&self.clock, self.part, time));
+                self.rows.slice(row, window, category, &name);
+            }
+        }
+    }
+
     /// The row of a guest's task, which is made if there is none and may be one more.
     fn task_row(&mut self, timeline: &Timeline, of: TaskOf) -> Option<RowNumber> {
         if let Some(&row) = self.tasks.get(&of) {
@@ -447,7 +464,8 @@ impl Analysis for Drawing<'_> {
             }
             Change::Cpu { vm, cpu, ref window, view } => {
                 if let (Some(&row), Some(known)) = (self.cpus.guests.get(&(vm, cpu)), timeline.vm(vm)) {
-                    let (category, name) = category::of_guest_cpu(&view, known, timeline.host_of(vm));
+                    let (category, name) =
+                        category::of_guest_cpu(&view, known, timeline.host_of(vm), state_names::task);
                     self.rows.slice(row, window_ns(window), category, &name);
                 }
             }
@@ -466,7 +484,10 @@ impl Analysis for Drawing<'_> {
                     self.rows.slice(row, window, category, &name);
                 }
             }
-            Change::TaskName { vm, task, .. } => drop(self.task_names.remove(&(vm, task))),
+            Change::TaskName { vm, task, time } => {
+                self.task_names.remove(&(vm, task));
+                self.draw_formerly(timeline, (vm, task), time);
+            }
             Change::TaskState { vm, task, time, state } => match state {
                 TaskState::Running { .. } => {
                     let time = self.ns(time);

@@ -52,7 +52,17 @@ impl HostCpu {
     ) {
         if let Some(Event::Switch { prev, next, .. }) = event {
             self.switch(rows, timeline, time, prev, next);
-        } else if let Runs::Thread { tid, .. } = self.runs
+            return;
+        }
+        if let (Some(Event::Rename(rename)), Runs::Thread { tid, comm }) = (event, &self.runs)
+            && rename.begins_with(Task { tid: *tid, comm: comm.as_bytes() })
+        {
+            let tid = *tid;
+            self.draw(rows, timeline, time);
+            let comm = String::from_utf8_lossy(rename.after).into_owned();
+            (self.runs, self.since) = (Runs::Thread { tid, comm }, time);
+        }
+        if let Runs::Thread { tid, .. } = self.runs
             && by == Some(tid)
         {
             self.known_until = time;

@@ -333,3 +333,45 @@ fn recording_without_anything_in_the_window_is_refused() {
 
     assert!(matches!(refused, Err(ExportError::Nothing)), "{refused:?}");
 }
+
+#[test]
+fn guests_cpu_and_its_records_have_the_name_of_their_time() {
+    let trace = TestTrace::new()
+        .named_switch((0, 1_000), (0, "swapper"), 0, (7, "sh"))
+        .guest(0, 1_500, "test:event", &[])
+        .rename(0, 2_000, 7, "sh", "dd")
+        .guest(0, 3_000, "test:event", &[])
+        .named_switch((0, 4_000), (7, "dd"), 0x10, (0, "swapper"))
+        .guest(0, 4_500, "test:event", &[]);
+
+    let page = page(trace);
+
+    assert_eq!(named(&page.slices("guest CPU 0")), [(0, 500, "sh/7"), (500, 1_500, "dd/7"), (1_500, 1_750, "idle")]);
+    let whos = page.about["records"]["whos"].as_array().unwrap();
+    assert!(["sh/7", "dd/7"].iter().all(|name| whos.iter().any(|who| who[0] == *name)), "{whos:?}");
+    assert!(page.about["rows"][page.row("dd/7")]["kind"] == "task");
+}
+
+#[test]
+fn hosts_cpu_has_the_name_that_its_thread_gives_itself() {
+    let fields = |prev: (i64, &'static str), next: (i64, &'static str)| {
+        [
+            ("common_pid", Number(prev.0)),
+            ("prev_comm", Text(prev.1)),
+            ("prev_pid", Number(prev.0)),
+            ("prev_state", Number(0)),
+            ("next_comm", Text(next.1)),
+            ("next_pid", Number(next.0)),
+        ]
+    };
+    let rename =
+        [("common_pid", Number(200)), ("pid", Number(200)), ("oldcomm", Text("sh")), ("newcomm", Text("worker"))];
+    let trace = TestTrace::new()
+        .host(0, 1_000, "sched:sched_switch", &fields((0, "swapper"), (200, "sh")))
+        .host(0, 2_000, "task:task_rename", &rename)
+        .host(0, 4_000, "sched:sched_switch", &fields((200, "worker"), (0, "swapper")));
+
+    let page = page(trace);
+
+    assert_eq!(named(&page.slices("CPU 0")), [(0, 500, "sh/200"), (500, 1_500, "worker/200")]);
+}
