@@ -131,7 +131,7 @@ fn make(
     if selection.has_event_tables() {
         makers.push(Box::new(records::Records::new(trace, timeline, selection, &output)));
     }
-    makers.extend(states::makers(selection, &output));
+    makers.extend(states::makers(window, selection, &output));
     makers.extend(activities::makers(trace, timeline, window, selection, &output));
     let passed = {
         let mut analyses: Vec<&mut dyn Analysis> = Vec::new();

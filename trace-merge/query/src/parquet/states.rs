@@ -11,19 +11,26 @@ use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use trace_merge::report::{tasks, vcpus};
 use strata_analysis::timeline::fused::Fused;
+use strata_analysis::timeline::states::TaskIndex;
 use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use strata_recording::window::Window;
 
 /// Those of the tables here that are in `selection`.
-pub(super) fn makers<'m>(selection: &Selection, output: &Output) -> impl Iterator<Item = Box<dyn Maker + 'm>> {
+pub(super) fn makers<'m>(
+    window: Window,
+    selection: &Selection,
+    output: &Output,
+) -> impl Iterator<Item = Box<dyn Maker + 'm>> {
     let states = selection.has("vcpu_states") || selection.has("task_states");
     let states = states.then(|| {
         let table = |name| selection.has(name).then(|| FixedRows::new(name, output));
         let vcpus = table("vcpu_states").map(|table| table.keyed(&[3]).sorted());
         let tasks = table("task_states").map(|table| table.keyed(&[Named::COLUMNS, 2]).sorted());
         let (vcpu_states, task_states) = (Numbers::new(), Numbers::new());
-        let states = States { vcpus, tasks, named: Tasks::default(), vcpu_states, task_states };
+        let (named, told_until) = (Tasks::default(), BTreeMap::new());
+        let begin = window.begin;
+        let states = States { begin, vcpus, tasks, named, told_until, vcpu_states, task_states };
         Box::new(states) as Box<dyn Maker>
     });
     let gaps = selection.has("gaps").then(|| {
@@ -35,13 +42,45 @@ pub(super) fn makers<'m>(selection: &Selection, output: &Output) -> impl Iterato
 
 /// The states.
 struct States {
+    /// Where the window begins, ticks.
+    begin: u64,
     vcpus: Option<FixedRows>,
     tasks: Option<FixedRows>,
     named: Tasks,
+    /// By VM and task: up to when the state that lasts is written, under a name that the task had before.
+    told_until: BTreeMap<(usize, TaskIndex), u64>,
     /// Of VMs, their vCPUs and what these do.
     vcpu_states: Numbers<(usize, u32, VcpuState)>,
     /// Of VMs and what their tasks do.
     task_states: Numbers<(usize, Fused)>,
+}
+
+impl States {
+    /// The task was in `state` in `window`: under the name that it has now, or the one that it had before.
+    fn task(
+        &mut self,
+        (vm, task): (usize, TaskIndex),
+        window: Window,
+        state: Fused,
+        timeline: &Timeline,
+        is_former: bool,
+    ) {
+        // As in the report on tasks: while the guest's kernel was recorded, and the task existed.
+        let known = timeline.vm(vm);
+        let recorded = known.and_then(|vm| vm.kernel_span?.intersection(&window));
+        let life = known.zip(recorded).and_then(|(vm, recorded)| vm.guest.task(task)?.life(&recorded));
+        let Some(window) = life else { return };
+        let Some(table) = &mut self.tasks else { return };
+        let Some(row) = table.in_window(Place::Vm(vm), window) else { return };
+        let tasks = &mut self.named;
+        let named = if is_former { tasks.formerly(timeline, vm, task) } else { tasks.named(timeline, vm, task) };
+        let row = row.keyed(named.number.into(), |tell| named.tell(&[], tell));
+        let row = row.keyed(self.task_states.of((vm, state)), |tell| {
+            let (name, detail) = tasks::name(state, timeline.host_of(vm));
+            tell(&[name.into(), detail.as_deref().into()]);
+        });
+        row.end();
+    }
 }
 
 impl Analysis for States {
@@ -52,8 +91,8 @@ impl Analysis for States {
     fn takes_change(&self, kind: ChangeKind) -> bool {
         match kind {
             ChangeKind::Vcpu => self.vcpus.is_some(),
-            ChangeKind::Task => self.tasks.is_some(),
-            ChangeKind::Cpu | ChangeKind::TaskName | ChangeKind::TaskState => false,
+            ChangeKind::Task | ChangeKind::TaskName => self.tasks.is_some(),
+            ChangeKind::Cpu | ChangeKind::TaskState => false,
         }
     }
 
@@ -70,22 +109,18 @@ impl Analysis for States {
                 row.end();
             }
             Change::Task { vm, task, window, state } => {
-                // As in the report on tasks: while the guest's kernel was recorded, and the task existed.
-                let known = timeline.vm(vm);
-                let recorded = known.and_then(|vm| vm.kernel_span?.intersection(&window));
-                let life = known.zip(recorded).and_then(|(vm, recorded)| vm.guest.task(task)?.life(&recorded));
-                let Some(window) = life else { return };
-                let Some(table) = &mut self.tasks else { return };
-                let Some(row) = table.in_window(Place::Vm(vm), window) else { return };
-                let named = self.named.named(timeline, vm, task);
-                let row = row.keyed(named.number.into(), |tell| named.tell(&[], tell));
-                let row = row.keyed(self.task_states.of((vm, state)), |tell| {
-                    let (name, detail) = tasks::name(state, timeline.host_of(vm));
-                    tell(&[name.into(), detail.as_deref().into()]);
-                });
-                row.end();
+                let begin = self.told_until.remove(&(vm, task)).unwrap_or(0).max(window.begin);
+                self.task((vm, task), Window { begin, ..window }, state, timeline, false);
             }
-            Change::Cpu { .. } | Change::TaskName { .. } | Change::TaskState { .. } => {}
+            Change::TaskName { vm, task, time } => {
+                let Some(known) = timeline.vm(vm).and_then(|vm| vm.guest.task(task)) else { return };
+                if known.former.is_empty() {
+                    return;
+                }
+                let begin = self.told_until.insert((vm, task), time).unwrap_or(0).max(known.since).max(self.begin);
+                self.task((vm, task), Window { begin, end: time }, known.fused, timeline, true);
+            }
+            Change::Cpu { .. } | Change::TaskState { .. } => {}
         }
     }
 }

@@ -6,6 +6,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use trace_merge::report::tasks::cgroup_of;
 use strata_analysis::timeline::Timeline;
+use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::membership::{Memberships, Stay};
 use strata_analysis::timeline::states::TaskIndex;
 
@@ -77,6 +78,21 @@ struct Names {
 impl Tasks {
     /// The task `task` of the guest of `vm`.
     pub(super) fn named<'t>(&'t mut self, timeline: &'t Timeline, vm: usize, task: TaskIndex) -> Named<'t> {
+        self.called(timeline, vm, task, |task| &task.comm)
+    }
+
+    /// The same under the name that it had before its last one.
+    pub(super) fn formerly<'t>(&'t mut self, timeline: &'t Timeline, vm: usize, task: TaskIndex) -> Named<'t> {
+        self.called(timeline, vm, task, |task| &task.former)
+    }
+
+    fn called<'t>(
+        &'t mut self,
+        timeline: &'t Timeline,
+        vm: usize,
+        task: TaskIndex,
+        name: impl FnOnce(&'t GuestTask) -> &'t [u8],
+    ) -> Named<'t> {
         let Self { tasks, names, .. } = self;
         let Some(guest) = timeline.vm(vm).map(|vm| &vm.guest) else { return Named::UNKNOWN };
         let Some(told) = guest.task(task) else { return Named::UNKNOWN };
@@ -89,7 +105,7 @@ impl Tasks {
         }
         let Some(known) = tasks.get_mut(task) else { return Named::UNKNOWN };
         let pid = guest.task(guest.process(task)).map(|process| process.tid);
-        let comm = (!told.comm.is_empty()).then_some(&*told.comm);
+        let comm = Some(name(told)).filter(|comm| !comm.is_empty());
         let stay = Some((&guest.memberships, vm, guest.stay(told)));
         Named { tid: Some(told.tid), ..names.latest(known, pid, comm, stay) }
     }

@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use tempfile::TempDir;
 use trace_merge::report::{exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
+use strata_recording::test_trace::TestTrace;
 
 /// The files of a table below `folder`.
 fn files(folder: &Path, table: &str) -> Vec<PathBuf> {
@@ -369,4 +370,30 @@ fn folder_that_cannot_be_written_is_said() {
     let refused = export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap_err();
 
     assert!(matches!(refused, ExportError::Write(_)), "{refused}");
+}
+
+#[test]
+fn state_of_a_task_that_calls_itself_otherwise_is_a_row_under_each_name() {
+    let (_dir, trace) = TestTrace::new()
+        .named_switch((0, 1_000), (0, "swapper"), 0, (7, "sh"))
+        .rename(0, 2_000, 7, "sh", "dd")
+        .rename(0, 2_400, 7, "dd", "cat")
+        .named_switch((0, 4_000), (7, "cat"), 0, (8, "x"))
+        .rename(1, 5_000, 7, "cat", "tac")
+        .named_switch((0, 8_000), (8, "x"), 0, (7, "tac"))
+        .open();
+    let folder = TempDir::new().unwrap();
+    export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap();
+
+    let table = Table::read(folder.path(), "task_states");
+
+    let sum = |name: &str| table.sum_where("duration_ns", "comm", name);
+    // A tick is half a nanosecond.
+    assert_eq!(["sh", "dd", "cat", "tac"].map(sum), [500, 200, 800 + 500, 1_500]);
+    let report = tasks::report(&trace, Window::ALL).unwrap();
+    let of_report = |name: &str| {
+        let rows = report.vms[0].tasks.iter().filter(|task| task.comm == name);
+        rows.map(|task| task.wall_ns).sum::<u64>()
+    };
+    assert_eq!(["sh", "dd", "cat", "tac"].map(of_report), [500, 200, 1_300, 1_500]);
 }
