@@ -21,11 +21,11 @@ const PRESETS: [(&str, &[&str]); 5] = [
     ("default", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, CONSOLE, ACTIVITY, REQUESTS]),
     ("io", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, CONSOLE, ACTIVITY, STORAGE]),
     ("net", &[HOST, "vmm:*:*", "guest-user:*:*", SCHEDULING, CONSOLE, ACTIVITY, NETWORK]),
-    ("all", &["host-kernel:kvm:*", "host-kernel:sched:*", "vmm:*:*", "guest-user:*:*", "guest-kernel:*:*"]),
+    ("all", &[HOST, "vmm:*:*", "guest-user:*:*", "guest-kernel:*:*"]),
 ];
 
-/// The events that tell which thread of the host did what to the guest.
-const HOST: &str = "host-kernel:kvm:*,host-kernel:sched:*";
+/// The events that tell which thread of the host did what to the guest, and what it is called.
+const HOST: &str = "host-kernel:kvm:*,host-kernel:sched:*,host-kernel:task:task_rename";
 /// Who runs, who wants to, the life of tasks, and where they belong.
 const SCHEDULING: &str = "guest-kernel:sched:sched_switch,guest-kernel:sched:sched_wak*,guest-kernel:sched:sched_process_*,\
     guest-kernel:sched:sched_migrate_task,guest-kernel:task:*,guest-kernel:strata:task,guest-kernel:strata:cgroup,\
@@ -268,6 +268,17 @@ mod tests {
         assert!(all.includes(LayerKind::GuestKernel, "kmem:kfree") && all.includes_applications());
         assert_eq!(net.check(&catalogues()), Ok(()));
         assert!(PRESETS.iter().all(|(name, _)| Selection::parse(name).is_ok()));
+    }
+
+    #[test]
+    fn presets_record_the_names_of_tasks() {
+        for (preset, _) in PRESETS {
+            let selection = Selection::parse(preset).unwrap();
+
+            for layer in [LayerKind::HostKernel, LayerKind::GuestKernel] {
+                assert!(selection.includes(layer, "task:task_rename"), "{preset}, {layer}");
+            }
+        }
     }
 
     #[test]

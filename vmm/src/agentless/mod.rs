@@ -43,7 +43,7 @@ use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 /// What is recorded unless it is said.
-pub const DEFAULT_EVENTS: &str = "sched:*,irq:*";
+pub const DEFAULT_EVENTS: &str = "sched:*,irq:*,task:task_rename";
 /// Why a recording has no layer of the guest's kernel until the guest has ended.
 pub const READ_AT_END: &str =
     "the guest's kernel is traced without an agent: its ring is read at snapshots and when the guest has ended";
