@@ -23,12 +23,7 @@ use foldhash::HashMap;
 use guest::Guest;
 use host::{Host, ThreadState};
 use states::{CpuView, Current, TaskIndex, TaskState};
-use std::collections::BTreeMap;
-use strata_recording::clock::Clock;
-use strata_recording::layer::LayerKind;
-use strata_recording::manifest::Vm as VmDescription;
-use strata_recording::reader::{Trace, TraceLayer};
-use strata_recording::window::Window;
+use std::collections::{BTreeMap, BTreeSet};
 use vcpu::{Vcpu, VcpuState};
 
 /// A virtual machine at the moment that the timeline has come to.
@@ -49,7 +44,9 @@ pub struct Vm {
     /// First and last moment of the records of its guest's kernel, in the whole recording; `None` when there are none.
     pub kernel_span: Option<Window>,
     /// Whether any layer tells of its vCPUs.
-    pub vcpus_are_told: bool,
+    pub(crate) vcpus_are_told: bool,
+    /// CPUs of its guest that never began to record.
+    never_joined: BTreeSet<u32>,
     /// Whether KVM's returns to the VMM are recorded.
     returns_are_told: bool,
 }
@@ -117,6 +114,7 @@ impl Timeline {
             scheduler_tells: records(event::name::SWITCH),
             kernel_span: None,
             vcpus_are_told: kvm_tells,
+            never_joined: BTreeSet::new(),
             returns_are_told: records(event::name::KVM_USERSPACE_EXIT),
         };
         Self {
@@ -146,9 +144,11 @@ impl Timeline {
             self.vcpu_threads.insert((host, tid), (index, vcpu));
         }
         let source = |source: SwitchSource| source.layers(trace, description).next().is_some();
-        let kernel_layers = trace
-            .layers_of(LayerKind::GuestKernel)
-            .filter(|layer| layer.description.vm.as_ref() == Some(&description.name));
+        let kernel_layers = || {
+            let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&description.name);
+            trace.layers_of(LayerKind::GuestKernel).filter(of_vm)
+        };
+        let streams = kernel_layers().flat_map(|layer| &layer.streams).map(|stream| &stream.description);
         let host_layers =
             || trace.layers_of(LayerKind::HostKernel).filter(|layer| layer.description.host == description.host);
         self.vms.push(Vm {
@@ -159,8 +159,9 @@ impl Timeline {
             kvm_tells: source(SwitchSource::HostKernel),
             scheduler_tells: host_layers().any(|layer| event::is_recorded(layer, event::name::SWITCH)),
             returns_are_told: host_layers().any(|layer| event::is_recorded(layer, event::name::KVM_USERSPACE_EXIT)),
-            kernel_span: kernel_layers.map(span).fold(None, union),
+            kernel_span: kernel_layers().map(span).fold(None, union),
             vcpus_are_told: source(SwitchSource::HostKernel) || source(SwitchSource::Vmm),
+            never_joined: streams.filter(|stream| stream.never_joined).map(|stream| stream.cpu_id).collect(),
         });
     }
 
@@ -249,6 +250,7 @@ impl Timeline {
             Origin::Host { host, cpu, .. } => self.apply_to_host(time, host, cpu, event),
             Origin::Vmm { vm, .. } => self.apply_to_vmm(time, vm, event),
             Origin::Guest { vm, cpu } => {
+                self.begin_guest(time, vm);
                 if let Some(state) = self.vms.get_mut(vm) {
                     state.guest.apply(time, cpu, event);
                     self.settle_guest(time, vm, cpu);
@@ -264,11 +266,19 @@ impl Timeline {
         match origin {
             Origin::Host { host, cpu, only_kvm: false } => self.begin_host_gap(time, host, cpu),
             Origin::Host { host, cpu, only_kvm: true } => self.begin_kvm_gap(time, host, cpu),
-            Origin::Vmm { vm, thread } => self.with_vcpu(time, vm, thread, Vcpu::begin_vmm_gap),
+            Origin::Vmm { vm, thread } => {
+                self.with_vcpu(time, vm, thread, Vcpu::begin_vmm_gap);
+                if self.vms.get(vm).is_some_and(|vm| !vm.kvm_tells) {
+                    self.may_have_run(time, vm, thread);
+                }
+            }
             Origin::Guest { vm, cpu } => {
-                if let Some(state) = self.vms.get_mut(vm) {
-                    state.guest.begin_gap(cpu);
-                    self.settle_guest(time, vm, cpu);
+                if self.never_ran(vm, cpu)
+                    && let Some(vm) = self.vms.get_mut(vm)
+                {
+                    vm.guest.unused.insert(cpu, false);
+                } else {
+                    self.begin_guest_gap(time, vm, cpu);
                 }
             }
             Origin::User { .. } => {}
@@ -329,6 +339,52 @@ impl Timeline {
         }
     }
 
+    fn begin_guest_gap(&mut self, time: u64, vm: usize, cpu: u32) {
+        if let Some(state) = self.vms.get_mut(vm) {
+            state.guest.begin_gap(cpu);
+            self.settle_guest(time, vm, cpu);
+        }
+    }
+
+    /// Whether a CPU of which everything is missing has run no task so far: it never began to record, and a layer whose
+    /// records are all there would have told of its vCPU's entering the guest.
+    fn never_ran(&self, vm: usize, cpu: u32) -> bool {
+        let Some(vm) = self.vms.get(vm).filter(|vm| vm.never_joined.contains(&cpu)) else { return false };
+        let Some(vcpu) = vm.vcpus.get(&cpu) else { return false };
+        if vm.kvm_tells {
+            vcpu.tid.is_some() && self.hosts.get(vm.host).is_some_and(|host| !host.has_kvm_gap())
+        } else {
+            vm.vcpus_are_told && !vcpu.has_vmm_gap()
+        }
+    }
+
+    /// The vCPU may have been in the guest: a CPU that never records may run tasks from now on.
+    fn may_have_run(&mut self, time: u64, vm: usize, cpu: u32) {
+        let Some(guest) = self.vms.get_mut(vm).map(|vm| &mut vm.guest) else { return };
+        match guest.unused.get_mut(&cpu) {
+            Some(was_in_guest) if !guest.has_begun => *was_in_guest = true,
+            Some(_) => {
+                guest.unused.remove(&cpu);
+                self.begin_guest_gap(time, vm, cpu);
+            }
+            None => {}
+        }
+    }
+
+    /// The kernel of a guest begins to record. A vCPU that has halted by then, or has not begun, is not used by it: one that
+    /// was taken offline before, say.
+    fn begin_guest(&mut self, time: u64, index: usize) {
+        let Some(vm) = self.vms.get_mut(index).filter(|vm| !vm.guest.has_begun) else { return };
+        vm.guest.has_begun = true;
+        let rests = |cpu| vm.vcpus.get(cpu).is_some_and(Vcpu::rests);
+        let unused = vm.guest.unused.iter();
+        let used: Vec<u32> =
+            unused.filter(|&(cpu, &was_in_guest)| was_in_guest && !rests(cpu)).map(|(&cpu, _)| cpu).collect();
+        for cpu in used {
+            self.may_have_run(time, index, cpu);
+        }
+    }
+
     fn apply_to_host(&mut self, time: u64, index: usize, cpu: u32, event: &Event<'_>) {
         let Some(host) = self.hosts.get_mut(index) else { return };
         let missing = host.has_gap();
@@ -378,6 +434,9 @@ impl Timeline {
                     vcpu.apply(event, true, returns_are_told);
                     vcpu.thread = of_crossing(cpu, event, is_in_gap);
                 });
+                if let Some((vm, vcpu)) = self.vcpu_of_event(index, tid, vcpu) {
+                    self.may_have_run(time, vm, vcpu);
+                }
             }
             Event::KvmUserspaceExit { tid } => {
                 self.with_thread(time, index, tid, None, |vcpu| {
@@ -410,6 +469,9 @@ impl Timeline {
                         state.lose_location();
                     }
                 });
+                if !kvm_tells {
+                    self.may_have_run(time, index, vcpu);
+                }
             }
             _ => {}
         }
@@ -443,6 +505,7 @@ impl Timeline {
                     }
                 }
             });
+            self.may_enter_unseen(time, vm, vcpu);
         }
     }
 
@@ -458,6 +521,14 @@ impl Timeline {
                     vcpu.lose_location();
                 }
             });
+            self.may_enter_unseen(time, vm, vcpu);
+        }
+    }
+
+    /// The vCPU may have been in the guest, if KVM's events would have to tell it.
+    fn may_enter_unseen(&mut self, time: u64, vm: usize, vcpu: u32) {
+        if self.vms.get(vm).is_some_and(|vm| vm.kvm_tells) {
+            self.may_have_run(time, vm, vcpu);
         }
     }
 

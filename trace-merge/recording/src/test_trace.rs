@@ -165,6 +165,8 @@ pub struct TestTrace {
     records: Vec<TestRecord>,
     /// Lost records, and how many records came before them.
     losses: Vec<(usize, LayerKind, u32, u64)>,
+    /// Guests' CPUs that never began to record.
+    never_joined: Vec<u32>,
 }
 
 impl Default for TestTrace {
@@ -177,7 +179,8 @@ impl TestTrace {
     /// A recording of a VM of two vCPUs whose threads are 100 and 101; a tick is half a nanosecond.
     pub fn new() -> Self {
         let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
-        Self { manifest: Manifest { vms: vec![vm], ..manifest() }, records: Vec::new(), losses: Vec::new() }
+        let manifest = Manifest { vms: vec![vm], ..manifest() };
+        Self { manifest, records: Vec::new(), losses: Vec::new(), never_joined: Vec::new() }
     }
 
     /// The same beside another VM on its host, `name`, of one vCPU with this thread and without records of its own.
@@ -281,6 +284,12 @@ impl TestTrace {
         self
     }
 
+    /// Says that the guest's CPU `cpu` never began to record.
+    pub fn never_joined(mut self, cpu: u32) -> Self {
+        self.never_joined.push(cpu);
+        self
+    }
+
     /// Writes the recording and opens it. The folder must be kept.
     pub fn open(mut self) -> (TempDir, Trace) {
         let dir = TempDir::new().unwrap();
@@ -320,6 +329,9 @@ impl TestTrace {
             }
         }
         for (mut layer, _) in layers.into_values() {
+            if layer.kind() == LayerKind::GuestKernel {
+                self.never_joined.iter().for_each(|&cpu| layer.set_never_joined(cpu));
+            }
             layer.flush().unwrap();
             self.manifest.layers.push(layer.layer());
         }

@@ -181,7 +181,7 @@ pub(super) struct History<W> {
     woken_threads: HashMap<Tid, (u64, Option<Tid>)>,
     workers: Workers,
     /// By source: since when records are missing, ticks.
-    gaps: HashMap<usize, u64>,
+    gaps: HashMap<usize, (u64, Origin)>,
     walk: W,
 }
 
@@ -234,7 +234,12 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
     fn walk_in(&mut self, window: Window, timeline: &Timeline) {
         let lasting = self.add_lasting(timeline, window);
         let known = self.graph.lost.len();
-        self.graph.lost.extend(self.gaps.values().map(|&begin| Window { begin, end: u64::MAX }));
+        let is_used = |origin| match origin {
+            Origin::Guest { vm, cpu } => timeline.vm(vm).is_none_or(|vm| !vm.guest.is_unused(cpu)),
+            _ => true,
+        };
+        let lost = self.gaps.values().filter(|&&(_, origin)| is_used(origin));
+        self.graph.lost.extend(lost.map(|&(begin, _)| Window { begin, end: u64::MAX }));
         (self.walk)(&self.graph, window, timeline);
         self.graph.lost.truncate(known);
         for cpu in lasting {
@@ -515,8 +520,8 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> Analysis for History<W> {
                 self.woken_threads.clear();
                 self.workers.lose();
             }
-            self.gaps.insert(gap.source, gap.time);
-        } else if let Some(begin) = self.gaps.remove(&gap.source)
+            self.gaps.insert(gap.source, (gap.time, gap.origin));
+        } else if let Some((begin, _)) = self.gaps.remove(&gap.source)
             && self.is_wanted(gap.time)
         {
             self.graph.lost.push(Window { begin, end: gap.time });

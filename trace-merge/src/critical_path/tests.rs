@@ -854,3 +854,14 @@ fn text_has_the_paragraph_and_a_tree_of_which_each_level_adds_up() {
         250 ns    4.7 %    ready; idle and yet to begin on vCPU 0  [0.000005550 guest-kernel sched:sched_waking 1]\n";
     assert!(text.contains(tree), "{text}");
 }
+
+#[test]
+fn cpu_that_its_guest_does_not_use_takes_nothing_from_the_answer() {
+    let asked = |trace: TestTrace| {
+        let (_dir, trace) = trace.open();
+        format!("{:?}", critical_paths(&trace, &options("app")).unwrap().0)
+    };
+    let recording = crate::report::scenario::preempted_in_an_exit;
+
+    assert_eq!(asked(recording().never_joined(1)), asked(recording()));
+}

@@ -165,6 +165,11 @@ pub struct Guest {
     gaps: BTreeSet<u32>,
     /// CPUs that go offline: they run no tasks until they record again.
     offline: BTreeSet<u32>,
+    /// CPUs that never record, and whose vCPUs have not been in the guest as far as is told: they run no tasks. With each,
+    /// whether its vCPU may have been there before the kernel recorded anything.
+    pub(super) unused: BTreeMap<u32, bool>,
+    /// Whether the kernel has recorded anything.
+    pub(super) has_begun: bool,
     /// The tasks of which something is known, and some that are not any more: what a gap has to go through.
     known: Vec<TaskIndex>,
     /// Flags with which tasks were made that have not forked yet, as `task:task_newtask` says.
@@ -252,6 +257,12 @@ impl Guest {
     #[must_use]
     pub fn has_gap(&self) -> bool {
         !self.gaps.is_empty()
+    }
+
+    /// Whether `cpu` never records and has run no task so far, since its vCPU was not in the guest.
+    #[must_use]
+    pub fn is_unused(&self, cpu: u32) -> bool {
+        self.unused.contains_key(&cpu)
     }
 
     /// Takes in an event of `cpu`. What it may have changed is in `touched`, `cpu` itself aside.
@@ -542,6 +553,7 @@ impl Guest {
     pub(super) fn end_gap(&mut self, cpu: u32) {
         self.gaps.remove(&cpu);
         self.offline.remove(&cpu);
+        self.unused.remove(&cpu);
     }
 
     /// The switch to come on `cpu` will take it from `task`.

@@ -83,6 +83,7 @@ impl Told {
             scheduler_tells: true,
             kernel_span: None,
             vcpus_are_told: true,
+            never_joined: BTreeSet::new(),
             returns_are_told: true,
         };
         let timeline = Timeline {

@@ -162,6 +162,20 @@ impl Vcpu {
         self.vmm_gap = false;
     }
 
+    /// Whether records of the VMM about it are missing at the moment.
+    pub(super) const fn has_vmm_gap(&self) -> bool {
+        self.vmm_gap
+    }
+
+    /// Whether it has halted, or has not been in the guest yet.
+    pub(super) const fn rests(&self) -> bool {
+        match self.location {
+            Location::Kvm { reason: Some(reason) } => reason.is_halt(),
+            Location::Kvm { reason: None } | Location::Vmm { reason: None } => true,
+            _ => false,
+        }
+    }
+
     /// What it does now. `runs` says what a host CPU runs; `None` where no scheduler tells.
     pub(super) fn current_state(&self, scheduled: bool, runs: impl Fn(u32) -> HostCpuState) -> VcpuState {
         if !scheduled {

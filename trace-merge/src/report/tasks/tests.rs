@@ -221,3 +221,75 @@ fn task_that_runs_another_program_is_two_rows_whose_parts_add_up() {
         assert_eq!(task.parts.iter().map(|part| part.ticks).sum::<u64>(), task.wall_ticks);
     }
 }
+
+/// [`scenario::preempted_in_an_exit`] in a guest that does not use its CPU 1, with what `more` adds.
+fn with_unused_cpu(more: impl FnOnce(TestTrace) -> TestTrace) -> Tasks {
+    let (_dir, trace) = more(scenario::preempted_in_an_exit().never_joined(1)).open();
+    report(&trace, Window::ALL).unwrap()
+}
+
+const ENTRY_OF_VCPU_1: [(&str, strata_recording::test_trace::Field); 2] =
+    [("common_pid", Number(101)), ("vcpu_id", Number(1))];
+const HALT_OF_VCPU_1: [(&str, strata_recording::test_trace::Field); 4] =
+    [("common_pid", Number(101)), ("exit_reason", Number(0x78)), ("isa", Number(2)), ("vcpu_id", Number(1))];
+
+/// By name: the time of which it is known what tasks did, ticks.
+fn known(report: &Tasks) -> Vec<(&str, u64)> {
+    report.vms[0].tasks.iter().map(|task| (&*task.comm, task.wall_ticks - task.times.unknown)).collect()
+}
+
+#[test]
+fn cpu_that_its_guest_does_not_use_leaves_the_tasks_of_the_others_known() {
+    let without = of_scenario();
+
+    let with = with_unused_cpu(|trace| trace);
+
+    assert_eq!(with, without);
+}
+
+#[test]
+fn cpu_that_was_taken_offline_before_the_kernel_recorded_leaves_the_tasks_of_the_others_known() {
+    let was_offline = with_unused_cpu(|trace| {
+        trace.host(1, 100, "kvm:kvm_entry", &ENTRY_OF_VCPU_1).host(1, 200, "kvm:kvm_exit", &HALT_OF_VCPU_1)
+    });
+    // It may still be in the guest.
+    let was_not = with_unused_cpu(|trace| trace.host(1, 100, "kvm:kvm_entry", &ENTRY_OF_VCPU_1));
+
+    assert_eq!(known(&was_offline), known(&of_scenario()));
+    assert!(known(&was_not) < known(&of_scenario()), "{:?}", known(&was_not));
+}
+
+#[test]
+fn cpu_that_never_recorded_and_was_in_the_guest_makes_what_follows_unknown() {
+    let report = with_unused_cpu(|trace| trace.host(1, 70_000, "kvm:kvm_entry", &ENTRY_OF_VCPU_1));
+
+    let [app, all] = [&report, &of_scenario()].map(|report| task(report, "app").times);
+    assert_eq!(app, Times { sleep: 2_000, unknown: all.sleep - 2_000, ..all });
+}
+
+#[test]
+fn cpu_that_never_recorded_is_not_taken_for_unused_where_no_layer_tells() {
+    let recording = || TestTrace::new().switch(0, 1_000, 0, 7).switch(0, 5_000, 7, 8).switch(0, 9_000, 8, 7);
+    let known_of = |trace: TestTrace| {
+        let (_dir, trace) = trace.open();
+        let report = report(&trace, Window::ALL).unwrap();
+        report.vms[0].tasks.iter().map(|task| task.times.runnable).sum::<u64>()
+    };
+    let host = |trace: TestTrace| trace.host(0, 500, "kvm:kvm_exit", &HALT_OF_VCPU_1);
+    let told = |trace: TestTrace| host(trace).host(0, 600, "kvm:kvm_entry", &[("common_pid", Number(100))]);
+    let vmm = |trace: TestTrace, enters| {
+        let trace = trace.vmm(0, 500, "vmm:vcpu_enter", &[("vcpu", Number(0))]);
+        let trace = trace.vmm(0, 600, "vmm:vcpu_exit", &[("vcpu", Number(0)), ("reason", Number(5))]);
+        trace.vmm(enters, 700, "vmm:vcpu_enter", &[("vcpu", Number(enters.into()))])
+    };
+
+    assert_eq!(known_of(recording()), 4_000);
+    assert_eq!(known_of(recording().never_joined(1)), 0);
+    assert_eq!(known_of(told(recording().never_joined(1))), 4_000);
+    // Without the host's kernel, the VMM says which vCPUs it runs.
+    assert_eq!(known_of(vmm(recording().never_joined(1), 0)), 4_000);
+    assert_eq!(known_of(vmm(recording().never_joined(1), 1)), 0);
+    // An entry may be among what was lost.
+    let lossy = told(recording().never_joined(1)).lost(LayerKind::HostKernel, 0, 3);
+    assert_eq!(known_of(lossy), 0);
+}
