@@ -521,12 +521,16 @@ fn ftrace_pages() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Format files as a kernel (6.18) writes them: numbers, names of a fixed length, arrays, and texts that lie elsewhere
 /// in the record.
-const FORMATS: [(&str, &str); 5] = [
+const FORMATS: [(&str, &str); 8] = [
     ("kvm_entry", include_str!("seeds/formats/kvm_entry.format")),
     ("sched_switch", include_str!("seeds/formats/sched_switch.format")),
     ("sys_enter", include_str!("seeds/formats/sys_enter.format")),
     ("block_rq_issue", include_str!("seeds/formats/block_rq_issue.format")),
     ("irq_handler_entry", include_str!("seeds/formats/irq_handler_entry.format")),
+    // Of Linux 5.10, whose arrays have expressions for lengths, and of a probe that a user has defined.
+    ("tcp_probe", include_str!("seeds/formats/tcp_probe.format")),
+    ("svc_defer_drop", include_str!("seeds/formats/svc_defer_drop.format")),
+    ("user_probe", include_str!("seeds/formats/user_probe.format")),
 ];
 
 /// Expressions of triggers.

@@ -1,6 +1,8 @@
 //! `strata events --list`: the events that can be recorded, and those that cannot, with the reason.
 
 use crate::agent::{self, AgentError};
+use crate::host_kernel::{EventName, EventSchema, Tracefs, TracefsError};
+use crate::tracing::vmm_events::EVENTS;
 use serde::Serialize;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 use std::fs;
@@ -54,6 +56,9 @@ pub struct ListedEvent {
     pub name: String,
     /// Fields, where they are known before anything is recorded.
     pub fields: Vec<FieldDescription>,
+    /// Declarations of the fields that the event has and nobody records, since there is no form for them in a trace.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// An event that cannot be recorded.
@@ -67,7 +72,14 @@ pub struct UnlistedEvent {
 
 impl From<EventDescription> for ListedEvent {
     fn from(event: EventDescription) -> Self {
-        Self { name: event.name, fields: event.fields }
+        Self { name: event.name, fields: event.fields, left_out: Vec::new() }
+    }
+}
+
+impl From<EventSchema> for ListedEvent {
+    fn from(schema: EventSchema) -> Self {
+        let left_out = schema.skipped.into_iter().map(|field| field.declaration).collect();
+        Self { left_out, ..schema.description.into() }
     }
 }
 
@@ -85,10 +97,10 @@ pub fn list(layer: LayerKind, module: Option<&Path>) -> Result<EventList, EventL
     let mut list = EventList::default();
     match layer {
         LayerKind::HostKernel => {
-            let events =
-                Tracefs::find().and_then(|tracefs| tracefs.available_events()).map_err(EventListError::Host)?;
-            list.events =
-                events.iter().map(|event| ListedEvent { name: event.to_string(), fields: Vec::new() }).collect();
+            let tracefs = Tracefs::find().map_err(EventListError::Host)?;
+            for event in tracefs.available_events().map_err(EventListError::Host)? {
+                list.add(&event, tracefs.schema(&event));
+            }
         }
         LayerKind::Vmm => list.events = EVENTS.iter().map(|event| EventDescription::from(event).into()).collect(),
         LayerKind::GuestKernel => {
@@ -106,6 +118,18 @@ pub fn list(layer: LayerKind, module: Option<&Path>) -> Result<EventList, EventL
     Ok(list)
 }
 
+impl EventList {
+    /// Adds an event of the host's kernel, as its description says.
+    fn add(&mut self, event: &EventName, schema: Result<EventSchema, TracefsError>) {
+        match schema {
+            Ok(schema) => self.events.push(schema.into()),
+            Err(error) => {
+                self.missing.push(UnlistedEvent { name: event.to_string(), reason: error.to_string() });
+            }
+        }
+    }
+}
+
 /// `list` as text: a line for each event with its fields, then a line for each that is missing with the reason.
 #[must_use]
 pub fn text(list: &EventList) -> String {
@@ -114,11 +138,15 @@ pub fn text(list: &EventList) -> String {
         let fields: Vec<String> =
             event.fields.iter().map(|field| format!("{} {}", field.name, type_name(field))).collect();
         let separator = if fields.is_empty() { "" } else { ": " };
-        text.push_str(&format!("{}{separator}{}\n", event.name, fields.join(", ")));
+        let left_out = match &event.left_out[..] {
+            [] => String::new(),
+            fields => format!("; not recorded: {}", fields.join(", ")),
+        };
+        text.push_str(&format!("{}{separator}{}{left_out}\n", event.name, fields.join(", ")));
     }
     if !list.missing.is_empty() {
         text.push_str(&format!(
-            "\n{} events that the kernel or its headers declare are not in the module:\n",
+            "\n{} events that the kernel or its headers declare cannot be recorded:\n",
             list.missing.len()
         ));
     }
@@ -159,14 +187,34 @@ mod tests {
             field("stack", FieldType::Sequence(Integer::U64), true),
         ];
         let list = EventList {
-            events: vec![ListedEvent { name: "a:b".into(), fields }],
+            events: vec![ListedEvent { name: "a:b".into(), fields, left_out: vec!["enum x y[N]".into()] }],
             missing: vec![UnlistedEvent { name: "c:d".into(), reason: "no header declares it".into() }],
             note: None,
         };
 
-        let expected = "a:b: comm text[16], args u64[6] (hex), ret i32, name text, stack u64[] (hex)\n\n\
-                        1 events that the kernel or its headers declare are not in the module:\nc:d: no header declares it\n";
+        let expected = "a:b: comm text[16], args u64[6] (hex), ret i32, name text, stack u64[] (hex); \
+                        not recorded: enum x y[N]\n\n\
+                        1 events that the kernel or its headers declare cannot be recorded:\nc:d: no header declares it\n";
         assert_eq!(text(&list), expected);
+    }
+
+    #[test]
+    fn event_of_the_host_is_listed_with_what_is_left_out_of_it_or_with_why_it_cannot_be_recorded() {
+        let event = EventName::parse("group:event").unwrap();
+        let of = |field: &str| {
+            let common = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+                          \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n";
+            let text =
+                format!("name: event\nID: 7\nformat:\n{common}\n\tfield:{field};\toffset:8;\tsize:8;\tsigned:0;\n");
+            let mut list = EventList::default();
+            list.add(&event, EventSchema::parse(&event, &text).map_err(TracefsError::Schema));
+            list
+        };
+
+        let (left_out, refused) = (of("enum kind kinds[N]"), of("u8 kinds[N"));
+
+        assert_eq!(left_out.events[0].left_out, ["enum kind kinds[N]"]);
+        assert!(refused.events.is_empty() && refused.missing[0].reason.contains("u8 kinds[N;"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! form is left out and listed in [`EventSchema::skipped`].
 
 use super::copy_plan::CopyPlan;
-use super::format_file::checked;
+use super::format_file::{Checked, checked};
 use super::print_format::hex_fields;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
@@ -189,9 +189,10 @@ impl EventSchema {
     /// the fields that every record starts with.
     pub fn parse(name: &EventName, format_file: &str) -> Result<Self, SchemaError> {
         let event = || name.to_string();
-        let checked = checked(format_file).map_err(|line| SchemaError::Malformed { event: event(), line })?;
-        let format = PerfEventFormat::parse(true, &name.group, &checked)
-            .ok_or_else(|| SchemaError::NoNumber { event: event() })?;
+        let Checked { text, rewritten, left_out } =
+            checked(format_file).map_err(|line| SchemaError::Malformed { event: event(), line })?;
+        let format =
+            PerfEventFormat::parse(true, &name.group, &text).ok_or_else(|| SchemaError::NoNumber { event: event() })?;
         let id = u16::try_from(format.id())
             .ok()
             .filter(|id| !matches!(*id, HOLE_ID | EXTENDED_ID))
@@ -214,17 +215,20 @@ impl EventSchema {
         let mut schema = Self {
             name: name.clone(),
             description: EventDescription { id, class: class::HOST_KERNEL, name: full_name, fields: Vec::new() },
-            skipped: Vec::new(),
+            skipped: left_out,
             sources: Vec::new(),
             plan: None,
         };
         let hex = hex_fields(format.print_fmt());
         for field in std::iter::once(pid).chain(own) {
-            let hex = field.field().contains('*') || hex.contains(&field.name());
-            let added = Self::convert(field, hex).is_some_and(|converted| schema.add(converted));
+            let rewritten = rewritten.iter().find(|rewritten| rewritten.given_name == field.name());
+            let own_name = rewritten.map_or(field.name(), |rewritten| &rewritten.own.name);
+            let hex = field.field().contains('*') || hex.contains(&own_name);
+            let added = Self::convert(field, own_name, hex).is_some_and(|converted| schema.add(converted));
             if !added {
                 let (name, declaration) = (field.name().to_owned(), field.field().to_owned());
-                schema.skipped.push(SkippedField { name, declaration });
+                let skipped = rewritten.map(|rewritten| rewritten.own.clone());
+                schema.skipped.push(skipped.unwrap_or(SkippedField { name, declaration }));
             }
         }
         schema.plan = schema.copy_plan();
@@ -244,8 +248,8 @@ impl EventSchema {
         (plan.bytes() <= usize::from(u16::MAX)).then_some(plan)
     }
 
-    /// The fields that we record for one of the format file's; `None` if it has no form that we record.
-    fn convert(field: &PerfFieldFormat, hex: bool) -> Option<Vec<(FieldDescription, FieldSource)>> {
+    /// The fields that we record for one of the format file's, called `name`; `None` if it has no form that we record.
+    fn convert(field: &PerfFieldFormat, name: &str, hex: bool) -> Option<Vec<(FieldDescription, FieldSource)>> {
         let offset = field.offset();
         let size = field.size();
         let is_char = is_plain_char(field.field());
@@ -265,7 +269,7 @@ impl EventSchema {
             PerfFieldArray::Fixed if element > 0 && size / element <= MAX_EXPANDED_ELEMENTS => {
                 let ty = integer(element, signed)?;
                 let elements = (0..size / element).map(|index| {
-                    let name = format!("{}_{index}", field.name());
+                    let name = format!("{name}_{index}");
                     let offset = offset.checked_add(index * element)?;
                     Some((FieldDescription { name, ty, hex }, FieldSource::Fixed { offset, bytes: element }))
                 });
@@ -282,13 +286,17 @@ impl EventSchema {
             PerfFieldArray::RestOfEvent if is_char => (FieldType::String, false, FieldSource::Rest { offset }),
             _ => return None,
         };
-        Some(vec![(FieldDescription { name: field.name().to_owned(), ty, hex }, source)])
+        Some(vec![(FieldDescription { name: name.to_owned(), ty, hex }, source)])
     }
 
-    /// Adds fields, unless a description cannot have them: too many, or a name that is none or is taken.
+    /// Adds fields, unless a description cannot have them: too many, a name that is none or is taken, or more bytes than a
+    /// record can hold.
     fn add(&mut self, fields: Vec<(FieldDescription, FieldSource)>) -> bool {
         let present = &self.description.fields;
+        let sources = self.sources.iter().chain(fields.iter().map(|(_, source)| source));
+        let bytes: usize = sources.map(|source| source.least_bytes()).sum();
         let fits = present.len() + fields.len() <= MAX_FIELDS
+            && bytes <= usize::from(u16::MAX)
             && fields.iter().all(|(field, _)| {
                 is_identifier(&field.name) && !present.iter().any(|present| present.name == field.name)
             });
@@ -382,6 +390,15 @@ impl EventSchema {
 }
 
 impl FieldSource {
+    /// Bytes that its value takes, at least.
+    fn least_bytes(self) -> usize {
+        match self {
+            Self::Fixed { bytes, .. } => usize::from(bytes),
+            Self::FixedHex { bytes, .. } => 2 * usize::from(bytes) + 1,
+            Self::Located(_) | Self::LocatedHex(_) | Self::Rest { .. } => 1,
+        }
+    }
+
     /// Appends the value that lies here in `record`. `None` if it lies outside of it; `out` may then have grown.
     fn encode(self, ty: FieldType, record: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let fixed = |offset: u16, bytes: u16| {
@@ -443,7 +460,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 }
 
 /// Whether a declaration of the format file is of `char` without a sign: of text.
-fn is_plain_char(declaration: &str) -> bool {
+pub(super) fn is_plain_char(declaration: &str) -> bool {
     let mut words = declaration.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.clone().any(|word| word == "char")
         && !words.any(|word| word == "unsigned" || word == "signed")

@@ -71,8 +71,8 @@ pub enum TracefsError {
     #[error("no thread to trace was given")]
     NoThreads,
     /// The description of an event could not be understood.
-    #[error("an event's description cannot be used")]
-    Schema(#[source] SchemaError),
+    #[error(transparent)]
+    Schema(SchemaError),
     /// The pages of the ring buffer have another form than the one we decode.
     #[error("the kernel's trace pages have an unknown form: {0}")]
     PageFormat(String),
@@ -137,6 +137,14 @@ impl Tracefs {
         // One `group:name` per line.
         let text = read(&self.root.join("available_events"))?;
         Ok(text.lines().filter_map(EventName::parse).collect())
+    }
+
+    /// Reads the description of an event.
+    ///
+    /// # Errors
+    /// The kernel has no such event, or describes it in a form that is not understood.
+    pub fn schema(&self, event: &EventName) -> Result<EventSchema> {
+        read_schema(event, &self.root.join("events").join(&event.group).join(&event.name))
     }
 
     /// Removes the instances of strata processes that do not exist any more; returns their names. One that cannot be
@@ -332,8 +340,7 @@ impl Instance {
     /// # Errors
     /// The kernel has no such event, or describes it in a form that is not understood.
     pub fn schema(&self, event: &EventName) -> Result<EventSchema> {
-        let path = self.event_path(event).join("format");
-        EventSchema::parse(event, &read(&path)?).map_err(TracefsError::Schema)
+        read_schema(event, &self.event_path(event))
     }
 
     /// Enables an event.
@@ -507,6 +514,11 @@ fn read_from(mut next: impl FnMut(&mut [u8], usize) -> io::Result<usize>, piece:
     }
     text.truncate(length);
     String::from_utf8(text).map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))
+}
+
+/// The description of `event`, whose folder is `folder`.
+fn read_schema(event: &EventName, folder: &Path) -> Result<EventSchema> {
+    EventSchema::parse(event, &read(&folder.join("format"))?).map_err(TracefsError::Schema)
 }
 
 fn open_for_writing(path: &Path) -> Result<File> {

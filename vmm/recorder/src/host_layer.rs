@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use strata_clock::HostTime;
-use strata_host_kernel::{EventSchemas, HostItem, HostTracer, ReaderError, Rest, Sink};
+use strata_host_kernel::{EventSchema, EventSchemas, HostItem, HostTracer, ReaderError, Rest, Sink};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, Missing, StreamDescription, Vm};
@@ -140,7 +140,7 @@ impl HostSource {
             reason: format!("{} could not be enabled: {}", event.event, event.error),
             fix: "leave it out of --events".into(),
         });
-        not_enabled.collect()
+        not_enabled.chain(fields_left_out(self.schemas.iter())).collect()
     }
 
     /// What is missing since reading stopped early; once.
@@ -153,6 +153,32 @@ impl HostSource {
             fix: "see the host's kernel log; trace again".into(),
         })
     }
+}
+
+/// Events whose left out fields are named one by one; `strata events --list` names all.
+const NAMED_EVENTS: usize = 8;
+
+/// The fields of `schemas` that are not recorded, if there are any.
+fn fields_left_out<'s>(schemas: impl Iterator<Item = &'s EventSchema>) -> Option<Missing> {
+    let of_event = |schema: &EventSchema| {
+        let fields: Vec<&str> = schema.skipped.iter().map(|field| field.declaration.as_str()).collect();
+        format!("{} ({})", schema.name, fields.join(", "))
+    };
+    let mut events: Vec<String> = schemas.filter(|schema| !schema.skipped.is_empty()).map(of_event).collect();
+    if events.is_empty() {
+        return None;
+    }
+    events.sort_unstable();
+    let further = events.len().saturating_sub(NAMED_EVENTS);
+    events.truncate(NAMED_EVENTS);
+    if further > 0 {
+        events.push(format!("and those of {further} more events"));
+    }
+    Some(Missing {
+        layer: LayerKind::HostKernel,
+        reason: format!("fields that have no form in a trace are left out: {}", events.join(", ")),
+        fix: "leave the events out of --events; `strata events --list host-kernel` names all such fields".into(),
+    })
 }
 
 /// Takes what a layer stores.
@@ -549,6 +575,30 @@ mod tests {
         assert_eq!(limited(None, begin, record(6)), record(6));
     }
 
+    #[test]
+    fn fields_that_are_left_out_are_missing_by_event_and_declaration() {
+        let of = |id, field: &str| schema(id, &format!("\tfield:{field};\toffset:8;\tsize:8;\tsigned:0;\n"));
+        let (whole, lacking) = (of(1, "u64 a"), of(2, "enum kind kinds[N]"));
+        let many: Vec<_> = (1..11).map(|id| of(id, "enum kind kinds[N]")).collect();
+
+        let told = |schemas: &[EventSchema]| fields_left_out(schemas.iter()).map(|missing| missing.reason);
+
+        assert_eq!(told(std::slice::from_ref(&whole)), None);
+        let reason = told(&[whole, lacking]).unwrap();
+        assert!(reason.ends_with("are left out: group:event (enum kind kinds[N])"), "{reason}");
+        assert!(told(&many).unwrap().ends_with("and those of 2 more events"));
+    }
+
+    /// That of the event `id` with these field lines behind the common ones.
+    fn schema(id: u16, fields: &str) -> EventSchema {
+        let common = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+            \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+            \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
+            \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n";
+        let text = format!("name: event\nID: {id}\nformat:\n{common}\n{fields}\nprint fmt: \"\"\n");
+        EventSchema::parse(&EventName::parse("group:event").unwrap(), &text).unwrap()
+    }
+
     /// Events 1 to 3: numbers in one piece, a text among numbers, and a text that has no fixed place.
     fn schemas() -> EventSchemas {
         let fields = [
@@ -556,16 +606,7 @@ mod tests {
             "\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\tfield:int prio;\toffset:24;\tsize:4;\tsigned:1;\n",
             "\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;\n",
         ];
-        let common = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-            \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
-            \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
-            \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n";
-        let name = EventName::parse("group:event").unwrap();
-        let schemas = fields.into_iter().zip(1..).map(|(fields, id)| {
-            let text = format!("name: event\nID: {id}\nformat:\n{common}\n{fields}\nprint fmt: \"\"\n");
-            EventSchema::parse(&name, &text).unwrap()
-        });
-        EventSchemas::new(schemas.collect())
+        EventSchemas::new(fields.into_iter().zip(1..).map(|(fields, id)| schema(id, fields)).collect())
     }
 
     /// What is taken: records by a packet that may be open, so much of it as fits.

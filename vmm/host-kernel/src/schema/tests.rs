@@ -366,3 +366,101 @@ fn declaration_that_is_not_ascii_is_not_cut_within_a_character() {
 
     assert_eq!(fields(&schema), [("gr__e", FieldType::U8, false), ("last", FieldType::U8, false)]);
 }
+
+/// `sunrpc:svc_defer_drop` and `tcp:tcp_probe` of Linux 5.10, behind the common fields.
+const SVC_DEFER_DROP: &str = "\
+\tfield:const void * dr;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:u32 xid;\toffset:16;\tsize:4;\tsigned:0;
+\tfield:__u8 addr[(48) + 10];\toffset:20;\tsize:58;\tsigned:0;
+";
+const TCP_PROBE: &str = "\
+\tfield:__u8 saddr[sizeof(struct sockaddr_in6)];\toffset:8;\tsize:28;\tsigned:0;
+\tfield:__u8 daddr[sizeof(struct sockaddr_in6)];\toffset:36;\tsize:28;\tsigned:0;
+\tfield:__u16 sport;\toffset:64;\tsize:2;\tsigned:0;
+";
+
+#[test]
+fn array_whose_length_is_an_expression_is_as_long_as_its_size_says() {
+    let (dropped, probed) = (schema_of(SVC_DEFER_DROP, "\"\""), schema_of(TCP_PROBE, "\"\""));
+    let own: Vec<u8> = (0..58).collect();
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\0";
+
+    assert_eq!(
+        fields(&dropped),
+        [("dr", FieldType::U64, true), ("xid", FieldType::U32, false), ("addr", FieldType::String, false)]
+    );
+    assert_eq!(
+        fields(&probed),
+        [("saddr", FieldType::String, false), ("daddr", FieldType::String, false), ("sport", FieldType::U16, false)]
+    );
+    let expected = [hex(&own[..28]).as_bytes(), hex(&own[28..56]).as_bytes(), &own[56..58]].concat();
+    assert_eq!(encode(&probed, &own), expected);
+    assert!(dropped.skipped.is_empty() && probed.skipped.is_empty());
+}
+
+#[test]
+fn array_of_integers_of_unknown_number_has_as_many_as_its_size_holds() {
+    let schema = schema_of("\tfield:unsigned int fc[EXT4_FC_REASON_MAX];\toffset:8;\tsize:8;\tsigned:0;\n", "\"\"");
+    let of_arrays = schema_of("\tfield:u16 pairs[2][N];\toffset:8;\tsize:8;\tsigned:0;\n", "\"\"");
+
+    assert_eq!(fields(&schema), [("fc_0", FieldType::U32, false), ("fc_1", FieldType::U32, false)]);
+    assert_eq!(fields(&of_arrays).len(), 4);
+    assert_eq!(encode(&of_arrays, &[1, 0, 2, 0, 3, 0, 4, 0]), [1, 0, 2, 0, 3, 0, 4, 0]);
+}
+
+#[test]
+fn field_that_cannot_be_recorded_leaves_the_others_and_is_listed_as_the_kernel_declares_it() {
+    let schema = schema_of(
+        "\tfield:char names[4][16];\toffset:8;\tsize:64;\tsigned:0;\n\
+         \tfield:enum kind kinds[N_KINDS];\toffset:72;\tsize:8;\tsigned:0;\n\
+         \tfield:u8 table[70000];\toffset:80;\tsize:70000;\tsigned:0;\n\
+         \tfield:u8 half[40000];\toffset:80;\tsize:40000;\tsigned:0;\n\
+         \tfield:u32 last;\toffset:8;\tsize:4;\tsigned:0;\n",
+        "\"\"",
+    );
+
+    let mut skipped: Vec<_> = schema.skipped.iter().map(|field| (&*field.name, &*field.declaration)).collect();
+    skipped.sort_unstable();
+    assert_eq!(
+        skipped,
+        [
+            ("half", "u8 half[40000]"),
+            ("kinds", "enum kind kinds[N_KINDS]"),
+            ("names", "char names[4][16]"),
+            ("table", "u8 table[70000]"),
+        ]
+    );
+    assert_eq!(fields(&schema), [("last", FieldType::U32, false)]);
+}
+
+#[test]
+fn field_that_is_called_as_a_type_is_recorded_under_its_name() {
+    let schema = schema_of(
+        "\tfield:u16 short;\toffset:8;\tsize:2;\tsigned:0;\n\
+         \tfield:u8 signed;\toffset:10;\tsize:1;\tsigned:0;\n\
+         \tfield:u8 char[3];\toffset:11;\tsize:3;\tsigned:0;\n\
+         \tfield:char unsigned[4];\toffset:14;\tsize:4;\tsigned:0;\n",
+        "\"%x\", REC->short",
+    );
+
+    assert_eq!(
+        fields(&schema),
+        [
+            ("short", FieldType::U16, true),
+            ("signed", FieldType::U8, false),
+            ("char", FieldType::String, false),
+            ("unsigned", FieldType::CharArray(4), false),
+        ]
+    );
+    assert_eq!(encode(&schema, b"\x01\x02\x03\x0a\x0b\x0cab\0\xff"), b"\x01\x02\x030a0b0c\0ab\0\0");
+}
+
+#[test]
+fn description_that_cannot_be_used_is_named_with_its_line() {
+    let text = format!("name: event\nID: 77\nformat:\n{COMMON}\n\tfield:u8 a[3;\toffset:8;\tsize:3;\tsigned:0;\n");
+
+    let error = crate::TracefsError::Schema(EventSchema::parse(&event_name(), &text).unwrap_err());
+
+    let shown = error.to_string();
+    assert!(shown.contains("`group:event`") && shown.contains("u8 a[3;"), "{shown}");
+}
