@@ -1,14 +1,12 @@
 //! `strata events --list`: the events that can be recorded, and those that cannot, with the reason.
 
 use crate::agent::{self, AgentError};
-use crate::host_kernel::{EventName, EventSchema, Tracefs, TracefsError};
-use crate::tracing::vmm_events::EVENTS;
 use serde::Serialize;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use strata_host_kernel::{Tracefs, TracefsError};
+use strata_host_kernel::{EventName, EventSchema, Tracefs, TracefsError};
 use strata_kmod::module_file::MissingEvent;
 use strata_recorder::vmm_events::EVENTS;
 use strata_recording::layer::LayerKind;
@@ -194,7 +192,8 @@ mod tests {
 
         let expected = "a:b: comm text[16], args u64[6] (hex), ret i32, name text, stack u64[] (hex); \
                         not recorded: enum x y[N]\n\n\
-                        1 events that the kernel or its headers declare cannot be recorded:\nc:d: no header declares it\n";
+                        1 events that the kernel or its headers declare cannot be recorded:\n\
+                        c:d: no header declares it\n";
         assert_eq!(text(&list), expected);
     }
 

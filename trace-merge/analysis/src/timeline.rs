@@ -24,6 +24,11 @@ use guest::Guest;
 use host::{Host, ThreadState};
 use states::{CpuView, Current, TaskIndex, TaskState};
 use std::collections::{BTreeMap, BTreeSet};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Vm as VmDescription;
+use strata_recording::reader::{Trace, TraceLayer};
+use strata_recording::window::Window;
 use vcpu::{Vcpu, VcpuState};
 
 /// A virtual machine at the moment that the timeline has come to.
@@ -44,7 +49,7 @@ pub struct Vm {
     /// First and last moment of the records of its guest's kernel, in the whole recording; `None` when there are none.
     pub kernel_span: Option<Window>,
     /// Whether any layer tells of its vCPUs.
-    pub(crate) vcpus_are_told: bool,
+    pub vcpus_are_told: bool,
     /// CPUs of its guest that never began to record.
     never_joined: BTreeSet<u32>,
     /// Whether KVM's returns to the VMM are recorded.
@@ -371,8 +376,8 @@ impl Timeline {
         }
     }
 
-    /// The kernel of a guest begins to record. A vCPU that has halted by then, or has not begun, is not used by it: one that
-    /// was taken offline before, say.
+    /// The kernel of a guest begins to record. A vCPU that has halted by then, or has not begun, is not used by it: one
+    /// that was taken offline before, say.
     fn begin_guest(&mut self, time: u64, index: usize) {
         let Some(vm) = self.vms.get_mut(index).filter(|vm| !vm.guest.has_begun) else { return };
         vm.guest.has_begun = true;

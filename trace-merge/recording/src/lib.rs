@@ -11,6 +11,7 @@ pub mod access;
 pub mod clock;
 pub mod compression;
 pub mod layer;
+pub mod loss;
 pub mod manifest;
 pub mod merge;
 pub mod metadata;

@@ -20,6 +20,7 @@ use strata_analysis::completeness::LayerCompleteness;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
+use strata_recording::loss::Setting;
 use strata_recording::manifest::Layer;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
@@ -147,8 +148,13 @@ impl ReportBuilder for OverviewBuilder {
             let met = |layer: &Layer| layer.vm == of.vm && layer.limit.is_some_and(|limit| limit.times > 0);
             trace.layers_of(of.layer).any(|layer| met(&layer.description))
         };
+        let is_agentless = |of: &LayerCompleteness| {
+            let vm = trace.manifest().vms.iter().find(|vm| of.vm.as_ref() == Some(&vm.name));
+            vm.is_some_and(|vm| vm.guest.is_none())
+        };
+        let setting = |of: &LayerCompleteness| Setting { is_limited: is_limited(of), is_agentless: is_agentless(of) };
         let layers = passed.completeness.layers.iter();
-        let mut findings: Vec<Finding> = layers.flat_map(|layer| loss::findings(layer, is_limited(layer))).collect();
+        let mut findings: Vec<Finding> = layers.flat_map(|layer| loss::findings(layer, setting(layer))).collect();
         findings.extend(clock_bound(clock));
         let tasks = made(self.tasks.finish(trace, passed))?.map_or_else(Vec::new, |tasks| tasks.vms);
         let summary = self.summary.finish(trace, passed)?;

@@ -1,9 +1,9 @@
 //! Format files in the form that the kernel gives them, or none: their parser relies on it.
 //!
 //! The kernel prints a field's declaration as its source has it. The length of an array may be any expression there
-//! (`sizeof(struct sockaddr_in6)`, `(48) + 10`, the name of a constant), of which only the size says what it comes to. The
-//! parser takes such a length for a number, and words of C's types for the type even where they are the field's name, as
-//! they are in probes that a user has defined. So it gets no length but numbers, and other names.
+//! (`sizeof(struct sockaddr_in6)`, `(48) + 10`, the name of a constant), and only the size says what it comes to. The
+//! parser takes such a length for a number, and words of C's types for the type even where they are the field's name,
+//! as they are in probes that a user has defined. So it gets no length but numbers, and other names.
 
 use super::schema::{SkippedField, is_plain_char};
 
@@ -192,8 +192,8 @@ fn is_number(length: &str) -> bool {
     !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `declaration` without what is in its brackets, and that. `None` where brackets are not closed, and where something is
-/// outside of them that no declaration has.
+/// `declaration` without what is in its brackets, and that. `None` where brackets are not closed, and where something
+/// is outside of them that no declaration has.
 fn split_lengths(declaration: &str) -> Option<(String, Vec<&str>)> {
     let (mut outside, mut lengths) = (String::new(), Vec::new());
     let (mut depth, mut begin) = (0_u32, 0);

@@ -289,8 +289,8 @@ impl EventSchema {
         Some(vec![(FieldDescription { name: name.to_owned(), ty, hex }, source)])
     }
 
-    /// Adds fields, unless a description cannot have them: too many, a name that is none or is taken, or more bytes than a
-    /// record can hold.
+    /// Adds fields, unless a description cannot have them: too many, a name that is none or is taken, or more bytes
+    /// than a record can hold.
     fn add(&mut self, fields: Vec<(FieldDescription, FieldSource)>) -> bool {
         let present = &self.description.fields;
         let sources = self.sources.iter().chain(fields.iter().map(|(_, source)| source));

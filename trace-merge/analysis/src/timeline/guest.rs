@@ -39,7 +39,8 @@ pub struct GuestTask {
     contending: bool,
     /// Whether it was seen in a system call: kernel threads never are.
     is_user: bool,
-    /// Whether its name is the one that a record of its renaming said: the file that it runs next may be called otherwise.
+    /// Whether its name is the one that a record of its renaming said: the file that it runs next may be called
+    /// otherwise.
     is_named: bool,
     /// Whether it is among [`Guest::known`].
     is_known: bool,
@@ -165,8 +166,8 @@ pub struct Guest {
     gaps: BTreeSet<u32>,
     /// CPUs that go offline: they run no tasks until they record again.
     offline: BTreeSet<u32>,
-    /// CPUs that never record, and whose vCPUs have not been in the guest as far as is told: they run no tasks. With each,
-    /// whether its vCPU may have been there before the kernel recorded anything.
+    /// CPUs that never record, and whose vCPUs have not been in the guest as far as is told: they run no tasks. With
+    /// each, whether its vCPU may have been there before the kernel recorded anything.
     pub(super) unused: BTreeMap<u32, bool>,
     /// Whether the kernel has recorded anything.
     pub(super) has_begun: bool,

@@ -193,8 +193,8 @@ impl States {
         true
     }
 
-    /// Writes what is not written at the end, `time`: the names of processes, too, because Perfetto calls one by the name
-    /// that it got first.
+    /// Writes what is not written at the end, `time`: the names of processes, too, because Perfetto calls one by the
+    /// name that it got first.
     pub(super) fn finish<W: Write>(&mut self, out: &mut PacketWriter<W>, timeline: &Timeline, time: u64) {
         for (vm, tasks) in self.described.iter().enumerate() {
             let described = tasks.iter().enumerate().filter(|(_, described)| **described);

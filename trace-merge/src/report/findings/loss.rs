@@ -2,16 +2,15 @@
 
 use super::{Finding, FindingKind};
 use crate::report::duration;
-use shared_ring::consumer::Lost;
 use strata_analysis::completeness::LayerCompleteness;
-use strata_recording::layer::LayerKind;
+use strata_recording::loss::{Cause, Setting, causes};
 use strata_recording::terminal::harmless;
 
 /// What shows where something is missing.
 const WHERE: &str = "strata check TRACE";
 
-/// The findings of `layer`, whose records met their limit if `is_limited`.
-pub(super) fn findings(layer: &LayerCompleteness, is_limited: bool) -> Vec<Finding> {
+/// The findings of `layer`.
+pub(super) fn findings(layer: &LayerCompleteness, setting: Setting) -> Vec<Finding> {
     let of = layer.vm.as_ref().map_or_else(String::new, |vm| format!(" of {}", harmless(vm)));
     let name = format!("the {} layer{of}", layer.layer);
     let gaps = format!("{} gaps, {} of its streams' time", layer.gaps, duration(layer.gap_ns));
@@ -22,44 +21,15 @@ pub(super) fn findings(layer: &LayerCompleteness, is_limited: bool) -> Vec<Findi
         evidence: format!("{gaps}; what they would tell is unknown in every figure"),
         next: next.into(),
     };
-    let lost = |count: u64, cause: &str, next: &str| {
-        (count > 0).then(|| finding(format!("{count} records of {name} are lost: {cause}"), next))
-    };
-    let Lost { full, wrapped, too_large } = layer.lost;
-    let full_cause = if is_limited { "the layer was at its limit, or a ring was full" } else { "a ring was full" };
+    let lost = causes(layer.layer, &layer.lost, setting)
+        .map(|Cause { count, cause, next }| finding(format!("{count} records of {name} are lost: {cause}"), next));
     let rejected = (layer.rejected_bytes > 0)
         .then(|| finding(format!("{} bytes of {name} were refused: they are no records", layer.rejected_bytes), WHERE));
     let damaged = layer
         .damage
         .any()
         .then(|| finding(format!("files of {name} are damaged: {}", layer.damage), against_damage(layer)));
-    let found = [
-        lost(full, full_cause, against_full(layer.layer, is_limited)),
-        lost(wrapped, "the ring came around to a record that was being written", against_full(layer.layer, false)),
-        lost(too_large, "each is larger than a sub-buffer", against_too_large(layer.layer)),
-        rejected,
-        damaged,
-    ];
-    found.into_iter().flatten().collect()
-}
-
-/// What helps where rings come around, or fill, faster than they are emptied.
-fn against_full(layer: LayerKind, is_limited: bool) -> &'static str {
-    match layer {
-        _ if is_limited => "record with a higher --limit, or fewer --events",
-        LayerKind::GuestKernel => "record with more --sub-buffers, or fewer --events",
-        // Their rings have one size.
-        LayerKind::GuestUser | LayerKind::Vmm => "record with fewer --events",
-        LayerKind::HostKernel => "record with --recorder-cpus LIST or --drain always, or fewer --events",
-    }
-}
-
-fn against_too_large(layer: LayerKind) -> &'static str {
-    match layer {
-        LayerKind::GuestKernel => "record with a larger --sub-buffer-size; more of them do not help",
-        LayerKind::GuestUser => "have the application write smaller records",
-        LayerKind::Vmm | LayerKind::HostKernel => "record without that event: '!' in --events",
-    }
+    lost.chain(rejected).chain(damaged).collect()
 }
 
 fn against_damage(layer: &LayerCompleteness) -> &'static str {
@@ -69,11 +39,14 @@ fn against_damage(layer: &LayerCompleteness) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shared_ring::consumer::Lost;
+    use strata_recording::layer::LayerKind;
     use strata_recording::reader::Damage;
 
     fn next_of(layer: LayerKind, lost: Lost, is_limited: bool) -> Vec<String> {
         let layer = LayerCompleteness { lost, ..LayerCompleteness::none(layer, None) };
-        findings(&layer, is_limited).into_iter().map(|finding| finding.next).collect()
+        let setting = Setting { is_limited, ..Setting::default() };
+        findings(&layer, setting).into_iter().map(|finding| finding.next).collect()
     }
 
     #[test]
@@ -93,7 +66,7 @@ mod tests {
         layer.rejected_bytes = 8;
         layer.damage = Damage { truncated_bytes: 5, ..Damage::default() };
 
-        let found = findings(&layer, false);
+        let found = findings(&layer, Setting::default());
 
         let texts: Vec<_> = found.iter().map(|finding| finding.text.as_str()).collect();
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use super::balloon;
 use super::directory::{self, DirectoryError, FoundVm};
-use super::protocol::{Answer, LimitStatus, MAX_LINE, Request, Status, TraceStatus, TriggerStatus};
+use super::protocol::{Answer, LimitStatus, LossStatus, MAX_LINE, Request, Status, TraceStatus, TriggerStatus};
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -189,6 +189,9 @@ fn write_trace(out: &mut String, trace: &TraceStatus, with_guest: bool) -> std::
             write!(out, ", limited to {limit}: held back {times} times, {ms} ms in all")?;
         }
         writeln!(out)?;
+        for LossStatus { count, cause, next } in &layer.losses {
+            writeln!(out, "        {count} lost: {cause}; {next}")?;
+        }
     }
     trace.missing.iter().try_for_each(|line| writeln!(out, "missing {line}"))
 }
@@ -295,6 +298,23 @@ mod tests {
         let text = status_text(&Status { trace, ..Status::default() });
 
         assert!(text.contains("limited to 500:70: held back 3 times, 1500 ms in all"), "{text}");
+    }
+
+    #[test]
+    fn status_says_why_records_are_lost_and_what_helps() {
+        let loss = LossStatus { count: 2, cause: "each is too large".into(), next: "record larger ones".into() };
+        let layers =
+            vec![LayerStatus { path: "vm0/vmm".into(), lost: 2, losses: vec![loss], ..LayerStatus::default() }];
+        let trace = Some(TraceStatus { layers, ..TraceStatus::default() });
+
+        let text = status_text(&Status { trace, ..Status::default() });
+
+        assert!(
+            text.contains(
+                "written vm0/vmm: 0 records, 2 lost\n        2 lost: each is too large; record larger ones\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

@@ -372,6 +372,9 @@ pub struct LayerStatus {
     pub records: u64,
     /// Records lost.
     pub lost: u64,
+    /// Why they are, and what helps against that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<LossStatus>,
     /// Records or sub-buffers overwritten in flight-recorder mode.
     pub overwritten: u64,
     /// Records written that were dropped again, to keep within the recording's size.
@@ -380,6 +383,17 @@ pub struct LayerStatus {
     /// The limit of its records, if it has one, and how often it met that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<RecordLimit>,
+}
+
+/// Why records of a layer are lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossStatus {
+    /// How many.
+    pub count: u64,
+    /// Why.
+    pub cause: String,
+    /// What helps against it.
+    pub next: String,
 }
 
 /// What a VM does now.

@@ -1,12 +1,14 @@
 //! What a session says about itself while the VM runs.
 
 use super::Session;
-use crate::control::protocol::{LayerStatus, Live, SessionStatus, TraceStatus};
+use crate::control::protocol::{LayerStatus, Live, LossStatus, SessionStatus, TraceStatus};
 use crate::kernel_rings::KernelRings;
 use crate::recording::Recording;
 use crate::trigger::Triggers;
 use crate::vmm_events::VmmTracer;
+use shared_ring::consumer::Lost;
 use shared_ring::layout::AGENT_ABSENT;
+use strata_recording::loss::{Cause, Setting, causes};
 use strata_recording::manifest::{Layer, StreamDescription};
 
 impl Session {
@@ -70,10 +72,14 @@ impl Session {
 fn layer_status(layer: &Layer) -> LayerStatus {
     // The guest has a say in what it lost: no sum of it may overflow.
     let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).fold(0, u64::saturating_add);
+    let lost = layer.streams.iter().fold(Lost::default(), |sum, stream| sum.plus(&stream.lost));
+    let setting = Setting { is_limited: layer.limit.is_some_and(|limit| limit.times > 0), ..Setting::default() };
+    let loss = |Cause { count, cause, next }| LossStatus { count, cause: cause.into(), next: next.into() };
     LayerStatus {
         path: layer.path.clone(),
         records: sum(|stream| stream.records),
-        lost: sum(|stream| stream.lost.total()),
+        lost: lost.total(),
+        losses: causes(layer.kind, &lost, setting).map(loss).collect(),
         overwritten: sum(|stream| stream.overwritten),
         dropped: sum(|stream| stream.dropped.map_or(0, |dropped| dropped.records)),
         limit: layer.limit,
