@@ -4,7 +4,7 @@
 //! The folder of a recording says it: whoever may list that folder may read everything in it. So the permissions of every
 //! folder and file follow from it, and nobody but its owner writes.
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, fchmod, open};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -83,8 +83,12 @@ impl Readers {
         DirBuilder::new().mode(PRIVATE_FOLDER).create(path)?;
         match self {
             Self::Owner => Ok(()),
-            // Said again: the process's umask took its part of what was asked for.
-            _ => fs::set_permissions(path, Permissions::from_mode(self.folder_mode().bits())),
+            // Said again: the process's umask took its part of what was asked for. Of the open folder, since a recorder may
+            // not change permissions by path.
+            _ => {
+                let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                Ok(open(path, flags, Mode::empty()).and_then(|folder| fchmod(folder, self.folder_mode()))?)
+            }
         }
     }
 

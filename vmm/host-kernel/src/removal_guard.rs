@@ -47,7 +47,7 @@ impl RemovalGuard {
         let task = Task {
             folder: text(instance)?,
             switch: text(&instance.join("tracing_on"))?,
-            filters: Filter::new(Thread::Guard, Offence::Kill).map_err(io::Error::other)?.programs().to_vec(),
+            filters: Filter::new(Thread::Guard, Offence::Kill, None).map_err(io::Error::other)?.programs().to_vec(),
             has_seccomp: filter::is_available(),
         };
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;

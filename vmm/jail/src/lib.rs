@@ -25,7 +25,14 @@ use thiserror::Error;
 use user::{User, UserError};
 
 /// The filters of threads that are started from now on. One for the process, as what they filter is.
-static FILTERS: OnceLock<Vec<(Thread, Filter)>> = OnceLock::new();
+static FILTERS: OnceLock<Filters> = OnceLock::new();
+
+/// The filters of each kind of thread.
+#[derive(Debug)]
+struct Filters {
+    offence: Offence,
+    of_threads: Vec<(Thread, Filter)>,
+}
 
 /// How a VM's process is confined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,12 +174,12 @@ impl Jail {
         let is_filtered = filter::is_available();
         if is_filtered {
             let offence = if self.mode == Mode::Log { Offence::Log } else { Offence::Kill };
-            let filters = Thread::ALL.into_iter().map(|thread| Ok((thread, Filter::new(thread, offence)?)));
-            let filters = filters.collect::<Result<Vec<_>, JailError>>()?;
+            let of_threads = Thread::ALL.into_iter().map(|thread| Ok((thread, Filter::new(thread, offence, None)?)));
+            let filters = Filters { offence, of_threads: of_threads.collect::<Result<Vec<_>, JailError>>()? };
             if offence == Offence::Kill {
                 last_word::prepare().map_err(|source| JailError::Kept { what: "handling SIGSYS", source })?;
             }
-            apply(FILTERS.get_or_init(|| filters), Thread::Start)?;
+            FILTERS.get_or_init(|| filters).apply(Thread::Start)?;
         } else {
             missing.push("this kernel has no seccomp: all its system calls can be reached");
         }
@@ -225,12 +232,28 @@ pub struct Closed {
 /// A thread that cannot be confined ends the process: it would run with more rights than it was promised to have.
 pub fn enter(thread: Thread) {
     let Some(filters) = FILTERS.get() else { return };
-    if let Err(error) = apply(filters, thread) {
+    or_abort(thread, filters.apply(thread));
+}
+
+/// The same for a [`Thread::Watchdog`] of the thread with the number `watched`.
+pub fn enter_watching(watched: u32) {
+    let Some(filters) = FILTERS.get() else { return };
+    match Filter::new(Thread::Watchdog, filters.offence, Some(watched)) {
+        Ok(filter) => or_abort(Thread::Watchdog, filter.apply()),
+        Err(error) => or_abort(Thread::Watchdog, Err(error)),
+    }
+}
+
+fn or_abort<E: std::fmt::Display>(thread: Thread, confined: Result<(), E>) {
+    if let Err(error) = confined {
         eprintln!("strata: cannot confine the thread '{}': {error}", thread.name());
         std::process::abort();
     }
 }
 
-fn apply(filters: &[(Thread, Filter)], thread: Thread) -> Result<(), seccompiler::Error> {
-    filters.iter().filter(|(kind, _)| *kind == thread).try_for_each(|(_, filter)| filter.apply())
+impl Filters {
+    fn apply(&self, thread: Thread) -> Result<(), seccompiler::Error> {
+        let of_thread = self.of_threads.iter().filter(|(kind, _)| *kind == thread);
+        of_thread.into_iter().try_for_each(|(_, filter)| filter.apply())
+    }
 }

@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use strata_jail::policy::Thread;
 use thiserror::Error;
 
 /// How late a look at the rings may end before the recorder runs at normal priority. With the longest pause it is a tenth of
@@ -105,10 +104,7 @@ impl Scheduling {
             // Where that is refused, so is what follows.
             let _ = setrlimit(Resource::Nice, Rlimit { current: Some(NICE_LIMIT), maximum });
         }
-        let try_both = || {
-            let thread = this_thread();
-            set_policy(thread, Policy::Idle).and_then(|()| set_policy(thread, Policy::Normal))
-        };
+        let try_both = || set_policy(ITSELF, Policy::Idle).and_then(|()| set_policy(ITSELF, Policy::Normal));
         let tried = std::thread::scope(|scope| scope.spawn(try_both).join());
         tried.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(SchedulingError::Priority)
     }
@@ -130,6 +126,9 @@ enum Policy {
     Normal,
     Idle,
 }
+
+/// The kernel takes this number for the thread that asks.
+const ITSELF: i32 = 0;
 
 /// Kernel thread id of the calling thread.
 fn this_thread() -> i32 {
@@ -179,7 +178,6 @@ impl Looks {
 /// priority.
 pub(super) struct Watchdog {
     looks: Arc<Looks>,
-    recorder: i32,
     /// Has the watchdog look again; it ends when this is dropped.
     wake: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -198,11 +196,11 @@ impl Watchdog {
         let watched = Arc::clone(&looks);
         let run = move || {
             let _ = cpus.map(|cpus| cpus.place_this_thread());
-            strata_jail::enter(Thread::Watchdog);
+            strata_jail::enter_watching(recorder.cast_unsigned());
             watch(&watched, recorder, &woken);
         };
         let thread = std::thread::Builder::new().name("strata-watchdog".into()).spawn(run)?;
-        Ok(Self { looks, recorder, wake: Some(wake), thread: Some(thread) })
+        Ok(Self { looks, wake: Some(wake), thread: Some(thread) })
     }
 
     /// Whether the recorder was late since this was asked last, or woken from a long sleep: the look that it begins now
@@ -226,7 +224,7 @@ impl Watchdog {
         let is_urgent = more && self.looks.is_urgent.load(Ordering::Relaxed) || pause >= SLEEP;
         if self.looks.is_urgent.swap(is_urgent, Ordering::Relaxed) != is_urgent {
             // It keeps its priority where that is refused.
-            let _ = set_policy(self.recorder, if is_urgent { Policy::Normal } else { Policy::Idle });
+            let _ = set_policy(ITSELF, if is_urgent { Policy::Normal } else { Policy::Idle });
         }
     }
 }
@@ -238,7 +236,7 @@ impl Drop for Watchdog {
             let _ = thread.join();
         }
         // What follows, the end of a recording, is waited for.
-        let _ = set_policy(self.recorder, Policy::Normal);
+        let _ = set_policy(ITSELF, Policy::Normal);
     }
 }
 
