@@ -2,14 +2,14 @@
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetError, RulesetStatus,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use std::path::{Path, PathBuf};
 
 /// What is read while a VM runs: threads that work for it, the clock source, the limits of its control group.
 const READ: [&str; 2] = ["/proc", "/sys"];
 /// The newest form of landlock whose rights are known here. Older kernels enforce what they know.
-const NEWEST: ABI = ABI::V5;
+const NEWEST: ABI = ABI::V7;
 
 /// The places where a VM's process may make and write files.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ impl Places {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn confine(&self) -> Result<bool, RulesetError> {
+    pub fn confine(&self) -> Result<Option<u32>, RulesetError> {
         let handled = AccessFs::from_all(NEWEST);
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let written = handled & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
@@ -46,6 +46,7 @@ impl Places {
             .create()?;
         let program = std::env::current_exe().ok();
         let named = |paths: &[PathBuf], access: BitFlags<AccessFs>| {
+            .scope(Scope::from_all(NEWEST))?
             paths.iter().map(move |path| (path.clone(), access)).collect::<Vec<_>>()
         };
         let removed = [(&self.emptied, AccessFs::RemoveDir), (&self.cleared, AccessFs::RemoveFile)];
@@ -59,7 +60,8 @@ impl Places {
                 rules = rules.add_rule(PathBeneath::new(folder, access))?;
             }
         }
-        Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+        let is_enforced = rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced;
+        Ok(version().filter(|_| is_enforced).map(|version| version.min(NEWEST as u32)))
     }
 }
 
@@ -87,6 +89,7 @@ mod tests {
     use std::io::ErrorKind;
     use tempfile::TempDir;
 
+    use rustix::process::{Pid, Signal, kill_process};
     #[test]
     fn what_lies_in_written_folders_is_held_and_nothing_else() {
         let folder = TempDir::new().unwrap();
@@ -104,7 +107,7 @@ mod tests {
 
     /// Does `deed` on a thread that is confined to `places`; `None` where the kernel has no landlock.
     fn confined<T: Send>(places: &Places, deed: impl FnOnce() -> T + Send) -> Option<T> {
-        std::thread::scope(|scope| scope.spawn(|| places.confine().unwrap().then(deed)).join().unwrap())
+        std::thread::scope(|scope| scope.spawn(|| places.confine().unwrap().map(|_| deed())).join().unwrap())
     }
 
     #[test]
@@ -134,6 +137,44 @@ mod tests {
         let folder = TempDir::new().unwrap();
         fs::create_dir(folder.path().join("vm")).unwrap();
         let places = Places { emptied: vec![folder.path().into()], ..Places::default() };
+    #[test]
+    fn confined_thread_sends_signals_to_no_other_process_and_reaches_no_abstract_socket() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+        let address = SocketAddr::from_abstract_name(format!("strata-test-{}", std::process::id())).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let signal = || kill_process(Pid::from_child(&other), Signal::CONT).map_err(|errno| errno.kind()).err();
+        let reach = || UnixStream::connect_addr(&address).map_err(|error| error.kind()).err();
+
+        let seen = confined(&Places::default(), || (signal(), reach()));
+        let outside = (signal(), reach());
+        drop(listener);
+        other.kill().unwrap();
+        other.wait().unwrap();
+
+        let denied = Some(ErrorKind::PermissionDenied).filter(|_| version() >= Some(6));
+        assert_eq!(seen, version().map(|_| (denied, denied)));
+        assert_eq!(outside, (None, None));
+    }
+
+    #[test]
+    fn folder_with_something_in_it_is_not_moved_out_of_one_that_may_be_emptied() {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir_all(path("full/below")).unwrap();
+        fs::create_dir(path("written")).unwrap();
+        let places =
+            Places { written: vec![path("written")], emptied: vec![folder.path().into()], ..Places::default() };
+
+        let seen = confined(&places, || {
+            let moved = ["written/full", "moved"].map(|name| fs::rename(path("full"), path(name)).is_err());
+            (moved, fs::remove_dir(path("full")).is_err())
+        });
+
+        assert_eq!(seen, version().map(|_| ([true; 2], true)));
+    }
+
 
         let seen = confined(&places, || {
             let made = fs::write(folder.path().join("file"), b"text").map_err(|error| error.kind());

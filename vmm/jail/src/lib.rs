@@ -167,8 +167,8 @@ impl Jail {
         let kept = give_up_root(self.user, &places)?;
         privileges::no_new().map_err(|source| JailError::Kept { what: "new privileges", source })?;
         let mut missing = Vec::new();
-        let is_landlocked = places.confine()?;
-        if !is_landlocked {
+        let landlock = places.confine()?;
+        if landlock.is_none() {
             missing.push("this kernel has no landlock: files are limited by their permissions alone");
         }
         let is_filtered = filter::is_available();
@@ -183,8 +183,8 @@ impl Jail {
         } else {
             missing.push("this kernel has no seccomp: all its system calls can be reached");
         }
-        let summary = summary(kept, is_landlocked, is_filtered, self.mode);
-        Ok(Closed { summary, missing, places: is_landlocked.then_some(places) })
+        let summary = summary(kept, landlock, is_filtered, self.mode);
+        Ok(Closed { summary, missing, places: landlock.map(|_| places) })
     }
 }
 
@@ -208,10 +208,10 @@ fn give_up_root(user: Option<User>, places: &Places) -> Result<CapabilitySet, Ja
     Ok(kept)
 }
 
-fn summary(kept: CapabilitySet, is_landlocked: bool, is_filtered: bool, mode: Mode) -> String {
+fn summary(kept: CapabilitySet, landlock: Option<u32>, is_filtered: bool, mode: Mode) -> String {
     let mut parts = vec![format!("user {}", geteuid().as_raw())];
     parts.push(if kept.is_empty() { "no capabilities".into() } else { "CAP_DAC_OVERRIDE".into() });
-    parts.extend(is_landlocked.then(|| "landlock".into()));
+    parts.extend(landlock.map(|version| format!("landlock {version}")));
     parts.extend(is_filtered.then(|| if mode == Mode::Log { "seccomp that logs".into() } else { "seccomp".into() }));
     parts.join(", ")
 }
