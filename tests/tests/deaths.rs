@@ -82,7 +82,7 @@ fn every_death_is_told_with_what_each_cpu_did() {
     assert_contains(reboot.outcome(), &["reboot"]);
     assert_contains(&reboot.console(), &["sysrq: Resetting"]);
 
-    let hang = Death::of(&results.0.join("hang.trace-trigger-1"));
+    let hang = Death::of(&results.0.join("hang.trace-snapshots/trigger-1"));
     assert_contains(hang.outcome(), &["guest-hang=1s vcpu=1"]);
     assert_contains(&hang.console(), &["dying: hang"]);
     assert_contains(hang.guest(1), &["insmod/"]);

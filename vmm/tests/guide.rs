@@ -16,7 +16,7 @@ const READERS: [&str; 6] = ["check", "diff", "events", "export", "report", "why"
 const TASK: &str = "dd/145";
 const TID: &str = "145";
 /// Recordings that the guide names.
-const RECORDINGS: [&str; 5] = ["recovered", "today", "trace", "trace-trigger-1", "yesterday"];
+const RECORDINGS: [&str; 5] = ["recovered", "today", "trace", "trace-snapshots/trigger-1", "yesterday"];
 /// Records of the recording: it is longer than the parts that the guide shows.
 const RECORDS: &str = "100000";
 
@@ -56,6 +56,7 @@ fn recordings(folder: &Path) -> [String; 2] {
     let example = ["run", "--quiet", "-p", "strata-recording", "--example", "write_layers", "--"];
     let status = Command::new(cargo).args(example).arg(&made).arg(RECORDS).status().unwrap();
     assert!(status.success());
+    fs::create_dir(folder.join("trace-snapshots")).unwrap();
     RECORDINGS.iter().for_each(|name| symlink(&made, folder.join(name)).unwrap());
     let mut strata = Command::new(env!("CARGO_BIN_EXE_strata"));
     let tasks = strata.args(["report", "tasks", "--json"]).arg(&made).output().unwrap();

@@ -56,7 +56,8 @@ guest() {
     shift 2
     echo "== $name, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
     timeout -s KILL 150 strata run --kernel "$LAB/vmlinux-$kernel" --initrd "$LAB/guest-$kernel.cpio" --memory 512M --cpus 2 \
-        --agent "$LAB/strata-$kernel.ko" --name "$name" --trace "$LAB_OUT/$name.trace" "$@" > "$LAB_OUT/$name.log" 2>&1
+        --agent "$LAB/strata-$kernel.ko" --name "$name" --trace "$LAB_OUT/$name.trace" --writable "$LAB_OUT" "$@" \
+        > "$LAB_OUT/$name.log" 2>&1
     echo $? > "$LAB_OUT/$name.status"
     tail -n 2 "$LAB_OUT/$name.log"
 }

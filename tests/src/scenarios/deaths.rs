@@ -2,7 +2,7 @@
 //!
 //! Each leaves `NAME.log`, `NAME.status` and `NAME.trace`: `oops`, `soft-lockup` and `hung-task` end in the panic that
 //! the guest's kernel is told to make of them, `triple-fault` and `reboot` in the machine's end; `hang` is a guest of
-//! which no CPU goes on, `hang.trace-trigger-1` what the trigger on it kept, and SIGTERM its end; `full` is stopped
+//! which no CPU goes on, `hang.trace-snapshots/trigger-1` what the trigger on it kept, and SIGTERM its end; `full` is stopped
 //! since the disk of its recording is full. On an emulated host `crashed.trace` is what was recovered of a guest's
 //! region in persistent memory after the host crashed.
 
@@ -68,7 +68,7 @@ done
 
 guest hang "$LAB_OUT/hang.trace" --mode flight-recorder --trigger 'guest-hang=1s vcpu=1' &
 waited=0
-until [ -e "$LAB_OUT/hang.trace-trigger-1/session.json" ] || [ $waited -ge 100 ]; do
+until [ -e "$LAB_OUT/hang.trace-snapshots/trigger-1/session.json" ] || [ $waited -ge 100 ]; do
     sleep 1
     waited=$((waited + 1))
 done

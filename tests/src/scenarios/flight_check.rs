@@ -272,7 +272,7 @@ pub fn check(folder: &Path, strata: &Path) -> Result<Vec<Finding>, FlightCheckEr
     let said = || results.text("control.log");
 
     // A trigger on an application, which is armed while it runs; one that nothing meets, and one on no event.
-    let triggered = results.clean("flight.trace-trigger-1", &["0 violations"])?;
+    let triggered = results.clean("flight.trace-snapshots/trigger-1", &["0 violations"])?;
     require("a snapshot by a trigger holds every layer", triggered.has_layers(&ALL), said)?;
     let tells = [
         "workload:file_read in guest-user",

@@ -3,7 +3,7 @@
 //!
 //! The guests work for as long as is asked for: seconds in a test, minutes by `cargo xtask lab flight`.
 //!
-//! Leaves in the results: `flight.trace-trigger-1`, which a trigger on an application took that was armed while the
+//! Leaves in the results: `flight.trace-snapshots/trigger-1`, which a trigger on an application took that was armed while the
 //! guest ran, `snapshot1.trace` and `snapshot2.trace` of the running guest, `calls.trace` of a session made
 //! while it ran, `flight.trace` written when it panicked; `before.trace`, a snapshot taken just before the kill, and
 //! `recovered.trace`; what `strata` said in `control.log`, its lists in `during.ps` and `after.ps`, and what the first
@@ -41,7 +41,7 @@ start() {
     name=$1
     history=$2
     timeout -s KILL $((150 + 2 * WORK)) strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
-        --agent "$LAB/strata.ko" --name "$name" --trace "$LAB_OUT/$name.trace" \
+        --agent "$LAB/strata.ko" --name "$name" --trace "$LAB_OUT/$name.trace" --writable "$LAB_OUT" \
         --mode flight-recorder --sub-buffer-size 64K --sub-buffers 8 --host-history "$history" \
         --disk "$LAB/disk.img,ro,lock=off,delay=5ms" \
         --cmdline "console=ttyS0 quiet panic=-1 lab.script=$name" > "$LAB_OUT/$name.log" 2>&1

@@ -112,7 +112,7 @@ strata run --name neighbour --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" -
 neighbour=$!
 mkfifo /tmp/input
 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 512M \
-    --agent "$LAB/strata.ko" --trace "$LAB_OUT/trace" --disk "$LAB/disk.img,ro,delay=500ms" \
+    --agent "$LAB/strata.ko" --trace "$LAB_OUT/trace" --writable "$LAB_OUT" --disk "$LAB/disk.img,ro,delay=500ms" \
     --net tap=strata8,vhost=on \
     --sub-buffers 64 --cmdline 'console=ttyS0 quiet panic=-1 lab.script=loads' \
     < /tmp/input > "$LAB_OUT/guest.log" 2>&1 &

@@ -27,6 +27,9 @@ pub enum TraceFolderError {
         /// Whose it is.
         owner: u32,
     },
+    /// Something else is there already.
+    #[error("'{}' is where snapshots go, and no folder: remove it", .0.display())]
+    NoFolder(PathBuf),
     /// It cannot be made.
     #[error("cannot create the trace folder '{}': check that its parent exists and may be written", path.display())]
     Create {
@@ -55,16 +58,54 @@ pub struct TraceFolder {
     keep: bool,
 }
 
-/// Folders beside a recording that are tried for another one.
-const MOST_BESIDE: u32 = 1000;
+/// Folders of snapshots that are tried for another one.
+const MOST_SNAPSHOTS: u32 = 1000;
 
-/// A folder beside the recording `trace`, called by its name, `what` and a number, that is not there; `None` when a
+/// The folder beside the recording `trace` that its snapshots go into: called by its name and `-snapshots`. `None` for a
+/// path without a name.
+#[must_use]
+pub fn snapshots_of(trace: &Path) -> Option<PathBuf> {
+    let mut name = trace.file_name()?.to_owned();
+    name.push("-snapshots");
+    Some(trace.with_file_name(name))
+}
+
+/// A folder for a snapshot of the recording `trace`, called by `what` and a number, that is not there; `None` when a
 /// thousand are.
 #[must_use]
-pub fn free_beside(trace: &Path, what: &str) -> Option<PathBuf> {
-    let name = trace.file_name()?.to_string_lossy().into_owned();
-    let folder = |number| trace.with_file_name(format!("{name}-{what}-{number}"));
-    (1..=MOST_BESIDE).map(folder).find(|folder| folder.symlink_metadata().is_err())
+pub fn free_snapshot(trace: &Path, what: &str) -> Option<PathBuf> {
+    let snapshots = snapshots_of(trace)?;
+    let folder = |number| snapshots.join(format!("{what}-{number}"));
+    (1..=MOST_SNAPSHOTS).map(folder).find(|folder| folder.symlink_metadata().is_err())
+}
+
+/// Makes the folder `path`, for its owner alone, if it is not there; says whether it did.
+fn make(path: &Path) -> Result<bool, TraceFolderError> {
+    match Readers::Owner.create_folder(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(source) => Err(TraceFolderError::Create { path: path.into(), source }),
+    }
+}
+
+/// Opens the folder `path` of this user; `other` is the error for what is no folder. A link is not followed.
+fn open_own(path: &Path, other: fn(PathBuf) -> TraceFolderError) -> Result<OwnedFd, TraceFolderError> {
+    let descriptor = match open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(descriptor) => descriptor,
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(other(path.into())),
+        Err(errno) => return Err(not_writable(path)(errno)),
+    };
+    check_owner(path, fstat(&descriptor).map_err(not_writable(path))?.st_uid, geteuid().as_raw())?;
+    Ok(descriptor)
+}
+
+fn not_writable(path: &Path) -> impl Fn(Errno) -> TraceFolderError {
+    move |errno| TraceFolderError::NotWritable { path: path.into(), source: errno.into() }
+}
+
+/// Closes `folder`, which is at `path`, to all but `readers`, and sees whether it can be written.
+fn close_to(folder: &OwnedFd, path: &Path, readers: Readers) -> Result<(), TraceFolderError> {
+    fchmod(folder, readers.folder_mode()).and_then(|()| try_to_write(folder)).map_err(not_writable(path))
 }
 
 impl TraceFolder {
@@ -74,24 +115,14 @@ impl TraceFolder {
     /// # Errors
     /// When something is there already, or the folder cannot be made or written.
     pub fn create(path: &Path, readers: Readers) -> Result<Self, TraceFolderError> {
-        let created = match Readers::Owner.create_folder(path) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(source) => return Err(TraceFolderError::Create { path: path.into(), source }),
-        };
+        let created = make(path)?;
         // From here on dropping it removes a folder that was made.
         let mut folder = Self { path: path.into(), created, keep: !created };
-        let not_writable = |errno: Errno| TraceFolderError::NotWritable { path: path.into(), source: errno.into() };
-        let descriptor = match open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(descriptor) => descriptor,
-            Err(Errno::NOTDIR | Errno::LOOP) => return Err(TraceFolderError::Exists(path.into())),
-            Err(errno) => return Err(not_writable(errno)),
-        };
-        check_owner(path, fstat(&descriptor).map_err(not_writable)?.st_uid, geteuid().as_raw())?;
-        if !is_empty(&descriptor).map_err(not_writable)? {
+        let descriptor = open_own(path, TraceFolderError::Exists)?;
+        if !is_empty(&descriptor).map_err(not_writable(path))? {
             return Err(TraceFolderError::Exists(path.into()));
         }
-        fchmod(&descriptor, readers.folder_mode()).and_then(|()| try_to_write(&descriptor)).map_err(not_writable)?;
+        close_to(&descriptor, path, readers)?;
         folder.keep = false;
         Ok(folder)
     }
@@ -105,6 +136,46 @@ impl TraceFolder {
     /// From now on the folder stays: there is something in it worth keeping.
     pub const fn keep(&mut self) {
         self.keep = true;
+    }
+}
+
+/// The folder that snapshots of a recording, and recordings of further sessions, go into ([`snapshots_of`]). Dropping it
+/// removes it if it was made and nothing is in it.
+#[derive(Debug)]
+pub struct SnapshotFolder {
+    path: PathBuf,
+    created: bool,
+}
+
+impl SnapshotFolder {
+    /// Makes the folder for the recording `trace`, or takes one of this user that is there, and closes it to all but
+    /// `readers`. A link is not followed.
+    ///
+    /// # Errors
+    /// When something else is there, or the folder cannot be made or written.
+    pub fn create(trace: &Path, readers: Readers) -> Result<Self, TraceFolderError> {
+        let path = snapshots_of(trace).ok_or_else(|| TraceFolderError::Exists(trace.into()))?;
+        let created = make(&path)?;
+        // From here on dropping it removes a folder that was made.
+        let folder = Self { path, created };
+        let descriptor = open_own(&folder.path, TraceFolderError::NoFolder)?;
+        close_to(&descriptor, &folder.path, readers)?;
+        Ok(folder)
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SnapshotFolder {
+    fn drop(&mut self) {
+        if self.created {
+            // Refused where there are snapshots.
+            let _ = fs::remove_dir(&self.path);
+        }
     }
 }
 
@@ -148,18 +219,50 @@ impl Drop for TraceFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn free_folder_beside_a_recording_is_the_first_that_is_not_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let trace = dir.path().join("trace");
-        std::fs::create_dir(dir.path().join("trace-trigger-1")).unwrap();
-
-        assert_eq!(free_beside(&trace, "trigger"), Some(dir.path().join("trace-trigger-2")));
-        assert_eq!(free_beside(Path::new("/"), "trigger"), None);
-    }
     use std::os::unix::fs::{PermissionsExt, symlink};
     use tempfile::TempDir;
+
+    #[test]
+    fn free_snapshot_is_the_first_that_is_not_there() {
+        let dir = TempDir::new().unwrap();
+        let trace = dir.path().join("trace");
+        fs::create_dir_all(dir.path().join("trace-snapshots/trigger-1")).unwrap();
+
+        assert_eq!(free_snapshot(&trace, "trigger"), Some(dir.path().join("trace-snapshots/trigger-2")));
+        assert_eq!(free_snapshot(Path::new("/"), "trigger"), None);
+    }
+
+    #[test]
+    fn folder_of_snapshots_stays_if_there_are_any_or_it_was_there() {
+        let dir = TempDir::new().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let create = |trace: &str| SnapshotFolder::create(&path(trace), Readers::Owner).unwrap();
+        fs::create_dir(path("known-snapshots")).unwrap();
+
+        drop((create("empty"), create("known")));
+        let used = create("used");
+        fs::create_dir(used.path().join("snapshot")).unwrap();
+        drop(used);
+
+        let stays = ["empty", "known", "used"].map(|trace| snapshots_of(&path(trace)).unwrap().exists());
+        assert_eq!(stays, [false, true, true]);
+    }
+
+    #[test]
+    fn folder_of_snapshots_is_the_users_and_closed_to_others() {
+        let dir = TempDir::new().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir(path("open-snapshots")).unwrap();
+        fs::set_permissions(path("open-snapshots"), fs::Permissions::from_mode(0o777)).unwrap();
+        symlink(path("open-snapshots"), path("link-snapshots")).unwrap();
+        fs::write(path("file-snapshots"), []).unwrap();
+
+        let open = SnapshotFolder::create(&path("open"), Readers::Group).unwrap();
+        let refused = ["link", "file"].map(|trace| SnapshotFolder::create(&path(trace), Readers::Owner).unwrap_err());
+
+        assert_eq!(mode(open.path()), 0o750);
+        assert!(refused.iter().all(|error| error.to_string().contains("where snapshots go")), "{refused:?}");
+    }
 
     #[test]
     fn folder_that_is_not_kept_leaves_nothing_behind() {

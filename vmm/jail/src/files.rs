@@ -14,8 +14,10 @@ const NEWEST: ABI = ABI::V7;
 /// The places where a VM's process may make and write files.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// Folders in which it may make, write and remove everything.
+    /// Folders of its own, in which it may make, write and remove everything.
     pub written: Vec<PathBuf>,
+    /// Folders in which it may do so, too, when its user asks for something there.
+    pub offered: Vec<PathBuf>,
     /// Folders in which it may remove empty folders.
     pub emptied: Vec<PathBuf>,
     /// Folders in which it may remove files.
@@ -23,15 +25,16 @@ pub struct Places {
 }
 
 impl Places {
-    /// Whether what is made at `path` lies in a folder that is written.
+    /// Whether what is made at `path` lies in a folder that is offered.
     #[must_use]
-    pub fn hold(&self, path: &Path) -> bool {
+    pub fn offer(&self, path: &Path) -> bool {
         let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-        folder.is_some_and(|folder| self.written.iter().any(|written| folder.starts_with(written)))
+        folder.is_some_and(|folder| self.offered.iter().any(|offered| folder.starts_with(offered)))
     }
 
-    /// Confines the calling thread, and those that it starts from now on, to these places; says whether this kernel
-    /// does. Reaching TCP is forbidden, too, where the kernel can.
+    /// Confines the calling thread, and those that it starts from now on, to these places. Returns the form of landlock
+    /// by which it is; `None` where this kernel has none. By the fourth, TCP cannot be reached either; by the sixth, no
+    /// process outside can be sent signals, nor reached by an abstract socket.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -43,15 +46,16 @@ impl Places {
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(handled)?
             .handle_access(AccessNet::from_all(NEWEST))?
+            .scope(Scope::from_all(NEWEST))?
             .create()?;
         let program = std::env::current_exe().ok();
         let named = |paths: &[PathBuf], access: BitFlags<AccessFs>| {
-            .scope(Scope::from_all(NEWEST))?
             paths.iter().map(move |path| (path.clone(), access)).collect::<Vec<_>>()
         };
         let removed = [(&self.emptied, AccessFs::RemoveDir), (&self.cleared, AccessFs::RemoveFile)];
         let removed = removed.into_iter().flat_map(|(folders, access)| named(folders, access.into()));
-        let places = named(&self.written, written).into_iter().chain(removed);
+        let places = [&self.written, &self.offered].into_iter().flat_map(|folders| named(folders, written));
+        let places = places.chain(removed);
         let places = places.chain(READ.map(|path| (path.into(), read)));
         // A panic looks for its symbols in the program.
         for (path, access) in places.chain(program.map(|path| (path, AccessFs::ReadFile.into()))) {
@@ -85,22 +89,23 @@ pub fn version() -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Pid, Signal, kill_process};
     use std::fs::{self, File};
     use std::io::ErrorKind;
     use tempfile::TempDir;
 
-    use rustix::process::{Pid, Signal, kill_process};
     #[test]
-    fn what_lies_in_written_folders_is_held_and_nothing_else() {
+    fn what_lies_in_offered_folders_is_offered_and_nothing_else() {
         let folder = TempDir::new().unwrap();
         let path = |name: &str| folder.path().canonicalize().unwrap().join(name);
-        fs::create_dir_all(path("written/below")).unwrap();
-        fs::create_dir_all(path("emptied")).unwrap();
-        std::os::unix::fs::symlink(path("written"), path("link")).unwrap();
-        let places = Places { written: vec![path("written")], emptied: vec![path("emptied")], ..Places::default() };
+        fs::create_dir_all(path("offered/below")).unwrap();
+        fs::create_dir_all(path("written")).unwrap();
+        std::os::unix::fs::symlink(path("offered"), path("link")).unwrap();
+        let places = Places { written: vec![path("written")], offered: vec![path("offered")], ..Places::default() };
 
-        let inside = ["written/new", "written/below/new", "link/new"].map(|name| places.hold(&path(name)));
-        let outside = ["new", "emptied/new", "written/../new", "written/none/new"].map(|name| places.hold(&path(name)));
+        let inside = ["offered/new", "offered/below/new", "link/new"].map(|name| places.offer(&path(name)));
+        let outside =
+            ["new", "written/new", "offered/../new", "offered/none/new"].map(|name| places.offer(&path(name)));
 
         assert_eq!((inside, outside), ([true; 3], [false; 4]));
     }
@@ -132,11 +137,6 @@ mod tests {
         assert_eq!(seen, version().map(|_| (denied, denied)));
     }
 
-    #[test]
-    fn folder_that_may_be_emptied_takes_no_files() {
-        let folder = TempDir::new().unwrap();
-        fs::create_dir(folder.path().join("vm")).unwrap();
-        let places = Places { emptied: vec![folder.path().into()], ..Places::default() };
     #[test]
     fn confined_thread_sends_signals_to_no_other_process_and_reaches_no_abstract_socket() {
         use std::os::linux::net::SocketAddrExt;
@@ -175,6 +175,11 @@ mod tests {
         assert_eq!(seen, version().map(|_| ([true; 2], true)));
     }
 
+    #[test]
+    fn folder_that_may_be_emptied_takes_no_files() {
+        let folder = TempDir::new().unwrap();
+        fs::create_dir(folder.path().join("vm")).unwrap();
+        let places = Places { emptied: vec![folder.path().into()], ..Places::default() };
 
         let seen = confined(&places, || {
             let made = fs::write(folder.path().join("file"), b"text").map_err(|error| error.kind());

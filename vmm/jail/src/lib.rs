@@ -162,7 +162,7 @@ impl Jail {
         if self.mode == Mode::Off {
             return Ok(Closed { summary: "off".into(), missing: Vec::new(), places: None });
         }
-        places.written.extend(self.writable);
+        places.offered.extend(self.writable);
         privileges::limit();
         let kept = give_up_root(self.user, &places)?;
         privileges::no_new().map_err(|source| JailError::Kept { what: "new privileges", source })?;
@@ -192,7 +192,7 @@ impl Jail {
 /// the one that opens files of others if it cannot write `places` otherwise.
 fn give_up_root(user: Option<User>, places: &Places) -> Result<CapabilitySet, JailError> {
     let refused = |what| move |source| JailError::Kept { what, source };
-    let writes = || places.written.iter().all(|folder| tempfile::tempfile_in(folder).is_ok());
+    let writes = || places.written.iter().chain(&places.offered).all(|folder| tempfile::tempfile_in(folder).is_ok());
     let none = CapabilitySet::empty();
     let kept = match user {
         None if geteuid().is_root() && !privileges::without(writes).map_err(refused("capabilities"))? => {

@@ -32,30 +32,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
-use strata_host_kernel::{HostTracer, Tracefs};
-use strata_machine::probe_kvm;
-use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
-use strata_recorder::control::protocol::LayerLimit;
-use strata_recorder::control::server::ControlServer;
-use strata_recorder::host_description::describe_host;
-use strata_recorder::host_layer::HostHistory;
-use strata_recorder::host_tracer::start_host_tracer;
-use strata_recorder::record_limit::LayerLimits;
-use strata_recorder::recorder::Recorder;
-use strata_recorder::recording::{Recording, VcpuThreads};
-use strata_recorder::scheduling::Scheduling;
-use strata_recorder::selection::Selection;
-use strata_recorder::session::{Say, Sources};
-use strata_recorder::trigger::TriggerRequest;
-use strata_recorder::trigger::host_load::HostLoad;
 use strata_recording::access::Readers;
 use strata_recording::clock::{Clock, VcpuRelation};
 use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Attached, FORMAT_VERSION, Manifest, Missing, Started, Vm};
 use strata_recording::reserve::Reserve;
-use strata_recording::trace_folder::TraceFolder;
+use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 use strata_recording::writer::Rotation;
 use uuid::Uuid;
 use vm::{ForeignVm, Look};
@@ -227,6 +210,8 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let side = guest.as_ref().map(|guest| guest.begin(&selection)).transpose()?;
 
     let mut folder = TraceFolder::create(&request.trace, request.readers)?;
+    // Removed in the end if nothing is in it.
+    let _snapshots = SnapshotFolder::create(&request.trace, request.readers)?;
     let failed = ending.clone();
     let sources = Sources {
         recording: Recording {
@@ -311,6 +296,7 @@ fn check(request: &AttachRequest) -> Result<(Selection, LayerLimits, ForeignVm),
     }
     // Tried and removed again: what is refused below leaves no folder.
     drop(TraceFolder::create(&request.trace, request.readers)?);
+    drop(SnapshotFolder::create(&request.trace, request.readers)?);
     Ok((selection, limits, vm))
 }
 

@@ -66,7 +66,7 @@ pub struct AttachArgs {
     /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way
     #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history)]
     pub host_history: usize,
-    /// Watch for something, and write a snapshot beside the trace's folder when it happens; with --mode discard, mark
+    /// Watch for something, and write a snapshot into TRACE-snapshots when it happens; with --mode discard, mark
     /// it in the trace. May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms',
     /// 'host-load>80%', 'oom', 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit
     /// comm=="db"'

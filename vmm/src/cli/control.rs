@@ -85,7 +85,8 @@ pub struct CtlArgs {
 pub enum CtlCommand {
     /// Say how the VM and its recording are
     Status,
-    /// Write what the flight recorder holds into a new folder; tracing goes on
+    /// Write what the flight recorder holds into a new folder, in TRACE-snapshots or where `strata run --writable` has
+    /// said; tracing goes on
     Snapshot {
         /// The folder
         dir: PathBuf,
@@ -181,7 +182,7 @@ pub enum SessionCommand {
         /// Events to record [default: those that the VM was started with]
         #[arg(long, value_name = "GLOBS")]
         events: Option<String>,
-        /// Record into this new folder; in flight-recorder mode when the session ends
+        /// Record into this new folder, which lies where snapshots may; in flight-recorder mode when the session ends
         #[arg(long, value_name = "DIR")]
         trace: Option<PathBuf>,
         /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more

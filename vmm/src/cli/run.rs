@@ -202,7 +202,7 @@ pub struct RunArgs {
     /// exits all the time makes tens of megabytes a second
     #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history, requires = "trace")]
     pub host_history: usize,
-    /// Watch for something, and write a snapshot beside the trace's folder when it happens; with --mode discard, mark
+    /// Watch for something, and write a snapshot into TRACE-snapshots when it happens; with --mode discard, mark
     /// it in the trace. May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms',
     /// 'host-load>80%', 'oom', 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit
     /// comm=="db"'
@@ -241,13 +241,13 @@ pub struct RunArgs {
     /// without its capabilities. The recording belongs to that user
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// What the process gives up before the guest runs: its user (see --user), capabilities, files that are not beside
-    /// the trace's folder, system calls. With 'log' forbidden system calls are named in the kernel's log and done; with
+    /// What the process gives up before the guest runs: its user (see --user), capabilities, files that are not of its
+    /// recording, system calls. With 'log' forbidden system calls are named in the kernel's log and done; with
     /// 'off' everything is kept
-    #[arg(long, value_name = "MODE", default_value = strata_jail::Mode::default().name(), value_parser = values::jail())]
-    pub jail: strata_jail::Mode,
-    /// Folder in which snapshots and recordings of other sessions may be made, beside the one that the trace's folder
-    /// lies in. May be repeated
+    #[arg(long, value_name = "MODE", default_value = jail::Mode::default().name(), value_parser = values::jail())]
+    pub jail: jail::Mode,
+    /// Folder in which snapshots and recordings of other sessions may be made, beside the one that is made for them:
+    /// TRACE-snapshots. May be repeated
     #[arg(long = "writable", value_name = "DIR", requires = "trace")]
     pub writable: Vec<PathBuf>,
     /// Name of the VM in the trace

@@ -36,7 +36,7 @@ pub(super) fn answers(
                 );
             }
             Request::Snapshot { dir: path, .. } | Request::SessionCreate { trace: Some(path), .. }
-                if jail.places.as_ref().is_some_and(|places| !places.hold(path)) =>
+                if jail.places.as_ref().is_some_and(|places| !places.offer(path)) =>
             {
                 return Answer::refused(out_of_reach(path, &jail));
             }
@@ -76,9 +76,9 @@ pub(super) fn answers(
     }
 }
 
-/// Why nothing can be written to `path`. The first of the folders is the VM's own.
+/// Why nothing can be written to `path`.
 fn out_of_reach(path: &Path, jail: &Closed) -> String {
-    let places = jail.places.iter().flat_map(|places| places.written.iter().skip(1));
+    let places = jail.places.iter().flat_map(|places| &places.offered);
     let places: Vec<_> = places.map(|place| format!("'{}'", place.display())).collect();
     format!(
         "'{}' is out of the VM's reach: give a folder in {}, or run the VM with --writable DIR",

@@ -250,16 +250,21 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
     let mut vm = Vm::start(SLEEP, uid, arguments);
     let status = vm.status();
     let threads = vm.threads();
-    let refused: Vec<_> = requests(&vm.path("traces"), snapshot)
+    let refused: Vec<_> = requests(&vm.path("traces/trace-snapshots"), snapshot)
         .iter()
         .filter_map(|request| vm.ask(request).err().map(|error| format!("{request:?}: {error}")))
         .collect();
-    let outside = vm.ask(&Request::Snapshot { dir: vm.path("elsewhere"), session: Some("main".into()) });
+    let outside = ["elsewhere", "traces/beside", "traces/trace/inside"]
+        .map(|name| vm.ask(&Request::Snapshot { dir: vm.path(name), session: Some("main".into()) }));
     let ended = vm.stop();
 
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
     assert_eq!(refused, Vec::<String>::new());
-    assert!(outside.unwrap_err().to_string().contains("out of the VM's reach"));
+    for refusal in outside.map(|answer| answer.unwrap_err().to_string()) {
+        let offered = format!("give a folder in '{}', or run", vm.path("traces/trace-snapshots").display());
+        assert!(refusal.contains("out of the VM's reach") && refusal.contains(&offered), "{refusal}");
+        assert!(refusal.contains("--writable DIR"), "{refusal}");
+    }
     assert!(status.jail.as_ref().unwrap().contains(&format!("user {uid}, no capabilities")), "{status:?}");
     for (name, thread) in &threads {
         let of = |field: &str| thread[field].as_str();
@@ -325,7 +330,7 @@ fn root_stays_root_without_its_capabilities() {
 fn flight_recorder_takes_snapshots_under_the_jail() {
     let (vm, _) = whole_run(NOBODY, &["--user", "65534:65534", "--mode", "flight-recorder"], true);
 
-    assert!(strata_recording::reader::Trace::open(&vm.path("traces/whole")).is_ok());
+    assert!(strata_recording::reader::Trace::open(&vm.path("traces/trace-snapshots/whole")).is_ok());
 }
 
 #[test]
@@ -334,7 +339,7 @@ fn snapshots_and_sessions_are_compressed_as_the_recording_is() {
     let (vm, _) = whole_run(NOBODY, &arguments, true);
 
     let [whole, snapshot, session] = ["whole", "snapshot", "discard"].map(|name| {
-        let trace = strata_recording::reader::Trace::open(&vm.path("traces").join(name)).unwrap();
+        let trace = strata_recording::reader::Trace::open(&vm.path("traces/trace-snapshots").join(name)).unwrap();
         (trace.manifest().compression, strata_recording::merge::Merge::new(trace.layers(), 0).count() > 0)
     });
     // Without an agent, a session of the guest's kernel has no record.
@@ -451,8 +456,8 @@ fn other_vms_are_frozen_with_the_one_that_is_waited_for() {
     let ended = [&mut vm, &mut neighbour, &mut unrecorded].map(Vm::stop);
 
     assert!(ended.iter().all(ExitStatus::success), "{ended:?}");
-    assert_eq!(others[0].snapshot, Some(neighbour.path("traces/trace-trigger-1")), "{others:?}");
-    assert!(strata_recording::reader::Trace::open(&neighbour.path("traces/trace-trigger-1")).is_ok());
+    assert_eq!(others[0].snapshot, Some(neighbour.path("traces/trace-snapshots/trigger-1")), "{others:?}");
+    assert!(strata_recording::reader::Trace::open(&neighbour.path("traces/trace-snapshots/trigger-1")).is_ok());
     assert!(others[1].problem.as_ref().unwrap().contains("is written to"), "{others:?}");
 }
 
@@ -805,6 +810,36 @@ fn jail_that_is_off_gives_up_nothing() {
     assert!(ended.success());
     assert_eq!(status.jail.as_deref(), Some("off"));
     assert!(threads.values().all(|thread| thread["Seccomp"] == "0" && thread["Uid"].starts_with("0\t")));
+}
+
+#[test]
+fn recording_and_snapshots_that_others_may_read_are_made_under_the_jail() {
+    let arguments = ["--user", "65534:65534", "--mode", "flight-recorder", "--readable-by", "all"];
+    let (vm, _) = whole_run(NOBODY, &arguments, true);
+
+    let mode = |name: &str| vm.path(name).metadata().unwrap().permissions().mode() & 0o777;
+    let folders = ["traces/trace", "traces/trace-snapshots", "traces/trace-snapshots/whole"];
+    assert_eq!(folders.map(mode), [0o755; 3]);
+    assert_eq!(mode("traces/trace-snapshots/whole/session.json"), 0o644);
+}
+
+#[test]
+fn snapshots_go_into_folders_that_are_named_at_the_start() {
+    let mut named = PathBuf::new();
+    let usual = ["--user", "65534:65534", "--mode", "flight-recorder"];
+    let folder = TempDir::new().unwrap();
+    chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    named.push(folder.path().join("snapshot"));
+    let mut vm = Vm::start(SLEEP, NOBODY, &[&usual[..], &["--writable", folder.path().to_str().unwrap()]].concat());
+
+    vm.status();
+    let answer = vm.ask(&Request::Snapshot { dir: named.clone(), session: None });
+    let ended = vm.stop();
+
+    assert!(answer.is_ok() && ended.success(), "{answer:?} {}", vm.said());
+    assert!(strata_recording::reader::Trace::open(&named).is_ok());
+    // Nothing went into the folder that is made for them.
+    assert!(!vm.path("traces/trace-snapshots").exists());
 }
 
 #[test]

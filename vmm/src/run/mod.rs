@@ -37,14 +37,8 @@ use plan::Plan;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use strata_jail::files::Places;
-use strata_jail::{Closed, Jail, JailError};
-use strata_machine::{Machine, Outcome};
-use strata_observer::NoObserver;
-use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
-use strata_recorder::control::server::ControlServer;
-use strata_recorder::session::Say;
 use strata_recording::manifest::{Manifest, Started};
+use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 use traced::PreparedVm;
 
 /// How a run went.
@@ -107,7 +101,7 @@ fn run_untraced(
     say: Say,
 ) -> Result<Ran, RunFailure> {
     let machine = Machine::new(plan.config)?;
-    let closed = close(jail, directory, plan.request, say)?;
+    let closed = close(jail, directory, plan.request, None, say)?;
     let console = ConsoleLimits::new(plan.request);
     let limited = LimitedDevices::new(plan.request, &machine, &console);
     let answers = answers::answers(description, None, machine.control(), machine.stop_handle(), limited, closed);
@@ -115,15 +109,25 @@ fn run_untraced(
     guest::run_machine(machine, &console, Arc::new(NoObserver), None, None)
 }
 
-/// Closes the jail of the VM in `directory` that `request` asks for, and tells what this kernel lacks for it.
-fn close(jail: Jail, directory: &VmDirectory, request: &RunRequest, say: Say) -> Result<Closed, JailError> {
+/// Closes the jail of the VM in `directory` that `request` asks for, and tells what this kernel lacks for it. With a
+/// `recording` it may write that, and its snapshots.
+fn close(
+    jail: Jail,
+    directory: &VmDirectory,
+    request: &RunRequest,
+    recording: Option<(&TraceFolder, &SnapshotFolder)>,
+    say: Say,
+) -> Result<Closed, JailError> {
     let above = |path: &Path| std::path::absolute(path).ok()?.parent()?.canonicalize().ok();
-    let trace = request.trace.as_deref().and_then(above);
-    let written = std::iter::once(directory.path().to_path_buf()).chain(trace).collect();
-    let emptied = above(directory.path()).into_iter().collect();
+    let (trace, snapshots) = recording.map(|(trace, snapshots)| (trace.path(), snapshots.path())).unzip();
+    let place = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
+    let written = std::iter::once(directory.path().to_path_buf()).chain(place(trace)).collect();
+    let offered = place(snapshots).into_iter().collect();
+    // Folders in which nothing is are removed in the end.
+    let emptied = [Some(directory.path()), trace].into_iter().flatten().filter_map(above).collect();
     // The socket is removed in the end.
     let cleared = request.vsock.iter().filter_map(|vsock| above(&vsock.path)).collect();
-    let closed = jail.close(Places { written, emptied, cleared })?;
+    let closed = jail.close(Places { written, offered, emptied, cleared })?;
     closed.missing.iter().for_each(|line| say(line));
     Ok(closed)
 }

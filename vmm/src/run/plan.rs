@@ -2,10 +2,8 @@
 
 use super::failure::RunFailure;
 use super::request::{Agent, Boot, RunRequest};
-use crate::agent;
 use crate::agentless::{Agentless, AgentlessRequest};
-use crate::bootable_disk;
-use crate::ready_made_module;
+use crate::{agent, bootable_disk, ready_made_module};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::Mode;
 use std::fs;
@@ -17,7 +15,7 @@ use strata_recorder::record_limit::LayerLimits;
 use strata_recorder::selection::{Selection, SelectionError};
 use strata_recorder::vmm_events::EVENTS;
 use strata_recording::layer::LayerKind;
-use strata_recording::trace_folder::TraceFolder;
+use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 
 /// A checked request: its files can be read, its numbers run on this host, and its choice of events exists.
 pub(super) struct Plan<'a> {
@@ -112,7 +110,11 @@ impl<'a> Plan<'a> {
         check_selection(&selection, host_events.as_deref().ok(), &guest_events)?;
         if let Some(trace) = &request.trace {
             // Tried and removed again: a run that is refused below leaves no folder.
-            let tried = jail.act(|| TraceFolder::create(trace, request.readers))?;
+            let try_both = || {
+                let folder = TraceFolder::create(trace, request.readers)?;
+                SnapshotFolder::create(trace, request.readers).map(|snapshots| (folder, snapshots))
+            };
+            let tried = jail.act(try_both)?;
             drop(tried.map_err(|source| match jail.user() {
                 Some(user) => RunFailure::TraceFolderOfUser { user, source },
                 None => source.into(),

@@ -19,28 +19,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
-use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThread, VcpuClocks};
-use strata_host_kernel::HostTracer;
-use strata_jail::Jail;
-use strata_jail::policy::Thread;
-use strata_machine::{DiscoveryLeaf, KvmProbe, Machine, SharedSlot};
-use strata_recorder::control::directory::{VmDescription, VmDirectory};
-use strata_recorder::control::server::ControlServer;
-use strata_recorder::cpu_list::CpuList;
-use strata_recorder::host_layer::HostHistory;
-use strata_recorder::host_tracer::{missing_host_layer, start_host_tracer};
-use strata_recorder::mapped_file;
-use strata_recorder::recorder::Recorder;
-use strata_recorder::recording::{GuestSide, Recording, VcpuThreads, enabled_guest_events};
-use strata_recorder::region::{EnabledEvents, RegionSlot, TraceRegion};
-use strata_recorder::selection::Selection;
-use strata_recorder::session::{Say, Sources};
-use strata_recorder::trigger::host_load::HostLoad;
-use strata_recorder::vmm_events::{EVENTS, VcpuThreadHook, VmmTracer};
-use strata_recorder::work_alarm::WorkAlarms;
 use strata_recording::layer::LayerKind;
 use strata_recording::reserve::Reserve;
-use strata_recording::trace_folder::TraceFolder;
+use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 use strata_recording::writer::Rotation;
 use uuid::Uuid;
 
@@ -55,6 +36,7 @@ pub(super) struct PreparedVm<'a> {
     vmm: Arc<VmmTracer>,
     sources: Sources,
     folder: TraceFolder,
+    snapshots: SnapshotFolder,
     directory: VmDirectory,
     jail: Jail,
     /// Whether the machine was stopped because a layer of the trace ended early.
@@ -130,6 +112,7 @@ impl<'a> PreparedVm<'a> {
         let clock = host_clock.statement(clock_uuid, utc_reading(&host_clock, &machine), relations);
         let manifest = manifest(request, &probed, clock, directory.region(), missing);
         let folder = jail.act(|| TraceFolder::create(trace, request.readers))??;
+        let snapshots = jail.act(|| SnapshotFolder::create(trace, request.readers))??;
         let parameters = clock_parameters(&host_clock, &machine, &probed);
         let sink = epoch_sink(Arc::clone(&region), Arc::clone(&vmm));
         let clocks = Arc::new(VcpuClocks::new(&request.name, request.cpus, parameters, sink));
@@ -189,6 +172,7 @@ impl<'a> PreparedVm<'a> {
             vmm,
             sources,
             folder,
+            snapshots,
             directory,
             has_stopped,
             jail,
@@ -211,6 +195,7 @@ impl<'a> PreparedVm<'a> {
             vmm,
             sources,
             folder,
+            snapshots,
             directory,
             has_stopped,
             jail,
@@ -220,7 +205,7 @@ impl<'a> PreparedVm<'a> {
         for layer in &sources.recording.manifest.missing {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }
-        let closed = close(jail, &directory, request, say)?;
+        let closed = close(jail, &directory, request, Some((&folder, &snapshots)), say)?;
         let recorder = Recorder::start_with(&request.scheduling, sources)?;
         let console = ConsoleLimits::new(request);
         let limited = LimitedDevices::new(request, &machine, &console);
@@ -248,6 +233,7 @@ impl<'a> PreparedVm<'a> {
             control,
             recorder,
             folder,
+            snapshots,
             directory,
             has_stopped,
             guest_ring,
@@ -268,6 +254,7 @@ pub(super) struct StartedVm {
     control: ControlServer,
     recorder: Recorder,
     folder: TraceFolder,
+    snapshots: SnapshotFolder,
     directory: VmDirectory,
     has_stopped: Arc<AtomicBool>,
     guest_ring: Option<Arc<GuestRing>>,
@@ -291,6 +278,7 @@ impl StartedVm {
             control,
             recorder,
             mut folder,
+            snapshots: _snapshots,
             mut directory,
             has_stopped,
             guest_ring,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use strata_recording::trace_folder::free_beside;
+use strata_recording::trace_folder::free_snapshot;
 use thiserror::Error;
 
 /// Pause between two questions.
@@ -131,7 +131,7 @@ fn freeze(others: &[FoundVm]) -> Vec<OtherSnapshot> {
     let ask = |other: &FoundVm| {
         let socket = other.socket();
         let dir = trace(&socket).ok()??.dir;
-        let dir = free_beside(&dir, "trigger")?;
+        let dir = free_snapshot(&dir, "trigger")?;
         let answer = client::call(&socket, &Request::Snapshot { dir: dir.clone(), session: None });
         let (snapshot, problem) = match answer {
             Ok(_) => (Some(dir), None),

@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::SNAPSHOT;
-use strata_recording::trace_folder::free_beside;
+use strata_recording::trace_folder::free_snapshot;
 
 impl Session {
     /// Whether it is watched for triggers.
@@ -100,10 +100,10 @@ impl Session {
         }
     }
 
-    /// Takes a snapshot beside the recording because of a trigger; its folder, or why there is none.
+    /// Takes a snapshot because of a trigger; its folder, or why there is none.
     fn snapshot_for(&mut self, why: &str) -> Result<PathBuf, String> {
-        let folder = self.recording.dir.as_deref().and_then(|dir| free_beside(dir, "trigger"));
-        let folder = folder.ok_or("there are too many folders of earlier ones beside the recording: remove some")?;
+        let folder = self.recording.dir.as_deref().and_then(|dir| free_snapshot(dir, "trigger"));
+        let folder = folder.ok_or("there are too many folders of earlier ones: remove some")?;
         self.snapshot_as(&folder, &format!("{SNAPSHOT}, by {why}")).map_err(|error| chain(&error))?;
         Ok(folder)
     }

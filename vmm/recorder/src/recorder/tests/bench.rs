@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // The test is the guest: it records through raw addresses.
 
 use super::*;
+use strata_recording::trace_folder::snapshots_of;
 
 pub(super) const EVENT: Event =
     Event { id: 1, class: 0, name: "sched:test", fields: &[Field::new("number", FieldType::U64)] };
@@ -193,6 +194,7 @@ impl<R> Bench<R> {
         let region = Arc::new(region);
         let trace = dir.path().join("trace");
         fs::create_dir(&trace).unwrap();
+        fs::create_dir(snapshots_of(&trace).unwrap()).unwrap();
         let memory = HostMemory::private(VmmTracer::memory_size(1, rings(mode)));
         let vmm = Arc::new(VmmTracer::new(1, rings(mode), memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
         assert!([&EVENT, &WAKING, &SWITCH].iter().all(|event| registry(&region).append(event)));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn trigger_takes_a_snapshot_beside_the_recording_and_one_that_nothing_meets_takes_none() {
+fn trigger_takes_a_snapshot_and_one_that_nothing_meets_takes_none() {
     let bench = Bench::watched(&["event:guest:sched:test number=7", "event:guest:sched:test number=30"]);
 
     // Of a sub-buffer that is being written: nobody has closed it.
@@ -11,9 +11,9 @@ fn trigger_takes_a_snapshot_beside_the_recording_and_one_that_nothing_meets_take
     let triggers = bench.triggers(|triggers| !triggers[0].snapshots.is_empty());
 
     assert_eq!((triggers[0].fired, triggers[1].fired, triggers[1].snapshots.len()), (1, 0, 0));
-    assert_eq!(triggers[0].snapshots, [bench.path("trace-trigger-1")]);
-    assert_eq!(bench.records("trace-trigger-1", LayerKind::GuestKernel), 10);
-    let outcome = Trace::open(&bench.path("trace-trigger-1")).unwrap().manifest().outcome.clone().unwrap();
+    assert_eq!(triggers[0].snapshots, [bench.path("trace-snapshots/trigger-1")]);
+    assert_eq!(bench.records("trace-snapshots/trigger-1", LayerKind::GuestKernel), 10);
+    let outcome = Trace::open(&bench.path("trace-snapshots/trigger-1")).unwrap().manifest().outcome.clone().unwrap();
     assert!(outcome.contains("by trigger 'event:guest:sched:test number=7': sched:test in guest-kernel"), "{outcome}");
 }
 
@@ -43,7 +43,7 @@ fn trigger_in_discard_mode_is_marked_in_the_trace_and_takes_no_snapshot() {
     // Of a sub-buffer that is being written: nobody has closed it.
     bench.record(0, Mode::Discard, 10);
     let triggers = bench.triggers(|triggers| triggers[0].marks > 0);
-    let (trace, snapshot) = (bench.path("trace"), bench.path("trace-trigger-1"));
+    let (trace, snapshot) = (bench.path("trace"), bench.path("trace-snapshots/trigger-1"));
     bench.recorder.finish("the test ended".into()).unwrap();
 
     let marks = |status: &TriggerStatus| (status.fired, status.marks, status.snapshots.len(), status.due);
@@ -73,7 +73,7 @@ fn ended_at_once(mode: Mode) -> (Vec<String>, String) {
 
     let mut marks = marks_in(&trace);
     marks.sort();
-    assert!(!bench.dir.path().join("trace-trigger-1").exists());
+    assert!(!bench.dir.path().join("trace-snapshots/trigger-1").exists());
     (marks, manifest.outcome.unwrap())
 }
 
