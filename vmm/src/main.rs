@@ -4,22 +4,22 @@ use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches};
 use serde::Serialize;
 use shared_ring::consumer::Lost;
-use std::env;
-use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
+use std::{env, fmt};
+use strata_jail::inherited::Inherited;
 use strata_recorder::control::protocol::Answer;
 use strata_recorder::control::{balloon, client, directory, list, wait_trigger};
 use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
 use strata_recording::reader::Trace;
-use trace_merge::check::CheckOptions;
-use trace_merge::events::EventsOptions;
-use trace_merge::report::{ReportBuilder, ReportError, Window};
-use trace_merge::{check, critical_path, diff, events, join, progress, report};
+use trace_merge::check::{self, CheckOptions};
+use trace_merge::events::{self, EventsOptions};
+use trace_merge::report::{self, ReportBuilder, ReportError, Window};
+use trace_merge::{critical_path, diff, join, progress};
 use vmm::attach::{self, AttachRequest, Ending};
 use vmm::cli::{
     AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, DiffArgs, DoctorArgs, EventsArgs, FlowsArgs,
@@ -95,7 +95,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 
 fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
     let on_reboot = args.on_reboot;
-    let request = RunRequest::from(args);
+    let mut request = RunRequest::from(args);
+    request.jail.inherited = Inherited::note();
     let boot = |request: &RunRequest| {
         boot_guest(request).unwrap_or_else(|error| {
             say(format_args!("{error:#}"));

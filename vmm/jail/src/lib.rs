@@ -8,6 +8,7 @@
 
 pub mod files;
 pub mod filter;
+pub mod inherited;
 mod last_word;
 pub mod policy;
 mod privileges;
@@ -15,6 +16,7 @@ pub mod user;
 
 use files::Places;
 use filter::{Filter, Offence};
+use inherited::Inherited;
 use policy::Thread;
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -70,6 +72,8 @@ pub struct JailRequest {
     pub user: Option<String>,
     /// Further folders that it may write.
     pub writable: Vec<PathBuf>,
+    /// Descriptors that the program was started with: they are closed.
+    pub inherited: Inherited,
 }
 
 /// Why a VM's process cannot be confined.
@@ -116,6 +120,7 @@ pub struct Jail {
     mode: Mode,
     user: Option<User>,
     writable: Vec<PathBuf>,
+    inherited: Inherited,
 }
 
 impl Jail {
@@ -133,7 +138,8 @@ impl Jail {
             .writable
             .iter()
             .map(|path| path.canonicalize().map_err(|source| JailError::NoFolder { path: path.clone(), source }));
-        Ok(Self { mode: request.mode, user, writable: writable.collect::<Result<_, _>>()? })
+        let inherited = request.inherited.clone();
+        Ok(Self { mode: request.mode, user, writable: writable.collect::<Result<_, _>>()?, inherited })
     }
 
     /// Whom the VM will run as, if not as who started it.
@@ -162,6 +168,7 @@ impl Jail {
         if self.mode == Mode::Off {
             return Ok(Closed { summary: "off".into(), missing: Vec::new(), places: None });
         }
+        self.inherited.close();
         places.offered.extend(self.writable);
         privileges::limit();
         let kept = give_up_root(self.user, &places)?;

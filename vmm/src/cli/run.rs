@@ -8,6 +8,7 @@ use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS};
 use std::path::PathBuf;
 use std::time::Duration;
 use strata_jail::JailRequest;
+use strata_jail::inherited::Inherited;
 use strata_machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig, VsockConfig};
 use strata_rate_limit::RateLimit;
 use strata_recorder::control::protocol::{LayerLimit, Mode};
@@ -244,8 +245,8 @@ pub struct RunArgs {
     /// What the process gives up before the guest runs: its user (see --user), capabilities, files that are not of its
     /// recording, system calls. With 'log' forbidden system calls are named in the kernel's log and done; with
     /// 'off' everything is kept
-    #[arg(long, value_name = "MODE", default_value = jail::Mode::default().name(), value_parser = values::jail())]
-    pub jail: jail::Mode,
+    #[arg(long, value_name = "MODE", default_value = strata_jail::Mode::default().name(), value_parser = values::jail())]
+    pub jail: strata_jail::Mode,
     /// Folder in which snapshots and recordings of other sessions may be made, beside the one that is made for them:
     /// TRACE-snapshots. May be repeated
     #[arg(long = "writable", value_name = "DIR", requires = "trace")]
@@ -306,7 +307,12 @@ impl From<RunArgs> for RunRequest {
             limits: args.limits,
             on_trace_failure: args.on_trace_failure,
             readers: args.readable_by,
-            jail: JailRequest { mode: args.jail, user: args.user, writable: args.writable },
+            jail: JailRequest {
+                mode: args.jail,
+                user: args.user,
+                writable: args.writable,
+                inherited: Inherited::default(),
+            },
             agent,
             events: args.events,
         }

@@ -4,18 +4,27 @@
 use super::*;
 use crate::cli::{Cli, Command};
 use clap::Parser;
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use strata_export::{Options, ctf};
+use strata_jail::inherited::Inherited;
+use strata_machine::test_guest;
 use strata_machine::test_guest;
 use strata_recorder::control::client;
+use strata_recorder::control::client;
+use strata_recorder::control::protocol::{Answer, Mode, Request, Status};
 use strata_recorder::control::protocol::{Answer, Mode, Request, Status};
 use strata_recorder::control::wait_trigger;
+use strata_recorder::control::wait_trigger;
+use strata_recorder::cpu_list::CpuList;
 use strata_recorder::cpu_list::CpuList;
 use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
@@ -51,7 +60,8 @@ fn child_that_runs_a_guest() {
         return;
     };
     let on_reboot = args.on_reboot;
-    let request = RunRequest::from(*args);
+    let mut request = RunRequest::from(*args);
+    request.jail.inherited = Inherited::note();
     let say: Say = |line| eprintln!("{line}");
     let run = |request: &RunRequest| {
         let jail = Jail::choose(&request.jail)?;
@@ -852,4 +862,43 @@ fn untraced_vm_is_in_its_jail_too() {
 
     assert!(paused.is_ok() && ended.success(), "{}", vm.said());
     assert!(status.trace.is_none() && status.jail.unwrap().contains("seccomp"));
+}
+/// The files that a process has open, and whether for writing.
+fn open_files(process: u32) -> Vec<(PathBuf, bool)> {
+    let entries = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let files = entries.filter_map(|entry| {
+        let file = fs::read_link(entry.path()).ok()?;
+        let about = Path::new("/proc").join(process.to_string()).join("fdinfo").join(entry.file_name());
+        let about = fs::read_to_string(about).ok()?;
+        let flags = about.lines().find_map(|line| line.strip_prefix("flags:"))?.trim();
+        Some((file, i32::from_str_radix(flags, 8).ok()? & libc::O_ACCMODE != libc::O_RDONLY))
+    });
+    files.collect()
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn descriptors_of_who_started_the_vm_are_closed_but_for_those_that_options_name() {
+    let mut secret = PathBuf::new();
+    let mut vm = Vm::start_in(SLEEP, NOBODY, &["--user", "65534:65534"], |folder, command| {
+        secret = folder.join("secret");
+        let files = [fs::File::create(&secret).unwrap(), fs::File::open(folder.join("guest")).unwrap()];
+        // The kernel is named by a descriptor.
+        let named = format!("/dev/fd/{}", files[1].as_raw_fd());
+        let arguments = command.get_envs().find(|(name, _)| *name == ARGUMENTS_VARIABLE).unwrap().1.unwrap();
+        let kernel = folder.join("guest").display().to_string();
+        let arguments = arguments.to_str().unwrap().replace(&kernel, &named);
+        command.env(ARGUMENTS_VARIABLE, arguments);
+        let pass = move || files.iter().try_for_each(|file| Ok(fcntl_setfd(file, FdFlags::empty())?));
+        // SAFETY: what is done before the program runs is one system call for each file.
+        unsafe { command.pre_exec(pass) };
+    });
+
+    vm.status();
+    let open = open_files(vm.process.id());
+    let ended = vm.stop();
+
+    assert!(ended.success() && vm.said().contains("OUTCOME"), "{}", vm.said());
+    assert!(open.iter().any(|(file, _)| file.ends_with("region")), "{open:?}");
+    assert!(!open.iter().any(|(file, _)| *file == secret), "{open:?}");
 }
