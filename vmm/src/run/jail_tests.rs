@@ -300,6 +300,38 @@ fn owners(folder: &Path) -> Vec<u32> {
     let below =
         entries.flat_map(|path| if path.is_dir() { owners(&path) } else { vec![path.metadata().unwrap().uid()] });
     below.chain([folder.metadata().unwrap().uid()]).collect()
+/// What is written while a VM runs, when somebody else decides what: on a thread that is confined as its recorder is.
+#[test]
+fn recorder_writes_its_recording_and_nothing_that_lies_beside_it() {
+    let home = TempDir::new().unwrap();
+    let path = |name: &str| home.path().join(name);
+    let trace = path("trace");
+    fs::create_dir(path(".ssh")).unwrap();
+    fs::create_dir(path("runtime")).unwrap();
+    fs::set_permissions(path("runtime"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(path(".bashrc"), []).unwrap();
+    let Command::Run(args) = Cli::parse_from(["strata", "run", "--kernel", "k", "--no-agent", "--trace", "t"]).command
+    else {
+        panic!("it is no run");
+    };
+    let request = RunRequest::from(*args);
+    let directory = VmDirectory::create(&path("runtime"), &describe_vm(&request)).unwrap();
+    let folder = TraceFolder::create(&trace, request.readers).unwrap();
+    let snapshots = SnapshotFolder::create(&trace, request.readers).unwrap();
+    let places = places(&directory, &request, Some((&folder, &snapshots)));
+    let write = |name: &str| fs::File::options().append(true).create(true).open(path(name)).is_ok();
+
+    let confined = || {
+        let is_confined = places.confine().unwrap().is_some();
+        let beside = [".bashrc", ".ssh/authorized_keys", "new", "runtime/new"].map(write);
+        let within = ["trace/new", "trace-snapshots/new"].map(write);
+        is_confined.then_some((beside, within))
+    };
+    let seen = std::thread::scope(|scope| scope.spawn(confined).join().unwrap());
+
+    assert_eq!(seen, crate::jail::files::version().map(|_| ([false; 4], [true; 2])));
+}
+
 }
 
 fn instances_of(process: u32) -> usize {

@@ -25,20 +25,26 @@ mod traced;
 
 pub use boots::{BootsError, run_boots};
 pub use failure::RunFailure;
+use guest::Ran;
+use limits::{ConsoleLimits, LimitedDevices};
 pub use on_reboot::{BootEnd, OnReboot};
+use plan::Plan;
 pub use request::{Agent, Boot, RunRequest};
 pub(crate) use rings::foreign_region;
 pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
-pub use trace_failure::OnTraceFailure;
-
-use guest::Ran;
-use limits::{ConsoleLimits, LimitedDevices};
-use plan::Plan;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use strata_jail::files::Places;
+use strata_jail::{Closed, Jail, JailError};
+use strata_machine::{Machine, Outcome};
+use strata_observer::NoObserver;
+use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
+use strata_recorder::control::server::ControlServer;
+use strata_recorder::session::Say;
 use strata_recording::manifest::{Manifest, Started};
 use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
+pub use trace_failure::OnTraceFailure;
 use traced::PreparedVm;
 
 /// How a run went.
@@ -109,8 +115,7 @@ fn run_untraced(
     guest::run_machine(machine, &console, Arc::new(NoObserver), None, None)
 }
 
-/// Closes the jail of the VM in `directory` that `request` asks for, and tells what this kernel lacks for it. With a
-/// `recording` it may write that, and its snapshots.
+/// Closes the jail of the VM in `directory` that `request` asks for, and tells what this kernel lacks for it.
 fn close(
     jail: Jail,
     directory: &VmDirectory,
@@ -118,6 +123,13 @@ fn close(
     recording: Option<(&TraceFolder, &SnapshotFolder)>,
     say: Say,
 ) -> Result<Closed, JailError> {
+    let closed = jail.close(places(directory, request, recording))?;
+    closed.missing.iter().for_each(|line| say(line));
+    Ok(closed)
+}
+
+/// Where the process of the VM in `directory`, with its `recording`, makes and writes files.
+fn places(directory: &VmDirectory, request: &RunRequest, recording: Option<(&TraceFolder, &SnapshotFolder)>) -> Places {
     let above = |path: &Path| std::path::absolute(path).ok()?.parent()?.canonicalize().ok();
     let (trace, snapshots) = recording.map(|(trace, snapshots)| (trace.path(), snapshots.path())).unzip();
     let place = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
@@ -127,9 +139,7 @@ fn close(
     let emptied = [Some(directory.path()), trace].into_iter().flatten().filter_map(above).collect();
     // The socket is removed in the end.
     let cleared = request.vsock.iter().filter_map(|vsock| above(&vsock.path)).collect();
-    let closed = jail.close(Places { written, offered, emptied, cleared })?;
-    closed.missing.iter().for_each(|line| say(line));
-    Ok(closed)
+    Places { written, offered, emptied, cleared }
 }
 
 fn describe_vm(request: &RunRequest) -> VmDescription {
