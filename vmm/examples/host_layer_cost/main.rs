@@ -91,7 +91,7 @@ fn record(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
     let mut child = start_load(load)?;
     let probed = probe_kvm();
     let clock = HostClock::observe(probed.tsc_khz);
-    let tracer = start_host_tracer(&Selection::parse(events)?, clock.time, child.id(), vec![child.id()])?;
+    let tracer = start_host_tracer(&Selection::parse(events)?, clock.time, child.id(), vec![child.id()], true)?;
     let tracer = tracer.context("EVENTS names none of the host's kernel")?;
     let manifest = Manifest {
         format: FORMAT_VERSION,

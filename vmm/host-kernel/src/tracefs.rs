@@ -13,7 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -211,11 +211,10 @@ fn start_in_stat(stat: &str) -> Option<u64> {
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,
-    /// `set_event_pid`, opened so that writing adds. Open from the start, since adding a thread must work after
-    /// privileges were dropped. `None` if all of the host is traced, and inside of `drop`.
-    threads: Option<File>,
+    /// `set_event_pid`. `None` if all of the host is traced, and inside of `drop`.
+    threads: Option<ThreadList>,
     /// `set_event_notrace_pid`, likewise, if this kernel has it (5.8).
-    left_out: Option<File>,
+    left_out: Option<ThreadList>,
     /// `tracing_on`, for the same reason.
     switch: Option<File>,
     /// Removes the folder. `None` where no process could be made for it, and inside of `drop`.
@@ -238,9 +237,9 @@ impl Instance {
         let mut instance = Self::create_for_all(tracefs, clock, buffer_kib)?;
         let left_out = instance.path("set_event_notrace_pid");
         if left_out.exists() {
-            instance.left_out = Some(open(OpenOptions::new().read(true), &left_out)?);
+            instance.left_out = Some(ThreadList::open(left_out)?);
         }
-        instance.threads = Some(open(OpenOptions::new().read(true), &instance.path("set_event_pid"))?);
+        instance.threads = Some(ThreadList::open(instance.path("set_event_pid"))?);
         for thread in threads {
             instance.add_thread(*thread)?;
         }
@@ -307,7 +306,7 @@ impl Instance {
     /// # Errors
     /// There is no such thread, or the instance does not take it.
     pub fn add_thread(&self, thread: u32) -> Result<()> {
-        write_open(self.threads.as_ref(), &self.path("set_event_pid"), &thread.to_string())
+        self.threads.as_ref().map_or(Ok(()), |list| list.add(thread))
     }
 
     /// Never traces the thread with this kernel thread id: what it does would fill the trace with its own recording.
@@ -316,7 +315,12 @@ impl Instance {
     /// # Errors
     /// The instance does not take the thread.
     pub fn leave_out_thread(&self, thread: u32) -> Result<()> {
-        write_open(self.left_out.as_ref(), &self.path("set_event_notrace_pid"), &thread.to_string())
+        self.left_out.as_ref().map_or(Ok(()), |list| list.add(thread))
+    }
+
+    /// From now on no thread can be added or left out: whoever takes this process over has no other process traced.
+    pub fn close_lists(&self) {
+        [&self.threads, &self.left_out].into_iter().flatten().for_each(ThreadList::close);
     }
 
     /// The threads that are traced now, those that the kernel has followed included; none if all of the host is.
@@ -324,15 +328,10 @@ impl Instance {
     /// # Errors
     /// The lists of threads cannot be read.
     pub fn traced_threads(&self) -> Result<Vec<u32>> {
-        let (threads, left_out) = (self.list(self.threads.as_ref())?, self.list(self.left_out.as_ref())?);
-        Ok(threads.into_iter().filter(|thread| !left_out.contains(thread)).collect())
-    }
-
-    /// The threads that a file lists: one number per line, or the words "no pid".
-    fn list(&self, file: Option<&File>) -> Result<Vec<u32>> {
-        let Some(file) = file else { return Ok(Vec::new()) };
-        let text = read_from(|piece, at| file.read_at(piece, at as u64), READ_AGAIN_BYTES, &self.path)?;
-        Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
+        let [threads, left_out] =
+            [&self.threads, &self.left_out].map(|list| list.as_ref().map_or(Ok(Vec::new()), ThreadList::threads));
+        let left_out = left_out?;
+        Ok(threads?.into_iter().filter(|thread| !left_out.contains(thread)).collect())
     }
 
     /// Reads the description of an event.
@@ -458,12 +457,46 @@ impl Drop for Instance {
     }
 }
 
+/// A file of an instance that lists threads. Open from the start, since it must be read, and added to, after privileges
+/// were dropped.
+#[derive(Debug)]
+struct ThreadList {
+    path: PathBuf,
+    file: File,
+    /// Opened so that writing adds; `None` once it is [closed](Self::close).
+    additions: Mutex<Option<File>>,
+}
+
+impl ThreadList {
+    fn open(path: PathBuf) -> Result<Self> {
+        let additions = Mutex::new(Some(open_for_writing(&path)?));
+        let failed = |source| TracefsError::File { action: "opening".to_owned(), path: path.clone(), source };
+        Ok(Self { file: File::open(&path).map_err(failed)?, additions, path })
+    }
+
+    /// Adds a thread, unless it is closed.
+    fn add(&self, thread: u32) -> Result<()> {
+        let additions = self.additions.lock().unwrap_or_else(PoisonError::into_inner);
+        write_open(additions.as_ref(), &self.path, &thread.to_string())
+    }
+
+    fn close(&self) {
+        *self.additions.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The threads in it: one number per line, or the words "no pid".
+    fn threads(&self) -> Result<Vec<u32>> {
+        let text = read_from(|piece, at| self.file.read_at(piece, at as u64), READ_AGAIN_BYTES, &self.path)?;
+        Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
+    }
+}
+
 /// Adds threads to those that an instance traces. Does not keep the instance alive.
 #[derive(Debug, Clone)]
 pub struct ThreadFilter(Weak<Instance>);
 
 impl ThreadFilter {
-    /// Also traces the thread with this kernel thread id. Without effect if the instance is gone.
+    /// Also traces the thread with this kernel thread id. Without effect if the instance is gone, or takes no more.
     ///
     /// # Errors
     /// There is no such thread, or the instance does not take it.
@@ -521,14 +554,9 @@ fn read_schema(event: &EventName, folder: &Path) -> Result<EventSchema> {
     EventSchema::parse(event, &read(&folder.join("format"))?).map_err(TracefsError::Schema)
 }
 
+/// Opens a file for writing, without truncating: on `set_event_pid` that would clear what is there.
 fn open_for_writing(path: &Path) -> Result<File> {
-    open(&mut OpenOptions::new(), path)
-}
-
-/// Opens a file for writing, and for what `options` says, without truncating: on `set_event_pid` that would clear what
-/// is there.
-fn open(options: &mut OpenOptions, path: &Path) -> Result<File> {
-    options.append(true).open(path).map_err(|source| TracefsError::File {
+    OpenOptions::new().append(true).open(path).map_err(|source| TracefsError::File {
         action: "opening".to_owned(),
         path: path.to_owned(),
         source,

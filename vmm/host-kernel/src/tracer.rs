@@ -23,8 +23,11 @@ pub struct HostTraceConfig {
     pub events: Vec<EventName>,
     /// The process that runs the machine.
     pub process: u32,
-    /// Kernel thread ids of the machine's threads so far, at least one; more can be added later.
+    /// Kernel thread ids of the machine's threads so far, at least one. The kernel follows those that they start.
     pub threads: Vec<u32>,
+    /// Whether others can be added later, and threads of the kernel that work for the machine are looked for meanwhile.
+    /// Without it that ends when the thread that polls has [left itself out](HostTracer::leave_out_this_thread).
+    pub takes_more: bool,
     /// What the times of the records count.
     pub time: HostTime,
     /// Buffer per CPU in KiB. It has to hold what happens between two polls.
@@ -145,6 +148,7 @@ pub struct HostTracer {
     schemas: Arc<EventSchemas>,
     threads: ThreadFilter,
     process: u32,
+    takes_more: bool,
     workers: WorkerSearch,
     searched: Instant,
     not_enabled: Vec<EventNotEnabled>,
@@ -206,6 +210,7 @@ impl HostTracer {
             schemas: Arc::new(EventSchemas::new(schemas)),
             threads,
             process: config.process,
+            takes_more: config.takes_more,
             workers: WorkerSearch::default(),
             searched: Instant::now(),
             not_enabled,
@@ -251,7 +256,11 @@ impl HostTracer {
     /// The instance does not take the thread.
     pub fn leave_out_this_thread(&self) -> Result<(), TracefsError> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-        self.reader.instance().leave_out_thread(thread)
+        let left_out = self.reader.instance().leave_out_thread(thread);
+        if !self.takes_more {
+            self.reader.instance().close_lists();
+        }
+        left_out
     }
 
     /// Looks for threads of the kernel that work for the machine. What cannot be found or added is not traced.
@@ -271,7 +280,7 @@ impl HostTracer {
     /// # Errors
     /// A CPU's buffer cannot be read; what was read before has been handed on.
     pub fn poll(&mut self, sink: &mut impl for<'a> Sink<HostItem<'a>>) -> Result<Rest, ReaderError> {
-        if self.searched.elapsed() >= WORKER_INTERVAL {
+        if self.takes_more && self.searched.elapsed() >= WORKER_INTERVAL {
             self.follow_workers();
         }
         let polled = self.time.now();

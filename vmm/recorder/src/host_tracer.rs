@@ -11,7 +11,7 @@ use strata_recording::manifest::Missing;
 const BUFFER_KIB: u32 = 8 << 10;
 
 /// Starts to trace the events that `selection` wants of the host's kernel, for the process `process` that runs the VM and
-/// its `threads` so far. `None` when none are wanted.
+/// its `threads` so far; with `takes_more`, others can be added later. `None` when none are wanted.
 ///
 /// # Errors
 /// The kernel cannot be traced here or by this user, or none of the wanted events can be.
@@ -20,6 +20,7 @@ pub fn start_host_tracer(
     time: HostTime,
     process: u32,
     threads: Vec<u32>,
+    takes_more: bool,
 ) -> Result<Option<HostTracer>, HostTraceError> {
     let available = Tracefs::find().and_then(|tracefs| tracefs.available_events());
     let wanted = |event: &EventName| selection.includes(LayerKind::HostKernel, &event.to_string());
@@ -27,7 +28,8 @@ pub fn start_host_tracer(
     if events.is_empty() {
         return Ok(None);
     }
-    HostTracer::start(&HostTraceConfig { events, process, threads, time, buffer_kib: BUFFER_KIB }).map(Some)
+    let config = HostTraceConfig { events, process, threads, takes_more, time, buffer_kib: BUFFER_KIB };
+    HostTracer::start(&config).map(Some)
 }
 
 /// What is missing because of `error`, and what to do about it.

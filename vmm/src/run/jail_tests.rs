@@ -17,14 +17,8 @@ use std::time::{Duration, Instant};
 use strata_export::{Options, ctf};
 use strata_jail::inherited::Inherited;
 use strata_machine::test_guest;
-use strata_machine::test_guest;
-use strata_recorder::control::client;
-use strata_recorder::control::client;
 use strata_recorder::control::protocol::{Answer, Mode, Request, Status};
-use strata_recorder::control::protocol::{Answer, Mode, Request, Status};
-use strata_recorder::control::wait_trigger;
-use strata_recorder::control::wait_trigger;
-use strata_recorder::cpu_list::CpuList;
+use strata_recorder::control::{client, wait_trigger};
 use strata_recorder::cpu_list::CpuList;
 use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
@@ -266,9 +260,14 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
         .collect();
     let outside = ["elsewhere", "traces/beside", "traces/trace/inside"]
         .map(|name| vm.ask(&Request::Snapshot { dir: vm.path(name), session: Some("main".into()) }));
+    let open = open_files(vm.process.id());
     let ended = vm.stop();
 
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    // The kernel traces no other process because somebody took over this one.
+    let of_tracing = open.into_iter().filter(|(file, is_written)| *is_written && file.starts_with("/sys"));
+    let others: Vec<_> = of_tracing.filter(|(file, _)| !file.ends_with("tracing_on")).collect();
+    assert_eq!(others, []);
     assert_eq!(refused, Vec::<String>::new());
     for refusal in outside.map(|answer| answer.unwrap_err().to_string()) {
         let offered = format!("give a folder in '{}', or run", vm.path("traces/trace-snapshots").display());
@@ -295,11 +294,6 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
     (vm, manifest)
 }
 
-fn owners(folder: &Path) -> Vec<u32> {
-    let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
-    let below =
-        entries.flat_map(|path| if path.is_dir() { owners(&path) } else { vec![path.metadata().unwrap().uid()] });
-    below.chain([folder.metadata().unwrap().uid()]).collect()
 /// What is written while a VM runs, when somebody else decides what: on a thread that is confined as its recorder is.
 #[test]
 fn recorder_writes_its_recording_and_nothing_that_lies_beside_it() {
@@ -329,9 +323,14 @@ fn recorder_writes_its_recording_and_nothing_that_lies_beside_it() {
     };
     let seen = std::thread::scope(|scope| scope.spawn(confined).join().unwrap());
 
-    assert_eq!(seen, crate::jail::files::version().map(|_| ([false; 4], [true; 2])));
+    assert_eq!(seen, strata_jail::files::version().map(|_| ([false; 4], [true; 2])));
 }
 
+fn owners(folder: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    let below =
+        entries.flat_map(|path| if path.is_dir() { owners(&path) } else { vec![path.metadata().unwrap().uid()] });
+    below.chain([folder.metadata().unwrap().uid()]).collect()
 }
 
 fn instances_of(process: u32) -> usize {
@@ -884,17 +883,6 @@ fn snapshots_go_into_folders_that_are_named_at_the_start() {
     assert!(!vm.path("traces/trace-snapshots").exists());
 }
 
-#[test]
-fn untraced_vm_is_in_its_jail_too() {
-    let mut vm = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534", "--cpus", "1"]);
-
-    let status = vm.status();
-    let paused = vm.ask(&Request::Pause);
-    let ended = vm.stop();
-
-    assert!(paused.is_ok() && ended.success(), "{}", vm.said());
-    assert!(status.trace.is_none() && status.jail.unwrap().contains("seccomp"));
-}
 /// The files that a process has open, and whether for writing.
 fn open_files(process: u32) -> Vec<(PathBuf, bool)> {
     let entries = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
@@ -933,4 +921,16 @@ fn descriptors_of_who_started_the_vm_are_closed_but_for_those_that_options_name(
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{}", vm.said());
     assert!(open.iter().any(|(file, _)| file.ends_with("region")), "{open:?}");
     assert!(!open.iter().any(|(file, _)| *file == secret), "{open:?}");
+}
+
+#[test]
+fn untraced_vm_is_in_its_jail_too() {
+    let mut vm = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534", "--cpus", "1"]);
+
+    let status = vm.status();
+    let paused = vm.ask(&Request::Pause);
+    let ended = vm.stop();
+
+    assert!(paused.is_ok() && ended.success(), "{}", vm.said());
+    assert!(status.trace.is_none() && status.jail.unwrap().contains("seccomp"));
 }

@@ -1,7 +1,6 @@
 //! A traced VM: prepared, started, finished.
 
 use super::answers::answers;
-use super::descriptors;
 use super::failure::RunFailure;
 use super::guest::{Ran, run_machine};
 use super::guest_ring::{GuestRing, add_guest_ring};
@@ -11,14 +10,34 @@ use super::plan::Plan;
 use super::request::{Agent, RunRequest};
 use super::rings::{kernel_rings, region_config, vmm_rings};
 use super::trace_failure::on_failure;
-use super::{RunReport, close};
+use super::{RunReport, close, descriptors};
 use clock_sync::calibration::{CrossTimestamp, read_together};
+use rustix::thread::gettid;
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{ABI_VERSION, Mode};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
+use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, RenewalThread, VcpuClocks};
+use strata_host_kernel::HostTracer;
+use strata_jail::Jail;
+use strata_jail::policy::Thread;
+use strata_machine::{DiscoveryLeaf, KvmProbe, Machine, SharedSlot};
+use strata_recorder::control::directory::{VmDescription, VmDirectory};
+use strata_recorder::control::server::ControlServer;
+use strata_recorder::cpu_list::CpuList;
+use strata_recorder::host_layer::HostHistory;
+use strata_recorder::host_tracer::{missing_host_layer, start_host_tracer};
+use strata_recorder::mapped_file;
+use strata_recorder::recorder::Recorder;
+use strata_recorder::recording::{GuestSide, Recording, VcpuThreads, enabled_guest_events};
+use strata_recorder::region::{EnabledEvents, RegionSlot, TraceRegion};
+use strata_recorder::selection::Selection;
+use strata_recorder::session::{Say, Sources};
+use strata_recorder::trigger::host_load::HostLoad;
+use strata_recorder::vmm_events::{EVENTS, VcpuThreadHook, VmmTracer};
+use strata_recorder::work_alarm::WorkAlarms;
 use strata_recording::layer::LayerKind;
 use strata_recording::reserve::Reserve;
 use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
@@ -73,7 +92,9 @@ impl<'a> PreparedVm<'a> {
 
         let mut missing = Vec::new();
         let process = std::process::id();
-        let host = start_host_tracer(&selection, host_clock.time, process, vec![process]);
+        // This thread starts all others of the machine: the kernel follows them.
+        let starter = gettid().as_raw_nonzero().get().cast_unsigned();
+        let host = start_host_tracer(&selection, host_clock.time, process, vec![starter], false);
         // What keeps the layer from being had is noted, not fatal.
         let host = host.unwrap_or_else(|error| {
             missing.push(missing_host_layer(&error));
@@ -91,7 +112,7 @@ impl<'a> PreparedVm<'a> {
         }
         let vcpu_threads = VcpuThreads::default();
         let alarms = Arc::new(WorkAlarms::new(request.cpus));
-        let on_vcpu_thread = note_vcpu_threads(Arc::clone(&vcpu_threads), Arc::clone(&alarms), host.as_ref());
+        let on_vcpu_thread = note_vcpu_threads(Arc::clone(&vcpu_threads), Arc::clone(&alarms));
         let vmm = Arc::new(vmm_tracer(
             request,
             &selection,
@@ -330,13 +351,10 @@ fn shared_slot(slot: RegionSlot) -> SharedSlot {
     SharedSlot { mapping, offset, size, read_only }
 }
 
-/// Notes each vCPU's host thread when it starts, has `host` trace it, and has its work wake the recorder.
-fn note_vcpu_threads(threads: VcpuThreads, alarms: Arc<WorkAlarms>, host: Option<&HostTracer>) -> VcpuThreadHook {
-    let filter = host.map(HostTracer::thread_filter);
+/// Notes each vCPU's host thread when it starts, and has its work wake the recorder.
+fn note_vcpu_threads(threads: VcpuThreads, alarms: Arc<WorkAlarms>) -> VcpuThreadHook {
     Box::new(move |vcpu, tid| {
         threads.lock().unwrap_or_else(PoisonError::into_inner).push((vcpu, tid));
-        // Without the filter the thread's events are missing; what there is says so by its absence.
-        let _ = filter.as_ref().map(|filter| filter.add(tid));
         alarms.watch_this_thread();
     })
 }

@@ -210,6 +210,30 @@ fn thread_that_polls_can_be_left_out() {
 }
 
 #[test]
+fn tracer_that_takes_no_more_threads_follows_those_that_the_known_ones_start() {
+    let Some(_tracefs) = live_tracefs("no more threads") else {
+        return;
+    };
+    let config = HostTraceConfig { takes_more: false, ..config(&["raw_syscalls:sys_enter"], 1024) };
+    let tracer = HostTracer::start(&config).unwrap();
+    std::thread::scope(|scope| scope.spawn(|| tracer.leave_out_this_thread()).join().unwrap()).unwrap();
+
+    let (end, ended) = mpsc::channel::<()>();
+    let (started, starts) = mpsc::channel();
+    let started = std::thread::spawn(move || {
+        started.send(thread_id()).unwrap();
+        let _ = ended.recv();
+    });
+    let child = starts.recv().unwrap();
+    tracer.thread_filter().add(1).unwrap();
+    let traced = tracer.traced_threads().unwrap();
+    drop(end);
+    started.join().unwrap();
+
+    assert_eq!(traced, [thread_id(), child]);
+}
+
+#[test]
 fn while_a_thread_is_preempted_every_switch_of_its_cpu_tells_who_ran_instead() {
     let Some(_tracefs) = live_tracefs("preemption") else {
         return;

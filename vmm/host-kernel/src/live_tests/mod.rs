@@ -50,6 +50,7 @@ fn config(events: &[&str], buffer_kib: u32) -> HostTraceConfig {
         events: available,
         process: std::process::id(),
         threads: vec![thread_id()],
+        takes_more: true,
         time: HostTime::Tsc,
         buffer_kib,
     }
