@@ -147,8 +147,8 @@ mod tests {
     const WATCHED: u32 = 0x7fff_fff0;
     /// Behind the last number of a system call, those of 32-bit programs (x32) included.
     const NUMBERS: i64 = 600;
-    /// `uretprobe` and `uprobe`: the kernel lets them by without asking filters (Linux 6.14, 6.18), and has them do nothing
-    /// for who does not come from a probe that somebody has set in the program.
+    /// `uretprobe` and `uprobe`: the kernel lets them by without asking filters (Linux 6.14, 6.18). Who does not come from a
+    /// probe that somebody has set in the program gets an error or SIGILL.
     const UNFILTERED: [i64; 2] = [335, 336];
     /// A number with this bit is one of x32's.
     const X32: i64 = 0x4000_0000;
