@@ -605,10 +605,9 @@ impl<M: RingMemory> Consumer<M> {
                 Take::Unfinished(physical) => {
                     let is_last = self.read_count == current;
                     let reserved = if is_last { used } else { geometry.sub_buffer_size() };
-                    match self.copy_unfinished(buffer, physical) {
+                    match self.copy_unfinished(buffer, physical, reserved) {
                         Unfinished::Copied(copied, lost) => {
-                            let uncommitted = reserved.saturating_sub(copied.claimed as u64);
-                            let copied = Copied { is_last, uncommitted, ..copied };
+                            let copied = Copied { is_last, ..copied };
                             return Found::Copied(self.unless_another_packet(buffer, copied), lost);
                         }
                         Unfinished::Empty => {
@@ -632,11 +631,12 @@ impl<M: RingMemory> Consumer<M> {
         self.read_count += sub_buffers * self.geometry.sub_buffer_size();
     }
 
-    /// Copies what is committed without a hole of the sub-buffer at `self.read_count`, which is behind `physical`.
+    /// Copies what is committed without a hole of the sub-buffer at `self.read_count`, which is behind `physical` and of
+    /// which `reserved` bytes are reserved.
     ///
     /// The producer may be at work: bytes below `commit_prefix` are written once per lap, and the exchange word says
     /// after the copy whether the lap was still the same.
-    fn copy_unfinished(&self, buffer: &mut Vec<u8>, physical: usize) -> Unfinished {
+    fn copy_unfinished(&self, buffer: &mut Vec<u8>, physical: usize, reserved: u64) -> Unfinished {
         let geometry = self.geometry;
         let index = geometry.index(self.read_count);
         let of_lap = |committed: u64| {
@@ -662,12 +662,14 @@ impl<M: RingMemory> Consumer<M> {
         if word.tag() > wanted || word.tag() == wanted && word.is_referenced() {
             return Unfinished::Overwritten;
         }
-        let copied = Copied {
-            claimed: usize::try_from(content).unwrap_or(usize::MAX).min(buffer.len()),
-            uncommitted: 0,
-            is_complete: false,
-            is_last: false,
+        let claimed = if content == geometry.sub_buffer_size() {
+            // Who committed its last byte has not come to say so. It is closed: behind its content lies what it held before.
+            Copied::complete(buffer).claimed
+        } else {
+            usize::try_from(content).unwrap_or(usize::MAX).min(buffer.len())
         };
+        let uncommitted = reserved.saturating_sub(content);
+        let copied = Copied { claimed, uncommitted, is_complete: false, is_last: false };
         Unfinished::Copied(copied, (reached < geometry.sub_buffer_size()).then_some(lost))
     }
 

@@ -362,6 +362,19 @@ mod tests {
     }
 
     #[test]
+    fn closed_sub_buffer_that_is_not_said_to_be_complete_shows_nothing_of_its_last_lap() {
+        let (memory, producer) = recorder();
+        record(&producer, 0..4 * PER_SUB_BUFFER + 1);
+        producer.force_switch(|| 1000 + 5 * PER_SUB_BUFFER);
+        let before = ExchangeWord::completed(0, 0, 1).referenced();
+        memory.store(geometry().exchange_offset(0), before.to_word());
+
+        let values = read_all(&memory);
+
+        assert_eq!(values, (PER_SUB_BUFFER..4 * PER_SUB_BUFFER + 1).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn table_that_names_a_sub_buffer_twice_is_corrupt() {
         let (memory, producer) = recorder();
         record(&producer, 0..1);

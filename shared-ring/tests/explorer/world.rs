@@ -461,6 +461,13 @@ impl World {
             if published != whole {
                 oracle.violate(|| format!("sub-buffer {index} is published up to {published}, not {whole}"));
             }
+            // Which lap it says is complete, and whether a writer holds it.
+            let word = RingMemory::load(&memory, self.geometry.exchange_offset(index));
+            let exchange = (word >> 18, word >> 16 & 1 == 1);
+            let is_right = exchange == (self.geometry.sequence(whole), expected != whole);
+            if self.scenario.mode == Mode::FlightRecorder && !is_right {
+                oracle.violate(|| format!("sub-buffer {index} is published up to {whole}, its exchange word {word:x}"));
+            }
             let prefix = RingMemory::load(&memory, self.geometry.commit_prefix_offset(index));
             let is_open = self.scenario.mode == Mode::FlightRecorder && expected != whole;
             if prefix > expected || is_open && prefix != expected {
