@@ -20,6 +20,7 @@
 #![allow(unsafe_code)] // The storage's methods are unsafe; offsets come from the geometry only.
 
 use crate::layout::Geometry;
+use crate::producer::ATTEMPTS;
 use crate::storage::Storage;
 
 const PHYSICAL: u64 = 0xffff;
@@ -132,7 +133,7 @@ pub unsafe fn peek<S: Storage>(storage: &S, geometry: Geometry, index: usize) ->
 #[inline(always)]
 pub unsafe fn hold<S: Storage>(storage: &S, geometry: Geometry, index: usize) -> usize {
     let offset = geometry.exchange_offset(index);
-    loop {
+    for _ in 0..ATTEMPTS {
         // SAFETY: as in `peek`.
         let word = ExchangeWord::from_word(unsafe { storage.load(offset) });
         let referenced = word.referenced().to_word();
@@ -148,6 +149,9 @@ pub unsafe fn hold<S: Storage>(storage: &S, geometry: Geometry, index: usize) ->
             return offset_of(geometry, index, word);
         }
     }
+    // A consumer that changes the word all the time believes nothing that it reads there.
+    // SAFETY: passed on from the caller.
+    unsafe { peek(storage, geometry, index) }.0
 }
 
 /// Writer: has a consumer that reads what is written from now on find the reference when it looks at the word again: it

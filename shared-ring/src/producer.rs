@@ -47,10 +47,15 @@ use crate::layout::{
 use crate::storage::Storage;
 use core::mem::offset_of;
 
+/// Attempts at a reservation, a forced switch, or one of the words that contexts change by compare-and-swap, before it is
+/// given up. An attempt fails only if another context has got on meanwhile, so that contexts which interrupt each other
+/// take a few at most; threads of many CPUs that record into one ring without pause, some more.
+pub const ATTEMPTS: usize = 256;
+
 /// One ring's recording side.
 ///
 /// May be used from any context that its [`Storage`] allows, NMI included: no locks, no waiting, no allocation, and a
-/// bounded number of steps unless other contexts keep recording in between.
+/// bounded number of steps ([`ATTEMPTS`]), whatever the memory holds.
 ///
 /// ```
 /// # use shared_ring::event::{Event, EventDescription, Field, FieldType};
@@ -87,6 +92,10 @@ pub enum NotReserved {
     Lost,
     /// The clock refused; nothing was counted.
     NoTime,
+    /// Each of [`ATTEMPTS`] attempts was overtaken: more contexts than there can be have recorded meanwhile, or the memory
+    /// is no ring's any more. The record is counted as lost, where the memory still counts. Whoever can does not
+    /// record here again before it has found out.
+    Stuck,
 }
 
 impl core::fmt::Display for NotReserved {
@@ -94,6 +103,7 @@ impl core::fmt::Display for NotReserved {
         formatter.write_str(match self {
             Self::Lost => "the ring has no room for the record, which is counted as lost",
             Self::NoTime => "the clock gave no time for the record",
+            Self::Stuck => "the ring's memory does not keep what is written to it, or never rests",
         })
     }
 }
@@ -167,38 +177,63 @@ impl<S: Storage> Producer<S> {
             return Err(NotReserved::Lost);
         }
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
+        let now = || too_early.or_else(&now);
+        let mut attempts = 0;
         loop {
-            // SAFETY: a ring's control word.
-            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
-            let Some(time) = too_early.or_else(&now) else { return Err(NotReserved::NoTime) };
-            let used = geometry.within(write);
-            let size = record_bytes(payload, false);
-            // What happens once per sub-buffer is out of the way of what happens with each record. That the time bears on
-            // a branch only, and not on the new write count, keeps the clock's latency out of the chain from one record
-            // to the next.
-            let stays_inside = used != 0 && used + size < geometry.sub_buffer_size();
-            let packet = self.peek_packet(write);
-            if !stays_inside || self.is_extended(&packet, time) {
-                match self.reserve_at_edge(write, time, payload) {
-                    Attempt::Done { position, at, extended } => {
-                        return Ok(self.reservation(position, at, time, id, payload, extended));
-                    }
-                    Attempt::Lost(counter) => {
-                        self.lose(counter);
-                        return Err(NotReserved::Lost);
-                    }
-                    Attempt::Retry => continue,
-                }
-            }
-            if mutated!(ReserveNotAtomic) {
-                // SAFETY: a ring's control word.
-                unsafe { self.storage.store(RING_WRITE_COUNT, write) };
-            }
-            // SAFETY: a ring's control word.
-            if unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
-                return Ok(self.reservation(write, self.enter_peeked(&packet, write), time, id, payload, false));
+            match self.attempt(&now, id, payload) {
+                Ok(reservation) => return Ok(reservation),
+                Err(NotYet::Refused(refused)) => return Err(refused),
+                Err(NotYet::Overtaken) if self.gives_up(&mut attempts) => return Err(NotReserved::Stuck),
+                Err(NotYet::Overtaken) => {}
             }
         }
+    }
+
+    /// Counts an attempt that was overtaken; if that was the last one, also the record as lost. Out of the way, so that
+    /// counting takes no register of those that each record needs.
+    #[cold]
+    #[inline(never)]
+    fn gives_up(&self, attempts: &mut usize) -> bool {
+        *attempts += 1;
+        if *attempts == ATTEMPTS {
+            self.lose(RING_LOST_WRAPPED);
+        }
+        *attempts >= ATTEMPTS
+    }
+
+    #[inline(always)]
+    fn attempt(&self, now: &impl Fn() -> Option<u64>, id: u16, payload: usize) -> Result<Reservation<'_, S>, NotYet> {
+        let geometry = self.geometry;
+        // SAFETY: a ring's control word.
+        let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
+        let Some(time) = now() else { return Err(NotYet::Refused(NotReserved::NoTime)) };
+        let used = geometry.within(write);
+        let size = record_bytes(payload, false);
+        // What happens once per sub-buffer is out of the way of what happens with each record. That the time bears on
+        // a branch only, and not on the new write count, keeps the clock's latency out of the chain from one record
+        // to the next.
+        let stays_inside = used != 0 && used + size < geometry.sub_buffer_size();
+        let packet = self.peek_packet(write);
+        if !stays_inside || self.is_extended(&packet, time) {
+            return match self.reserve_at_edge(write, time, payload) {
+                Attempt::Done(place) => Ok(self.reservation(place, time, id, payload)),
+                Attempt::Lost(counter) => {
+                    self.lose(counter);
+                    Err(NotYet::Refused(NotReserved::Lost))
+                }
+                Attempt::Retry => Err(NotYet::Overtaken),
+            };
+        }
+        if mutated!(ReserveNotAtomic) {
+            // SAFETY: a ring's control word.
+            unsafe { self.storage.store(RING_WRITE_COUNT, write) };
+        }
+        // SAFETY: a ring's control word.
+        if !unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
+            return Err(NotYet::Overtaken);
+        }
+        let at = self.enter_peeked(&packet, write);
+        Ok(self.reservation(Place { position: write, at, extended: false }, time, id, payload))
     }
 
     /// Whether a record of `time` inside the sub-buffer of `packet` needs its full time.
@@ -223,7 +258,7 @@ impl<S: Storage> Producer<S> {
         let extended = self.is_extended(&self.peek_packet(write), time);
         let size = record_bytes(payload, extended);
         if used + size > geometry.sub_buffer_size() {
-            return self.try_open(write, write - used + geometry.sub_buffer_size(), time, payload);
+            return self.try_open(write, self.end_of_sub_buffer(write), time, payload);
         }
         let lost = self.lost();
         if mutated!(ReserveNotAtomic) {
@@ -238,7 +273,7 @@ impl<S: Storage> Producer<S> {
         if used + size == geometry.sub_buffer_size() {
             self.close(at - in_sub_buffer(geometry, write), time, geometry.sub_buffer_size(), &lost);
         }
-        Attempt::Done { position: write, at, extended }
+        Attempt::Done(Place { position: write, at, extended })
     }
 
     /// TRYRESERVESLOT at the beginning of sub-buffer `target` (a free-running offset), leaving the one that `write`
@@ -271,10 +306,10 @@ impl<S: Storage> Producer<S> {
             return self.find_no_room(write, target, time, RING_LOST_FULL);
         }
         let lost = self.lost();
-        let first = target + PACKET_HEADER_SIZE as u64;
+        let first = target.wrapping_add(PACKET_HEADER_SIZE as u64);
         let size = record_bytes(payload, false);
         // SAFETY: a ring's control word.
-        if !unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, first + size) } {
+        if !unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, first.wrapping_add(size)) } {
             return Attempt::Retry;
         }
         if self.mode == Mode::FlightRecorder {
@@ -295,10 +330,10 @@ impl<S: Storage> Producer<S> {
             self.storage.store(packet + offset_of!(PacketHeader, sequence), geometry.sequence(target));
         }
         self.add_committed(index, PACKET_HEADER_SIZE as u64);
-        if geometry.within(first + size) == 0 {
+        if geometry.within(first.wrapping_add(size)) == 0 {
             self.close(packet, time, geometry.sub_buffer_size(), &lost);
         }
-        Attempt::Done { position: first, at: packet + PACKET_HEADER_SIZE, extended: false }
+        Attempt::Done(Place { position: first, at: packet + PACKET_HEADER_SIZE, extended: false })
     }
 
     /// The sub-buffer at `target` is not free, and the record does not fit where `write` lies: it is lost, which `counter`
@@ -323,7 +358,7 @@ impl<S: Storage> Producer<S> {
     /// Returns whether it did. Any context that may record.
     pub fn force_switch(&self, now: impl Fn() -> u64) -> bool {
         let geometry = self.geometry;
-        loop {
+        for _ in 0..ATTEMPTS {
             // SAFETY: a ring's control word.
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
             let time = now();
@@ -337,13 +372,20 @@ impl<S: Storage> Producer<S> {
                 return false;
             }
         }
+        false
+    }
+
+    /// Where the sub-buffer ends in whose middle `position` lies. Memory that is no ring's any more may say that it lies
+    /// at the end of all numbers.
+    #[inline(always)]
+    const fn end_of_sub_buffer(&self, position: u64) -> u64 {
+        (position - self.geometry.within(position)).wrapping_add(self.geometry.sub_buffer_size())
     }
 
     /// Reserves the rest of the sub-buffer in whose middle `write` lies, and closes it. `false` when another context was
     /// faster.
     fn try_switch(&self, write: u64, time: u64) -> bool {
-        let geometry = self.geometry;
-        let next = write - geometry.within(write) + geometry.sub_buffer_size();
+        let next = self.end_of_sub_buffer(write);
         let lost = self.lost();
         // SAFETY: a ring's control word.
         let is_switched = unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, next) };
@@ -372,7 +414,7 @@ impl<S: Storage> Producer<S> {
     /// counts what the consumer has not read.
     fn push_reader(&self, target: u64) {
         let geometry = self.geometry;
-        loop {
+        for _ in 0..ATTEMPTS {
             // SAFETY: a control word of the ring.
             let read = unsafe { self.storage.load(RING_READ_COUNT) };
             // A nested writer may have pushed it further, even to `target` itself.
@@ -481,7 +523,7 @@ impl<S: Storage> Producer<S> {
     /// interrupting one published.
     #[inline(always)]
     fn raise(&self, word: usize, committed: u64) {
-        loop {
+        for _ in 0..ATTEMPTS {
             // SAFETY: a control word of the ring.
             let published = unsafe { self.storage.load(word) };
             let is_newer = committed.wrapping_sub(published) as i64 > 0;
@@ -546,18 +588,10 @@ impl<S: Storage> Producer<S> {
         clippy::cast_possible_truncation,
         reason = "the low half of the time is what the header holds; the payload was checked"
     )]
-    fn reservation(
-        &self,
-        position: u64,
-        header_offset: usize,
-        time: u64,
-        id: u16,
-        payload: usize,
-        extended: bool,
-    ) -> Reservation<'_, S> {
+    fn reservation(&self, place: Place, time: u64, id: u16, payload: usize) -> Reservation<'_, S> {
         let mut header = RecordHeader { time_low: time as u32, id, payload: payload as u16 };
-        let mut payload_offset = header_offset + RECORD_HEADER_SIZE;
-        if extended {
+        let mut payload_offset = place.at + RECORD_HEADER_SIZE;
+        if place.extended {
             header.id = EXTENDED_ID;
             // SAFETY: the reservation includes the extended header.
             unsafe {
@@ -570,11 +604,11 @@ impl<S: Storage> Producer<S> {
         unsafe {
             Reservation::from_raw(RawReservation {
                 producer: self,
-                header_offset,
+                header_offset: place.at,
                 payload_offset,
-                size: record_bytes(payload, extended),
+                size: record_bytes(payload, place.extended),
                 header: header.to_word(),
-                sub_buffer: self.geometry.index(position),
+                sub_buffer: self.geometry.index(place.position),
             })
         }
     }
@@ -601,12 +635,19 @@ impl<S: Storage> Producer<S> {
     #[inline(always)]
     fn enter_peeked(&self, packet: &Packet, position: u64) -> usize {
         if !packet.is_held && !mutated!(EnterUnheld) {
-            return self.enter(position);
+            return self.enter_unheld(position);
         }
         if self.mode == Mode::FlightRecorder {
             exchange::show_hold(&self.storage);
         }
         packet.start + in_sub_buffer(self.geometry, position)
+    }
+
+    /// [`enter`](Self::enter) where its opener has not come to: rare, and out of the way.
+    #[cold]
+    #[inline(never)]
+    fn enter_unheld(&self, position: u64) -> usize {
+        self.enter(position)
     }
 
     /// Offset in the ring of `position`, which this context has reserved, and from now until it commits, its own.
@@ -639,9 +680,25 @@ struct LossCounts {
     too_large: u64,
 }
 
+/// Where a record is reserved.
+struct Place {
+    /// Free-running offset.
+    position: u64,
+    /// Offset in the ring.
+    at: usize,
+    /// Whether it carries its full time.
+    extended: bool,
+}
+
+/// Why an attempt reserved nothing.
+enum NotYet {
+    Refused(NotReserved),
+    /// `write_count` has moved on since it was read: the next attempt sees what it is now.
+    Overtaken,
+}
+
 enum Attempt {
-    /// The record is reserved at this free-running offset, which is this offset in the ring.
-    Done { position: u64, at: usize, extended: bool },
+    Done(Place),
     /// This counter shows it.
     Lost(usize),
     /// Another context was faster.
