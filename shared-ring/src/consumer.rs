@@ -36,7 +36,7 @@ use std::vec::Vec;
 pub struct Lost {
     /// The ring was full.
     pub full: u64,
-    /// The record would have wrapped over an unfinished writer.
+    /// The record would have wrapped over an unfinished writer, or its own never finished it.
     pub wrapped: u64,
     /// The record was too large for a sub-buffer.
     pub too_large: u64,
@@ -631,8 +631,8 @@ impl<M: RingMemory> Consumer<M> {
         self.read_count += sub_buffers * self.geometry.sub_buffer_size();
     }
 
-    /// Copies what is committed without a hole of the sub-buffer at `self.read_count`, which is behind `physical` and of
-    /// which `reserved` bytes are reserved.
+    /// Copies what is committed without a hole of the sub-buffer at `self.read_count`, which is behind `physical` and has
+    /// `reserved` bytes reserved.
     ///
     /// The producer may be at work: bytes below `commit_prefix` are written once per lap, and the exchange word says
     /// after the copy whether the lap was still the same.

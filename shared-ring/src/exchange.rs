@@ -166,7 +166,8 @@ pub fn show_hold<S: Storage>(storage: &S) {
 /// Writer: all of the lap whose tag is `tag` is committed in `index`; the consumer may have it.
 ///
 /// # Safety
-/// As for [`peek`]; called once per lap, by the context that committed the last byte, before it publishes `commit_seq`.
+/// As for [`peek`]; called by the context that committed the last byte, before it publishes `commit_seq`, or in its place
+/// when it is gone.
 #[inline(always)]
 pub unsafe fn complete<S: Storage>(storage: &S, geometry: Geometry, index: usize, tag: u64) {
     let offset = geometry.exchange_offset(index);
@@ -174,6 +175,10 @@ pub unsafe fn complete<S: Storage>(storage: &S, geometry: Geometry, index: usize
     // writers wait for `commit_seq`.
     unsafe {
         let word = ExchangeWord::from_word(storage.load(offset));
+        if word.tag() == tag {
+            // Who is gone has come so far, and the consumer may have the word since.
+            return;
+        }
         storage.store_release(offset, ExchangeWord::completed(index, word.physical(index), tag).to_word());
     }
 }

@@ -269,7 +269,8 @@ pub const RING_WRITE_COUNT: usize = 0;
 pub const RING_READ_COUNT: usize = 64;
 /// Offset in a ring of the count of records lost because the ring was full.
 pub const RING_LOST_FULL: usize = 128;
-/// Offset in a ring of the count of records lost because they would have wrapped over an unfinished writer.
+/// Offset in a ring of the count of records lost because they would have wrapped over an unfinished writer, or because
+/// theirs never finished them.
 pub const RING_LOST_WRAPPED: usize = 136;
 /// Offset in a ring of the count of records lost because they were too large for a sub-buffer.
 pub const RING_LOST_TOO_LARGE: usize = 144;
@@ -332,7 +333,7 @@ pub struct PacketHeader {
     pub events_discarded: u64,
     /// Lost because the ring was full.
     pub lost_full: u64,
-    /// Lost because they would have wrapped over an unfinished writer.
+    /// Lost because they would have wrapped over an unfinished writer, or theirs never finished them.
     pub lost_wrapped: u64,
     /// Lost because they were too large for a sub-buffer.
     pub lost_too_large: u64,

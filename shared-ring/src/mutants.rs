@@ -99,6 +99,16 @@ mod switch {
         PushNotAtomic,
         /// A forced switch that another context's record got in the way of is taken for done.
         ForceSwitchGivesUp,
+        /// The record that a repair gives up is not counted.
+        RepairUncounted,
+        /// A repair commits a hole without making it one that readers pass over.
+        RepairUncovered,
+        /// A repair does not close a packet whose closer is gone.
+        RepairUnclosed,
+        /// A repair touches a flight recorder's sub-buffer without telling the consumer.
+        RepairUnheld,
+        /// A repair commits what is missing and leaves unpublished what is committed.
+        RepairUnpublished,
         /// The consumer believes the producer's `content_size` instead of what it could validate.
         TrustContentSize,
         /// The consumer gives a sub-buffer back without clearing it.

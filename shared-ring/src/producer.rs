@@ -34,8 +34,10 @@
 //! - Host and guest share no CPU, so publishing is a release operation and needs no inter-processor interrupt.
 #![allow(unsafe_code)] // The storage's methods are unsafe; offsets come from the geometry only.
 
+mod repair;
 mod reservation;
 
+pub use repair::Abandoned;
 pub use reservation::{OutsidePayload, RawReservation, Reservation};
 
 use crate::exchange;
@@ -233,7 +235,7 @@ impl<S: Storage> Producer<S> {
             return Err(NotYet::Overtaken);
         }
         let at = self.enter_peeked(&packet, write);
-        Ok(self.reservation(Place { position: write, at, extended: false }, time, id, payload))
+        Ok(self.reservation(Place { position: write, at, extended: false, opens: false }, time, id, payload))
     }
 
     /// Whether a record of `time` inside the sub-buffer of `packet` needs its full time.
@@ -273,7 +275,7 @@ impl<S: Storage> Producer<S> {
         if used + size == geometry.sub_buffer_size() {
             self.close(at - in_sub_buffer(geometry, write), time, geometry.sub_buffer_size(), &lost);
         }
-        Attempt::Done(Place { position: write, at, extended })
+        Attempt::Done(Place { position: write, at, extended, opens: false })
     }
 
     /// TRYRESERVESLOT at the beginning of sub-buffer `target` (a free-running offset), leaving the one that `write`
@@ -329,11 +331,10 @@ impl<S: Storage> Producer<S> {
             self.storage.store(packet + offset_of!(PacketHeader, time_begin), time);
             self.storage.store(packet + offset_of!(PacketHeader, sequence), geometry.sequence(target));
         }
-        self.add_committed(index, PACKET_HEADER_SIZE as u64);
         if geometry.within(first.wrapping_add(size)) == 0 {
             self.close(packet, time, geometry.sub_buffer_size(), &lost);
         }
-        Attempt::Done(Place { position: first, at: packet + PACKET_HEADER_SIZE, extended: false })
+        Attempt::Done(Place { position: first, at: packet + PACKET_HEADER_SIZE, extended: false, opens: true })
     }
 
     /// The sub-buffer at `target` is not free, and the record does not fit where `write` lies: it is lost, which `counter`
@@ -561,15 +562,15 @@ impl<S: Storage> Producer<S> {
         unsafe { self.storage.fetch_add(RING_NESTED, 1) };
     }
 
+    /// Counts a lost record. Returns what was counted before.
     #[cold]
     #[inline(never)]
-    fn lose(&self, counter: usize) {
+    fn lose(&self, counter: usize) -> u64 {
         if mutated!(LossNotAtomic) {
-            self.add_in_two_steps(counter, 1);
-            return;
+            return self.add_in_two_steps(counter, 1);
         }
         // SAFETY: a control word of the ring.
-        unsafe { self.storage.fetch_add(counter, 1) };
+        unsafe { self.storage.fetch_add(counter, 1) }
     }
 
     /// What a context may not do to a word that another one can change in between; for mutants.
@@ -606,7 +607,7 @@ impl<S: Storage> Producer<S> {
                 producer: self,
                 header_offset: place.at,
                 payload_offset,
-                size: record_bytes(payload, place.extended),
+                size: record_bytes(payload, place.extended) + if place.opens { PACKET_HEADER_SIZE as u64 } else { 0 },
                 header: header.to_word(),
                 sub_buffer: self.geometry.index(place.position),
             })
@@ -688,6 +689,8 @@ struct Place {
     at: usize,
     /// Whether it carries its full time.
     extended: bool,
+    /// Whether it is the first one of its sub-buffer, whose packet header is committed with it.
+    opens: bool,
 }
 
 /// Why an attempt reserved nothing.

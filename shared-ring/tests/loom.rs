@@ -19,7 +19,7 @@ use shared_ring::layout::{
     Geometry, Mode, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE,
     RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_RESTARTABLE, RING_WRITE_COUNT,
 };
-use shared_ring::producer::Producer;
+use shared_ring::producer::{Abandoned, Producer};
 use shared_ring::storage::Storage;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -405,6 +405,41 @@ fn entered() -> impl Fn() + Send + Sync + 'static {
     }
 }
 
+/// A ring whose first record is never finished, which its producer repairs, and records on, beside a consumer that looks
+/// `polls` times, or takes a snapshot of a flight recorder.
+fn repaired(mode: Mode, polls: usize, loads: SharedLoads) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let memory = ModelMemory::new(geometry(), mode, loads);
+        let producer = producer(&memory, Side::Producer, mode);
+        record(&producer, 0, &[8]);
+        std::mem::forget(producer.reserve(|| time_of(1), 8, 8));
+        record(&producer, 2, &[8]);
+        let mut reader = consumer(&memory, mode);
+        let repairing = loom::thread::spawn(move || {
+            // SAFETY: the thread that made the record of this ring that is open never finishes it.
+            let is_lost = unsafe { producer.repair_holes(Abandoned::One) };
+            (is_lost, record(&producer, 3, &[96]))
+        });
+        let mut packet = Vec::new();
+        let mut delivered = Vec::new();
+        for _ in 0..polls {
+            if let Some(found) = reader.poll(&mut packet).ready() {
+                delivered.extend(accept(found));
+            }
+        }
+        let snapshot = if polls == 0 { read_all(consumer(&memory, mode)) } else { Vec::new() };
+        let (is_lost, recorded) = repairing.join().expect("the producer does not panic");
+        assert!(is_lost && recorded.len() == 1, "the ring does not go on");
+        let all = [0, 2, 3].map(|number| (number, time_of(number)));
+        assert!(snapshot.iter().all(|seen| all.contains(seen)), "a snapshot holds another record: {snapshot:?}");
+        while let Some(found) = reader.poll_stopped(&mut packet).ready() {
+            delivered.extend(accept(found));
+        }
+        assert_eq!(delivered, all, "what was recorded is not what was delivered");
+        assert_eq!(reader.rejected_bytes(), 0, "bytes of a repaired ring were not understood");
+    }
+}
+
 /// When all is quiet, a snapshot holds the last records, up to the last one, and so does a second snapshot.
 fn check_last_sub_buffers(memory: &ModelMemory, recorded: &[(u64, u64)]) {
     for _ in 0..2 {
@@ -478,6 +513,15 @@ fn snapshot_reads_a_sub_buffer_that_the_writer_enters_again() {
         explore(Some(1), snapshot(&[96, 96, 8], &[96, 40], SharedLoads::Plain))
             .is_some_and(|executions| executions > 10)
     );
+}
+
+#[test]
+fn ring_is_repaired_beside_its_consumer() {
+    assert!(explore(Some(2), repaired(Mode::Discard, 2, SharedLoads::Plain)).is_some_and(|executions| executions > 10));
+    let recorder = |polls, loads| explore(Some(2), repaired(Mode::FlightRecorder, polls, loads));
+    assert!(recorder(2, SharedLoads::Plain).is_some_and(|executions| executions > 10));
+    assert!(recorder(2, SharedLoads::Exchanging).is_some_and(|executions| executions > 10));
+    assert!(recorder(0, SharedLoads::Plain).is_some_and(|executions| executions > 10));
 }
 
 #[test]

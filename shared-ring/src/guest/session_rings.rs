@@ -2,7 +2,7 @@
 
 use super::{GuestMemory, HostArea};
 use crate::layout::{RING_ADOPTED, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_WRITE_COUNT, SESSION_SLOTS};
-use crate::producer::Producer;
+use crate::producer::{Abandoned, Producer};
 use crate::storage::Storage;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -77,6 +77,9 @@ impl<S: Storage> SessionRing<S> {
             return;
         }
         producer.count_nested();
+        // SAFETY: no record of this vCPU is open, nor one of a system that ended without letting go, and none can begin here
+        // while the generation is 0.
+        unsafe { producer.repair_holes(Abandoned::Several) };
         // SAFETY: nobody looks at `producer` while the generation is 0.
         unsafe { self.producer.get().write(MaybeUninit::new(producer)) };
         self.generation.store(generation, Ordering::Release);
@@ -172,6 +175,17 @@ impl<S: Storage> SessionRings<S> {
         self.rings.iter().for_each(SessionRing::let_go);
     }
 
+    /// Repairs the rings behind records that are never finished: see [`Producer::repair_holes`].
+    ///
+    /// # Safety
+    /// As for [`follow`](Self::follow): no record of the vCPU is open that will be finished.
+    pub unsafe fn repair_holes(&self, abandoned: Abandoned) {
+        for producer in self.rings.iter().filter_map(SessionRing::producer) {
+            // SAFETY: passed on from the caller.
+            unsafe { producer.repair_holes(abandoned) };
+        }
+    }
+
     /// Closes the current sub-buffers of those rings whose consumer has asked for it. `now` reads the trace clock, ticks.
     pub fn poll_flush_requests(&self, now: impl Fn() -> u64) {
         for producer in self.rings.iter().filter_map(SessionRing::producer) {
@@ -193,6 +207,7 @@ mod tests {
     use crate::guest::tests::{Sides, rings, sides};
     use crate::layout::Mode;
     use crate::storage::Smp;
+    use std::vec::Vec;
 
     const VCPU: u32 = 1;
 
@@ -269,6 +284,46 @@ mod tests {
         follow(&own, &sides);
 
         assert_eq!((before, adopted, seen()), ((false, None), (true, Some(0)), (true, Some(1))));
+    }
+
+    /// Records until the ring of slot 0 has come around, and reads it meanwhile; how many records there was room for.
+    fn record_laps(own: &SessionRings<Smp>, sides: &Sides) -> usize {
+        let used = rings(Mode::Discard);
+        let ring = sides.memory.part(sides.host.layout().kernel_ring(0, VCPU), used.ring_size());
+        let mut consumer = Consumer::resume(ring, used.geometry, used.mode, VCPU);
+        let mut buffer = Vec::new();
+        let records = (0..2000).filter(|_| {
+            while let Some(delivered) = consumer.poll(&mut buffer).ready() {
+                delivered.accept([7; 16], u64::MAX, |_| None);
+            }
+            record(own, 0)
+        });
+        records.count()
+    }
+
+    #[test]
+    fn ring_is_adopted_without_the_holes_of_a_system_that_ended() {
+        let (ended, next, sides) = (SessionRings::new(), SessionRings::new(), sides());
+        follow(&ended, &sides);
+        std::mem::forget(ended.producer(0).unwrap().reserve(|| 1, 1, 8));
+
+        let stuck = record_laps(&ended, &sides);
+        follow(&next, &sides);
+
+        assert!(stuck < 2000, "{stuck}");
+        assert_eq!(record_laps(&next, &sides), 2000);
+    }
+
+    #[test]
+    fn rings_are_repaired_behind_a_record_that_is_never_finished() {
+        let (own, sides) = (SessionRings::new(), sides());
+        follow(&own, &sides);
+        std::mem::forget(own.producer(0).unwrap().reserve(|| 1, 1, 8));
+
+        // SAFETY: this thread is the vCPU, and the only record of it that is open is never finished.
+        unsafe { own.repair_holes(Abandoned::One) };
+
+        assert_eq!(record_laps(&own, &sides), 2000);
     }
 
     #[test]

@@ -15,7 +15,8 @@ use core::mem::ManuallyDrop;
 ///   passes over. Nothing else is lost, and nothing is counted, as if it had never been reserved;
 /// - leaked (`core::mem::forget`): like a context that dies between reserve and commit, it blocks its sub-buffer. A
 ///   running ring's consumer delivers nothing from this sub-buffer on; the producer goes on for a lap of the ring and then
-///   counts each further record as lost ([`RING_LOST_WRAPPED`](crate::layout::RING_LOST_WRAPPED)). When the ring is read
+///   counts each further record as lost ([`RING_LOST_WRAPPED`](crate::layout::RING_LOST_WRAPPED)), until the ring is
+///   [repaired](Producer::repair_holes). When the ring is read
 ///   as a stopped one, everything before the leaked record and in the other sub-buffers is delivered, and the bytes behind
 ///   it in its sub-buffer are counted as rejected.
 ///
@@ -90,7 +91,7 @@ pub struct RawReservation<S> {
     pub(super) header_offset: usize,
     /// Offset in the ring of the payload, a multiple of 8.
     pub(super) payload_offset: usize,
-    /// Bytes of the whole record.
+    /// Bytes that are committed with it: of the whole record, and of the packet header where it is the first one.
     pub(super) size: u64,
     /// The header word, made up already: put together in memory from its three fields, it would be read back by one load
     /// that has to wait for three stores.

@@ -174,3 +174,34 @@ fn flush_request_is_honoured_when_it_is_said_to_be() {
 fn flight_recorder_of_four_sub_buffers() {
     verify("recorder four", &scenarios::recorder_four(), 10_000);
 }
+
+#[test]
+fn ring_goes_on_behind_a_record_whose_context_died_at_any_step() {
+    verify("repair", &scenarios::repair(), 1_000);
+    verify("repair switch", &scenarios::repair_switch(), 1_000);
+    verify("repair exact fill", &scenarios::repair_exact_fill(), 1_000);
+    verify("repair alone", &scenarios::repair_alone(), 1_000);
+}
+
+#[test]
+fn ring_goes_on_that_came_around_to_a_record_whose_context_died() {
+    verify("repair late", &scenarios::repair_late(), 1_000);
+}
+
+#[test]
+fn flight_recorder_goes_on_behind_a_record_whose_context_died_at_any_step() {
+    verify("recorder repair", &scenarios::recorder_repair(), 1_000);
+    verify("recorder repair switch", &scenarios::recorder_repair_switch(), 1_000);
+    verify("recorder repair exact fill", &scenarios::recorder_repair_exact_fill(), 1_000);
+}
+
+#[test]
+fn flight_recorder_goes_on_that_came_around_to_a_record_whose_context_died() {
+    verify("recorder repair late", &scenarios::recorder_repair_late(), 1_000);
+    verify("recorder repair four", &scenarios::recorder_repair_four(), 1_000);
+}
+
+#[test]
+fn context_dies_between_the_steps_of_the_consumer() {
+    verify("recorder repair beside consumer", &scenarios::recorder_repair_beside_consumer(), 1_000);
+}

@@ -34,6 +34,11 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::ReuseBeforeRelease => ("recorder laps", scenarios::recorder_laps()),
         Mutant::PushNotAtomic => ("recorder four", scenarios::recorder_four()),
         Mutant::ForceSwitchGivesUp => ("flush request", scenarios::flush_request()),
+        Mutant::RepairUncounted => ("repair", scenarios::repair()),
+        Mutant::RepairUncovered => ("recorder repair", scenarios::recorder_repair()),
+        Mutant::RepairUnclosed => ("repair switch", scenarios::repair_switch()),
+        Mutant::RepairUnheld => ("recorder repair beside consumer", scenarios::recorder_repair_beside_consumer()),
+        Mutant::RepairUnpublished => ("repair exact fill", scenarios::repair_exact_fill()),
         Mutant::PublishWithoutRelease | Mutant::EnterUnheld | Mutant::EnterWithoutFence => return None,
         Mutant::OpenWithoutRelease
         | Mutant::CloseWithoutFence

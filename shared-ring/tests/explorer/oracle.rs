@@ -32,6 +32,12 @@ pub struct Attempt {
     pub delivered: bool,
     /// The context that recorded it went on.
     pub returned: bool,
+    /// Its context died.
+    pub died: bool,
+    /// Its context died between reserve and commit, and its bytes are nobody's any more.
+    pub given_up: bool,
+    /// They were repaired.
+    pub repaired: bool,
 }
 
 /// A record as the consumer saw it.
@@ -117,7 +123,8 @@ impl Oracle {
     /// open, unless the record is too large for any.
     pub fn lost(&mut self, attempt: usize, counter: usize, write: u64) {
         let is_open = self.geometry.within(write) != 0;
-        if is_open && counter != RING_LOST_TOO_LARGE && self.attempts[attempt].seen == write {
+        let was_open = is_open && self.attempts[attempt].seen == write && !self.attempts[attempt].died;
+        if was_open && counter != RING_LOST_TOO_LARGE {
             self.violate(|| format!("attempt {attempt} is lost while the sub-buffer before it is open"));
         }
         self.attempts[attempt].lost = Some(counter);
@@ -130,16 +137,66 @@ impl Oracle {
     pub fn counts(&mut self, sequence: u64, lost: u64, is_open: bool) {
         let before = self.attempts.iter().filter(|attempt| {
             let for_want_of_room = attempt.lost.is_some_and(|counter| counter != RING_LOST_TOO_LARGE);
-            for_want_of_room && self.geometry.sequence(attempt.lost_at) <= sequence
+            for_want_of_room && !attempt.died && self.geometry.sequence(attempt.lost_at) <= sequence
         });
         let before = before.count() as u64;
-        if lost > before || lost < before && !is_open {
+        let (at_least, at_most) = self.counts_of_dead(sequence);
+        if lost > before + at_most || lost < before + at_least && !is_open {
             self.violate(|| format!("packet {sequence} counts {lost} lost records, {before} were lost before its end"));
+        }
+    }
+
+    /// How many records of contexts that died the packet `sequence` counts: its own, and maybe those of earlier ones.
+    fn counts_of_dead(&self, sequence: u64) -> (u64, u64) {
+        let lost = self.attempts.iter().filter(|attempt| attempt.died && attempt.lost.is_some());
+        let own = |end: u64| self.geometry.sequence(end - 1);
+        lost.fold((0, 0), |(least, most), attempt| match attempt.reserved {
+            Some((_, end)) if own(end) == sequence => (least + 1, most + 1),
+            Some((_, end)) if own(end) > sequence => (least, most),
+            Some(_) | None => (least, most + 1),
+        })
+    }
+
+    /// The context of attempt `number` died. If it had reserved and not committed its record, that is never seen, and its
+    /// bytes are nobody's any more; but what is whole in discard mode is kept.
+    pub fn give_up(&mut self, number: usize) {
+        let attempt = &self.attempts[number];
+        let is_kept = self.mode == Mode::Discard && attempt.whole;
+        if attempt.given_up || attempt.committed || attempt.reserved.is_none() || is_kept {
+            return;
+        }
+        self.attempts[number].given_up = true;
+        let position = self.order.iter().position(|&earlier| earlier == number).expect("it is reserved");
+        self.order.remove(position);
+        self.delivered -= usize::from(position < self.delivered);
+    }
+
+    /// What the context of attempt `number` had left was repaired, and counted as lost if `is_lost`: when it is, and no more,
+    /// but that a context which dies while it leaves a sub-buffer may be taken for one that has reserved.
+    pub fn repaired(&mut self, number: usize, is_lost: bool) {
+        let attempt = &mut self.attempts[number];
+        if std::mem::replace(&mut attempt.repaired, true) {
+            if is_lost {
+                self.violate(|| format!("a repair counts attempt {number} again"));
+            }
+            return;
+        }
+        let is_kept = attempt.reserved.is_some() && !attempt.given_up;
+        if is_kept {
+            attempt.committed = true;
+        }
+        let (given_up, counted) = (attempt.given_up, attempt.lost.is_some());
+        if given_up != is_lost && (given_up || is_kept) || is_lost != counted {
+            let attempt = attempt.clone();
+            self.violate(|| format!("a repair counts {is_lost} for attempt {number}: {attempt:?}"));
         }
     }
 
     /// The commit count includes `attempt` now.
     pub fn committed(&mut self, attempt: usize) {
+        if self.attempts[attempt].given_up {
+            return;
+        }
         self.attempts[attempt].committed = true;
         let position = self.order.iter().position(|&number| number == attempt);
         if let (true, Some(position)) = (self.attempts[attempt].discarded, position) {
@@ -158,6 +215,7 @@ impl Oracle {
                 None => self.violate(|| format!("{attempt:?} writes behind the ring (word {word})")),
                 Some(Some(owner))
                     if Some(owner) != attempt
+                        && !self.attempts[owner].given_up
                         && (self.mode == Mode::Discard || in_header || !self.attempts[owner].committed) =>
                 {
                     self.violate(|| format!("{attempt:?} overwrites attempt {owner} at word {word}"));
@@ -173,6 +231,7 @@ impl Oracle {
         for word in words {
             if let Some(owner) = self.owners[word]
                 && !self.attempts[owner].committed
+                && !self.attempts[owner].given_up
             {
                 self.violate(|| format!("the consumer cleared word {word} of attempt {owner}, not committed"));
             }
@@ -218,6 +277,10 @@ impl Oracle {
     /// The `count` attempts from position `first` of `order` on are all that there are in their sub-buffer.
     fn is_whole(&mut self, first: usize, count: usize) {
         let Some(sequence) = (count > 0).then(|| self.sequence(self.order[first])) else {
+            // A packet of one record may be that of a context that died.
+            if self.attempts.iter().any(|attempt| attempt.given_up) {
+                return;
+            }
             return self.violate(|| "nothing in a whole sub-buffer could be delivered".to_owned());
         };
         let all = self.order.iter().filter(|&&number| self.sequence(number) == sequence).count();
@@ -244,7 +307,7 @@ impl Oracle {
         let mut retained = Vec::new();
         for &number in &self.order {
             let sequence = self.sequence(number);
-            if !self.is_retained(sequence, write_count) || held_up == Some(sequence) {
+            if !self.is_retained(sequence, write_count) || held_up == Some(sequence) || self.is_behind_dead(number) {
                 continue;
             }
             let is_open = sequence == self.geometry.sequence(write_count);
@@ -255,6 +318,14 @@ impl Oracle {
             }
         }
         retained
+    }
+
+    /// Whether a record that was given up, and not repaired yet, lies before attempt `number` in its sub-buffer.
+    fn is_behind_dead(&self, number: usize) -> bool {
+        self.attempts.iter().filter(|dead| dead.given_up && !dead.repaired).any(|dead| {
+            let sequence = dead.reserved.map(|(_, end)| self.geometry.sequence(end - 1));
+            sequence == Some(self.sequence(number)) && dead.reserved < self.attempts[number].reserved
+        })
     }
 
     /// All records of a flight recorder's last sub-buffers.
@@ -351,7 +422,8 @@ impl Oracle {
     pub fn ended(&mut self) {
         for number in 0..self.attempts.len() {
             let attempt = self.attempts[number].clone();
-            if attempt.committed == attempt.lost.is_some() {
+            let is_one = attempt.committed != attempt.lost.is_some() || attempt.died && attempt.reserved.is_none();
+            if !is_one {
                 self.violate(|| format!("attempt {number} is neither committed nor lost, or both: {attempt:?}"));
             }
             if self.mode == Mode::Discard && (attempt.committed && !attempt.discarded) != attempt.delivered {

@@ -1,6 +1,8 @@
 //! The situations that are explored.
 
-use crate::world::Activity::{ClaimAll, Consume, Discard, ForceSwitch, Record, RequestFlush, Snapshot, Timer};
+use crate::world::Activity::{
+    ClaimAll, Consume, Die, Discard, ForceSwitch, Record, Repair, RequestFlush, Snapshot, Timer,
+};
 use crate::world::Scenario;
 use shared_ring::layout::Mode;
 
@@ -310,5 +312,95 @@ pub fn flush_request() -> Scenario {
         task: vec![RequestFlush, Record(40), Timer, Record(40)],
         interrupts: vec![RequestFlush, Timer, Record(8)],
         ..Scenario::default()
+    }
+}
+
+/// A context dies at any step of a record in the middle of a sub-buffer, and the ring goes on for more than a lap.
+pub fn repair() -> Scenario {
+    Scenario {
+        before: vec![Record(8)],
+        task: vec![Die(24), Repair],
+        after: vec![Record(96), Consume, Record(96), Consume, Record(96)],
+        interrupts: vec![Record(8), Consume],
+        most_interrupts: 2,
+        ..Scenario::default()
+    }
+}
+
+/// The record of the context that dies does not fit any more.
+pub fn repair_switch() -> Scenario {
+    Scenario { before: vec![Record(40); 2], ..repair() }
+}
+
+/// It is the last one that fits, to the byte.
+pub fn repair_exact_fill() -> Scenario {
+    Scenario { before: vec![Record(56)], task: vec![Die(56), Repair], ..repair() }
+}
+
+/// It takes a sub-buffer alone, so that the context that dies leaves one and opens one.
+pub fn repair_alone() -> Scenario {
+    Scenario { before: vec![Record(40)], task: vec![Die(96), Repair], ..repair() }
+}
+
+/// The repair comes when the ring has come around, and records are lost.
+pub fn repair_late() -> Scenario {
+    Scenario {
+        task: vec![Die(24), Record(96), Record(96), Repair],
+        after: vec![Consume, Record(96), Consume, Record(40)],
+        interrupts: vec![Record(40)],
+        ..repair()
+    }
+}
+
+/// The same in a flight recorder, whose record goes over what is oldest.
+pub fn recorder_repair() -> Scenario {
+    Scenario {
+        mode: Mode::FlightRecorder,
+        before: vec![Record(96), Record(96), Record(8)],
+        after: vec![Record(96), Record(96), Record(40)],
+        interrupts: vec![Record(8), Snapshot],
+        ..repair()
+    }
+}
+
+/// A flight recorder's record does not fit any more.
+pub fn recorder_repair_switch() -> Scenario {
+    Scenario { before: vec![Record(96), Record(40), Record(40)], ..recorder_repair() }
+}
+
+/// A flight recorder's record fits to the byte.
+pub fn recorder_repair_exact_fill() -> Scenario {
+    Scenario {
+        before: vec![Record(96), Record(96), Record(96), Record(56)],
+        task: vec![Die(56), Repair],
+        ..recorder_repair()
+    }
+}
+
+/// A flight recorder that came around to the hole before the repair.
+pub fn recorder_repair_late() -> Scenario {
+    Scenario { task: vec![Die(24), Record(96), Record(96), Repair], interrupts: vec![Record(40)], ..recorder_repair() }
+}
+
+/// Four sub-buffers, so that the hole is in neither the youngest nor the oldest one.
+pub fn recorder_repair_four() -> Scenario {
+    Scenario {
+        sub_buffers: 4,
+        before: vec![Record(96); 5],
+        task: vec![Die(24), Record(96), Record(96), Repair],
+        after: vec![Record(96), Record(96), Record(96), Record(40)],
+        interrupts: vec![Record(40), Snapshot],
+        most_interrupts: 1,
+        ..recorder_repair()
+    }
+}
+
+/// A context dies, and is repaired, between the steps of a flight recorder's consumer.
+pub fn recorder_repair_beside_consumer() -> Scenario {
+    Scenario {
+        before: vec![Record(96), Record(96), Record(96)],
+        task: vec![Consume, Repair],
+        interrupts: vec![Die(96), Repair],
+        ..recorder_repair()
     }
 }

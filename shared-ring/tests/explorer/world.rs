@@ -17,9 +17,10 @@ use shared_ring::layout::{
     Geometry, Mode, PacketHeader, RING_FLUSH_DONE, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE,
     RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT, padded,
 };
-use shared_ring::producer::Producer;
+use shared_ring::producer::{Abandoned, Producer};
 use std::cell::{Cell, RefCell};
 use std::mem::offset_of;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// What a context does, or the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,10 @@ pub enum Activity {
     Record(usize),
     /// Reserves a record with this many payload bytes, writes it, and gives it up.
     Discard(usize),
+    /// Records one event with this many payload bytes, and dies at one of its steps or at none: it never goes on.
+    Die(usize),
+    /// Repairs what a context that died has left, once nothing else is open.
+    Repair,
     /// The host delivers one sub-buffer, if one is ready.
     Consume,
     /// The guest's timer closes the current sub-buffer, whether anybody asked for it or not.
@@ -55,6 +60,8 @@ pub struct Scenario {
     pub before: Vec<Activity>,
     /// What happens then, and is interrupted.
     pub task: Vec<Activity>,
+    /// What happens last, uninterrupted.
+    pub after: Vec<Activity>,
     /// What may interrupt at each step.
     pub interrupts: Vec<Activity>,
     /// Interrupts of one run.
@@ -77,6 +84,7 @@ impl Default for Scenario {
             sub_buffers: 2,
             before: Vec::new(),
             task: Vec::new(),
+            after: Vec::new(),
             interrupts: vec![Activity::Record(8)],
             most_interrupts: 3,
             depth: 3,
@@ -128,10 +136,11 @@ fn event_id(payload: usize) -> u16 {
 /// The event types of a scenario: one for each size, so that the size of a delivered record is checked too.
 fn events(scenario: &Scenario) -> Vec<EventDescription> {
     let field = |name: &str, ty| FieldDescription { name: name.into(), ty, hex: false };
-    let activities = scenario.before.iter().chain(&scenario.task).chain(&scenario.interrupts);
+    let ran = scenario.before.iter().chain(&scenario.task).chain(&scenario.after);
+    let activities = ran.chain(&scenario.interrupts);
     activities
         .filter_map(|activity| match activity {
-            Activity::Record(payload) | Activity::Discard(payload) => Some(*payload),
+            Activity::Record(payload) | Activity::Discard(payload) | Activity::Die(payload) => Some(*payload),
             _ => None,
         })
         .map(|payload| EventDescription {
@@ -168,7 +177,16 @@ pub struct World {
     advanced: Cell<u64>,
     /// The guest was hostile: what it damaged may be rejected.
     lied: Cell<bool>,
+    /// Depth of the context that may die at its next step.
+    mortal: Cell<Option<usize>>,
+    /// A context has died and is being taken down: it does nothing any more.
+    dying: Cell<bool>,
+    /// A repair is under way.
+    repairing: Cell<bool>,
 }
+
+/// What takes a context down that has died.
+struct Death;
 
 impl World {
     fn new(scenario: &Scenario) -> &'static Self {
@@ -195,6 +213,9 @@ impl World {
             flush: Cell::new(None),
             advanced: Cell::new(0),
             lied: Cell::new(false),
+            mortal: Cell::new(None),
+            dying: Cell::new(false),
+            repairing: Cell::new(false),
         }))
     }
 
@@ -210,9 +231,14 @@ impl World {
         }
         while self.exploring.get() && self.interrupts_left.get() > 0 && self.depth.get() < self.scenario.depth {
             let option = self.schedule.borrow_mut().choose(1 + self.scenario.interrupts.len());
-            let Some(&activity) = option.checked_sub(1).and_then(|at| self.scenario.interrupts.get(at)) else { return };
+            let Some(&activity) = option.checked_sub(1).and_then(|at| self.scenario.interrupts.get(at)) else { break };
             self.interrupts_left.set(self.interrupts_left.get() - 1);
             self.run(activity);
+        }
+        if self.mortal.get() == Some(self.depth.get()) && self.schedule.borrow_mut().choose(2) == 1 {
+            self.mortal.set(None);
+            self.dying.set(true);
+            resume_unwind(Box::new(Death));
         }
     }
 
@@ -231,6 +257,8 @@ impl World {
                 reservation.discard();
                 true
             }),
+            Activity::Die(payload) => self.die(payload),
+            Activity::Repair => self.repair(),
             Activity::Consume => self.consume(),
             Activity::ForceSwitch => {
                 self.current.set(None);
@@ -284,6 +312,46 @@ impl World {
         oracle.attempts[number].returned = true;
         drop(oracle);
         self.check_flushed();
+    }
+
+    /// A record whose context dies at one of its steps, if the schedule wants. One dies in a run.
+    fn die(&self, payload: usize) {
+        if self.oracle.borrow().attempts.iter().any(|attempt| attempt.died) {
+            return;
+        }
+        self.mortal.set(Some(self.depth.get()));
+        let depth = self.depth.get();
+        let lived = catch_unwind(AssertUnwindSafe(|| {
+            self.attempt(payload, |now, number| {
+                self.producer().record(now, event_id(payload), &crate::oracle::payload(number, payload))
+            });
+        }));
+        self.mortal.set(None);
+        if let Err(what) = lived {
+            if !what.is::<Death>() {
+                resume_unwind(what);
+            }
+            self.dying.set(false);
+            self.depth.set(depth);
+            let dead = self.current.get().expect("an attempt died");
+            self.oracle.borrow_mut().attempts[dead].died = true;
+        }
+    }
+
+    /// Repairs in the name of the context that died, if one did; not while nested in a repair.
+    fn repair(&self) {
+        let dead = self.oracle.borrow().attempts.iter().position(|attempt| attempt.died);
+        let Some(dead) = dead else { return };
+        if self.repairing.replace(true) {
+            return;
+        }
+        self.current.set(Some(dead));
+        self.oracle.borrow_mut().give_up(dead);
+        // SAFETY: contexts end before those that they have interrupted, and the only one that did not will not go on.
+        #[allow(unsafe_code)]
+        let is_lost = unsafe { self.producer().repair_holes(Abandoned::One) };
+        self.oracle.borrow_mut().repaired(dead, is_lost);
+        self.repairing.set(false);
     }
 
     fn tick(&self) -> u64 {
@@ -374,6 +442,10 @@ impl World {
             Poll::Empty => {}
             Poll::Corrupt => self.oracle.borrow_mut().violate(|| "the consumer found the ring corrupt".to_owned()),
         }
+        if consumer.rejected_bytes() > 0 && !self.lied.get() {
+            let rejected = consumer.rejected_bytes();
+            self.oracle.borrow_mut().violate(|| format!("the consumer rejected {rejected} bytes of a running ring"));
+        }
         *self.consumer.borrow_mut() = Some(consumer);
     }
 
@@ -431,6 +503,9 @@ impl World {
         self.flush.set(None);
         self.advanced.set(0);
         self.lied.set(false);
+        self.mortal.set(None);
+        self.dying.set(false);
+        self.repairing.set(false);
 
         for &activity in &self.scenario.before {
             self.run(activity);
@@ -440,6 +515,9 @@ impl World {
             self.run(activity);
         }
         self.exploring.set(false);
+        for &activity in &self.scenario.after {
+            self.run(activity);
+        }
         self.end();
     }
 
@@ -505,7 +583,9 @@ impl World {
     fn end_flight_recorder(&self, write_count: u64) {
         let pushed = self.word(RING_OVERWRITTEN);
         let read = self.geometry.sequence(self.word(RING_READ_COUNT));
-        if read != pushed + self.advanced.get() {
+        // Who dies in the midst of a push may have counted it or not.
+        let may_lack = u64::from(self.oracle.borrow().attempts.iter().any(|attempt| attempt.died));
+        if !(pushed + self.advanced.get()..=pushed + self.advanced.get() + may_lack).contains(&read) {
             let advanced = self.advanced.get();
             self.oracle
                 .borrow_mut()

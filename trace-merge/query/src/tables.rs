@@ -336,7 +336,7 @@ pub const FIXED: [Fixed; 16] = [
             column("records", Kind::Integer, "records that are there"),
             column("bytes", Kind::Integer, "their bytes"),
             column("lost_full", Kind::Integer, "records lost because the ring was full"),
-            column("lost_wrapped", Kind::Integer, "because they would have wrapped over an unfinished writer"),
+            column("lost_wrapped", Kind::Integer, "because a writer did not finish"),
             column("lost_too_large", Kind::Integer, "because they were too large"),
             column("rejected_bytes", Kind::Integer, "bytes that the recorder could not accept"),
             column("corrupt_streams", Kind::Integer, "rings that were closed because they contradicted themselves"),

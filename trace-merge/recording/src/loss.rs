@@ -27,7 +27,7 @@ pub struct Cause {
 pub fn causes(kind: LayerKind, lost: &Lost, setting: Setting) -> impl Iterator<Item = Cause> {
     let full = if setting.is_limited { "the layer was at its limit, or a ring was full" } else { "a ring was full" };
     let unlimited = Setting { is_limited: false, ..setting };
-    let wrapped = "the ring came around to a record that was being written";
+    let wrapped = "a record was never finished, or the ring came around to it";
     let all = [
         Cause { count: lost.full, cause: full, next: against_full(kind, setting) },
         Cause { count: lost.wrapped, cause: wrapped, next: against_full(kind, unlimited) },

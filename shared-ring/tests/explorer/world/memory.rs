@@ -1,6 +1,7 @@
 //! The ring's memory: what producers and the consumer see of the world.
 //!
-//! Each access asks the world first whether something happens before it, then takes place, and tells the oracle.
+//! Each access asks the world first whether something happens before it, then takes place, and tells the oracle. Those of a
+//! context that has died, while it is taken down, do nothing.
 
 use super::World;
 use shared_ring::host_memory::RingMemory;
@@ -48,6 +49,9 @@ impl Memory {
 
 impl Storage for Memory {
     unsafe fn load(&self, offset: usize) -> u64 {
+        if self.0.dying.get() {
+            return self.cell(offset).get();
+        }
         self.0.step();
         let value = self.cell(offset).get();
         if let (Some(current), RING_WRITE_COUNT) = (self.0.current.get(), offset) {
@@ -57,11 +61,17 @@ impl Storage for Memory {
     }
 
     unsafe fn load_acquire(&self, offset: usize) -> u64 {
+        if self.0.dying.get() {
+            return self.cell(offset).get();
+        }
         self.0.step();
         self.cell(offset).get()
     }
 
     unsafe fn store(&self, offset: usize, value: u64) {
+        if self.0.dying.get() {
+            return;
+        }
         self.0.step();
         self.touched(offset, 8);
         self.cell(offset).set(value);
@@ -69,6 +79,9 @@ impl Storage for Memory {
     }
 
     unsafe fn store_release(&self, offset: usize, value: u64) {
+        if self.0.dying.get() {
+            return;
+        }
         self.0.step();
         self.touched(offset, 8);
         self.cell(offset).set(value);
@@ -78,6 +91,9 @@ impl Storage for Memory {
     }
 
     unsafe fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
+        if self.0.dying.get() {
+            return true;
+        }
         self.0.step();
         let cell = self.cell(offset);
         if cell.get() != current {
@@ -96,6 +112,9 @@ impl Storage for Memory {
     }
 
     unsafe fn fetch_add(&self, offset: usize, value: u64) -> u64 {
+        if self.0.dying.get() {
+            return self.cell(offset).get();
+        }
         self.0.step();
         let cell = self.cell(offset);
         let before = cell.replace(cell.get().wrapping_add(value));

@@ -90,6 +90,19 @@ fn record_that_is_too_large_may_have_been_inside_the_packet_that_counts_it() {
     assert_eq!(after_gaps(&trace), [1, 2, 3]);
 }
 
+#[test]
+fn record_that_was_never_finished_may_have_been_inside_the_packet_that_counts_it() {
+    let event = |trace: TestTrace, time| trace.guest(0, time, "test:tick", &[]);
+    let (dir, trace) = (1..4).fold(TestTrace::new(), event).open();
+    let stream = dir.path().join("vm0/guest-kernel/stream_0");
+    let mut bytes = fs::read(&stream).unwrap();
+    let header = PacketHeader { lost_wrapped: 1, ..read_header(&bytes).unwrap() };
+    write_header(&mut bytes, &header);
+    fs::write(&stream, bytes).unwrap();
+
+    assert_eq!(after_gaps(&trace), [1, 2, 3]);
+}
+
 /// Whether a gap is open at the end of the recording in `dir`.
 fn ends_in_gap(dir: &TempDir) -> bool {
     let trace = Trace::open(dir.path()).unwrap();

@@ -6,7 +6,8 @@
 //! counts the loss, which lies behind it. Bytes that the recorder rejected may have
 //! been on either side. So what a packet counts lies *around* it: between the last record before it and its first one, or
 //! between its last record and the first one after it. A record that is too large for any sub-buffer is counted at once,
-//! while the packet is open: it lies around the packet or inside it. Sub-buffers that a flight recorder overwrote are
+//! while the packet is open: it lies around the packet or inside it. So may one that its writer never finished, which is
+//! counted as wrapped. Sub-buffers that a flight recorder overwrote are
 //! counted by who reads it, when it passes over them: they lie before the packet.
 //!
 //! A recording that was made of others has these gaps where they had them, and marks the packets that lie in one.
@@ -104,7 +105,8 @@ impl PacketGaps {
         let is_around = is_marked || counts.grew_since(&self.counts);
         let is_overwritten = counts.overwritten > self.counts.overwritten;
         let is_before = packets_are_missing || self.is_behind || is_around || is_overwritten;
-        let is_inside = is_marked || counts.too_large > self.counts.too_large;
+        let is_unplaced = counts.too_large > self.counts.too_large || counts.wrapped > self.counts.wrapped;
+        let is_inside = is_marked || is_unplaced;
         *self = Self { counts, is_behind: is_around, is_inside };
         is_before
     }

@@ -73,8 +73,8 @@ mod tests {
             texts,
             [
                 "3 records of the guest-kernel layer of vm0 are lost: a ring was full",
-                "1 records of the guest-kernel layer of vm0 are lost: the ring came around to a record that was being \
-                 written",
+                "1 records of the guest-kernel layer of vm0 are lost: a record was never finished, or the ring came \
+                 around to it",
                 "2 records of the guest-kernel layer of vm0 are lost: each is larger than a sub-buffer",
                 "8 bytes of the guest-kernel layer of vm0 were refused: they are no records",
                 "files of the guest-kernel layer of vm0 are damaged: 5 bytes of a truncated packet",
