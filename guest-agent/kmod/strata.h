@@ -44,6 +44,7 @@ int strata_attach(void *base, u64 size, const char *release, const struct strata
 void strata_detach(void *base, u64 size);
 int strata_cpu_init(struct strata_cpu *cpu, void *base, u64 size, u32 vcpu);
 bool strata_cpu_is_wanted(const struct strata_cpu *cpu, void *base, u64 size);
+void strata_cpu_repair(const struct strata_cpu *cpu, u32 abandoned);
 void strata_cpu_follow(struct strata_cpu *cpu, void *base, u64 size);
 void strata_cpu_flush(const struct strata_cpu *cpu);
 void strata_cpu_release(const struct strata_cpu *cpu);

@@ -17,6 +17,7 @@
 #include <linux/cpuhotplug.h>
 #include <linux/cpumask.h>
 #include <linux/hrtimer.h>
+#include <linux/irq_work.h>
 #include <linux/irqflags.h>
 #include <linux/kdebug.h>
 #include <linux/kernel.h>
@@ -52,6 +53,10 @@ struct strata_visit {
 	atomic_t called;
 	/* Once more, on the same CPU; the rest is changed by that CPU only, with interrupts disabled. */
 	struct hrtimer again;
+	/* Brings a visit after a task has died. */
+	struct irq_work died;
+	/* Records whose tasks have died since the CPU's rings were repaired. */
+	u32 abandoned;
 	/* Whether the CPU may record. */
 	bool joined;
 	u8 tries;
@@ -91,8 +96,8 @@ static bool strata_is_between_records(void)
 }
 
 /*
- * Does what the host wants of this CPU; false when a record is being made, and sessions could not be followed. In a hard
- * interrupt, or with interrupts disabled.
+ * Does what the host wants of this CPU; false when a record is being made, and sessions could not be followed, or rings not
+ * be repaired. In a hard interrupt, or with interrupts disabled.
  */
 static bool strata_visit_here(struct strata_visit *visit)
 {
@@ -101,14 +106,18 @@ static bool strata_visit_here(struct strata_visit *visit)
 
 	if (!visit->joined)
 		return true;
-	/* A task that died while it made a record has left its context. */
-	if (strata_is_between_records())
+	/* A task that died while it made a record has left its context, and bytes in rings that it never commits. */
+	if (strata_is_between_records()) {
+		visit->abandoned += READ_ONCE(cpu->context) != 0;
 		WRITE_ONCE(cpu->context, 0);
+		strata_cpu_repair(cpu, visit->abandoned);
+		visit->abandoned = 0;
+	}
 	is_between = !READ_ONCE(cpu->context);
 	if (is_between)
 		strata_cpu_follow(cpu, strata_region.base, strata_region.size);
 	strata_cpu_flush(cpu);
-	return is_between;
+	return is_between && !visit->abandoned;
 }
 
 static u64 strata_visit_pause(struct strata_visit *visit)
@@ -129,16 +138,27 @@ static enum hrtimer_restart strata_visit_again(struct hrtimer *timer)
 	return HRTIMER_RESTART;
 }
 
+/* Visits this CPU, in a hard interrupt, until it is done. */
+static void strata_visit_begin(struct strata_visit *visit)
+{
+	if (strata_visit_here(visit))
+		return;
+	visit->tries = 0;
+	hrtimer_start(&visit->again, ns_to_ktime(strata_visit_pause(visit)), HRTIMER_MODE_REL_PINNED_HARD);
+}
+
 static void strata_visit(void *unused)
 {
 	struct strata_visit *visit = this_cpu_ptr(&strata_visits);
 
 	/* A full barrier: what is wanted from here on is a visit of its own. */
 	atomic_xchg(&visit->called, 0);
-	if (strata_visit_here(visit))
-		return;
-	visit->tries = 0;
-	hrtimer_start(&visit->again, ns_to_ktime(strata_visit_pause(visit)), HRTIMER_MODE_REL_PINNED_HARD);
+	strata_visit_begin(visit);
+}
+
+static void strata_visit_died(struct irq_work *work)
+{
+	strata_visit_begin(container_of(work, struct strata_visit, died));
 }
 
 void strata_cpus_visit(void)
@@ -238,18 +258,31 @@ static int strata_cpu_offline(unsigned int cpu)
 	/* Interrupts are enabled: who has begun to call this CPU gets through. */
 	while (atomic_read(&visit->called))
 		cpu_relax();
+	irq_work_sync(&visit->died);
 	hrtimer_cancel(&visit->again);
+	/* Who comes online next repairs the rings that it adopts. */
+	visit->abandoned = 0;
 	/* The scheduler has left a CPU that goes offline already. */
 	strata_record_stop(&strata_cpus[cpu], !cpu_active(cpu));
 	strata_cpu_release(&strata_cpus[cpu]);
 	return 0;
 }
 
-/* A task that dies while it makes a record leaves the CPU's context, in which nothing would be recorded any more. */
+/*
+ * A task that dies while it makes a record leaves the CPU's context, in which nothing would be recorded any more, and a record
+ * that is never finished. Its rings are repaired once it is certain that it does not go on, as a debugger may let it: in a
+ * visit, which comes when interrupts are enabled again. An irq_work takes no lock that the task may hold.
+ */
 static int strata_on_die(struct notifier_block *block, unsigned long what, void *arguments)
 {
-	if (what == DIE_OOPS)
-		WRITE_ONCE(strata_cpus[raw_smp_processor_id()].context, 0);
+	struct strata_visit *visit = per_cpu_ptr(&strata_visits, raw_smp_processor_id());
+	struct strata_cpu *cpu = &strata_cpus[raw_smp_processor_id()];
+
+	if (what == DIE_OOPS && READ_ONCE(cpu->context)) {
+		WRITE_ONCE(cpu->context, 0);
+		visit->abandoned++;
+		irq_work_queue(&visit->died);
+	}
 	return NOTIFY_DONE;
 }
 
@@ -265,6 +298,7 @@ int strata_cpus_start(void)
 	for_each_possible_cpu(cpu) {
 		visit = per_cpu_ptr(&strata_visits, cpu);
 		INIT_CSD(&visit->call, strata_visit, NULL);
+		visit->died = IRQ_WORK_INIT_HARD(strata_visit_died);
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
 		hrtimer_setup(&visit->again, strata_visit_again, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
 #else

@@ -2,7 +2,7 @@
 //!
 //! Functions that can fail return a negative error number. Nothing here panics, allocates, waits, or calls through a
 //! pointer; all but [`strata_reserve`], [`strata_commit`], [`strata_lose_nested`], [`strata_cpu_is_wanted`],
-//! [`strata_cpu_follow`] and [`strata_cpu_flush`] run in process context only.
+//! [`strata_cpu_repair`], [`strata_cpu_follow`] and [`strata_cpu_flush`] run in process context only.
 #![allow(unsafe_code)] // Entry points for C: raw pointers throughout.
 
 use crate::catalog::{Descriptors, RawEvent};
@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use shared_ring::guest::Region;
 use shared_ring::layout::{AGENT_ALIVE, AGENT_GONE, MAX_VCPUS};
-use shared_ring::producer::{RawReservation, Reservation};
+use shared_ring::producer::{Abandoned, NotReserved, RawReservation, Reservation};
 use shared_ring::storage::CpuLocal;
 
 /// Bytes of C's `struct strata_cpu`.
@@ -142,8 +142,37 @@ pub unsafe extern "C" fn strata_cpu_init(cpu: *mut Cpu, base: *mut u8, size: u64
 pub unsafe extern "C" fn strata_cpu_is_wanted(cpu: *const Cpu, base: *mut u8, size: u64) -> bool {
     // SAFETY: passed on from the caller.
     match unsafe { (recorder(cpu), Region::open(base, size)) } {
-        (Some(recorder), Ok(region)) => recorder.is_wanted(&region),
+        // SAFETY: `cpu` is live (contract).
+        (Some(recorder), Ok(region)) => recorder.is_wanted(&region) || unsafe { is_stuck(cpu, recorder) },
         _ => false,
+    }
+}
+
+/// Whether the CPU has given up on a ring since it followed sessions last.
+///
+/// # Safety
+/// `cpu` is live, and `recorder` is its own.
+unsafe fn is_stuck(cpu: *const Cpu, recorder: &Recorder) -> bool {
+    // SAFETY: `cpu` is live (contract).
+    unsafe { (*cpu).sessions.load(Ordering::Relaxed) != recorder.sessions() }
+}
+
+/// Goes on behind records of the calling CPU that are never finished: `abandoned` ones, whose tasks have died, and any when
+/// the CPU has given up on a ring. In a hard interrupt.
+///
+/// # Safety
+/// `cpu` is the calling CPU's, no record of it is open that will be finished, and nothing on the CPU but an NMI interrupts
+/// this.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_cpu_repair(cpu: *const Cpu, abandoned: u32) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let Some(recorder) = recorder(cpu) else { return };
+        match (abandoned, is_stuck(cpu, recorder)) {
+            (0, false) => {}
+            (1, false) => recorder.repair(Abandoned::One),
+            _ => recorder.repair(Abandoned::Several),
+        }
     }
 }
 
@@ -191,8 +220,9 @@ pub unsafe extern "C" fn strata_cpu_release(cpu: *const Cpu) {
 }
 
 /// Reserves a record of event `id` with `size` payload bytes in the ring of session slot `session`. Returns where to
-/// write the payload, or null when the record was lost (and counted) or the CPU does not record for the session. Any
-/// context; the caller stays on this CPU until it has called [`strata_commit`].
+/// write the payload, or null when the record was lost (and counted) or the CPU does not record for the session. A CPU
+/// whose ring does not keep what is written to it records nothing more until [`strata_cpu_follow`]. Any context; the
+/// caller stays on this CPU until it has called [`strata_commit`].
 ///
 /// # Safety
 /// `cpu` is the calling CPU's; `slot` is writable.
@@ -200,7 +230,15 @@ pub unsafe extern "C" fn strata_cpu_release(cpu: *const Cpu) {
 pub unsafe extern "C" fn strata_reserve(cpu: *const Cpu, session: u32, id: u16, size: u32, slot: *mut Slot) -> *mut u8 {
     // SAFETY: passed on from the caller.
     let Some(recorder) = (unsafe { recorder(cpu) }) else { return core::ptr::null_mut() };
-    let Some(mut record) = recorder.reserve(session as usize, id, size as usize) else { return core::ptr::null_mut() };
+    let mut record = match recorder.reserve(session as usize, id, size as usize) {
+        Some(Ok(record)) => record,
+        Some(Err(NotReserved::Stuck)) => {
+            // SAFETY: `cpu` is live (contract).
+            unsafe { (*cpu).sessions.store(0, Ordering::Relaxed) };
+            return core::ptr::null_mut();
+        }
+        Some(Err(_)) | None => return core::ptr::null_mut(),
+    };
     let payload = record.payload().as_mut_ptr();
     // SAFETY: `slot` is the caller's own; it calls `strata_commit` with it, once.
     unsafe { (&raw mut (*slot).record).write(MaybeUninit::new(record.into_raw())) };

@@ -5,7 +5,7 @@ use crate::region::RegionError;
 use clock_sync::entry::Reader;
 use clock_sync::tsc;
 use shared_ring::guest::{Region, SessionRings};
-use shared_ring::producer::Reservation;
+use shared_ring::producer::{Abandoned, NotReserved, Reservation};
 use shared_ring::storage::CpuLocal;
 
 /// What a CPU records with.
@@ -79,6 +79,15 @@ impl Recorder {
         self.rings.poll_flush_requests(|| self.clock.now(tsc::read));
     }
 
+    /// Goes on behind records that are never finished: their tasks have died.
+    ///
+    /// # Safety
+    /// As for [`follow_sessions`](Self::follow_sessions): no record of the vCPU is open that will be finished.
+    pub unsafe fn repair(&self, abandoned: Abandoned) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.rings.repair_holes(abandoned) };
+    }
+
     /// Counts a record that is not made in the ring of session slot `session`, because the CPU is making another one in the
     /// same context. Any context, NMI included.
     pub fn lose_nested(&self, session: usize) {
@@ -88,10 +97,16 @@ impl Recorder {
     }
 
     /// A slot for event `id` with `payload` bytes in the ring of session slot `session`; `None` when there is no such
-    /// session on this CPU, or the record was lost (and counted). Any context, NMI included.
+    /// session on this CPU, an error when the record was lost (and counted). Any context, NMI included.
     #[inline(always)]
-    pub fn reserve(&self, session: usize, id: u16, payload: usize) -> Option<Reservation<'_, CpuLocal>> {
-        self.rings.producer(session)?.reserve(|| self.clock.now(tsc::read), id, payload)
+    pub fn reserve(
+        &self,
+        session: usize,
+        id: u16,
+        payload: usize,
+    ) -> Option<Result<Reservation<'_, CpuLocal>, NotReserved>> {
+        let producer = self.rings.producer(session)?;
+        Some(producer.try_reserve(|| Some(self.clock.now(tsc::read)), id, payload))
     }
 }
 
@@ -124,7 +139,7 @@ mod tests {
 
     fn record(recorder: &Recorder, session: usize, vectors: core::ops::Range<u32>) -> usize {
         let records = vectors.filter_map(|vector| {
-            let mut record = recorder.reserve(session, EVENT.id, 4)?;
+            let mut record = recorder.reserve(session, EVENT.id, 4)?.ok()?;
             record.write(0, &vector.to_le_bytes()).unwrap();
             record.commit();
             Some(())
@@ -217,6 +232,23 @@ mod tests {
         recorder.lose_nested(7);
 
         assert_eq!((nested(0), nested(2)), (Some(0), Some(1)));
+    }
+
+    #[test]
+    fn repaired_recorder_goes_on_behind_a_record_whose_task_died() {
+        let (memory, mut host) = host_region();
+        let recorder = recorder(&memory);
+        begin_session(&mut host, 2);
+        follow(&recorder, &memory);
+        record(&recorder, 2, 0..1);
+        core::mem::forget(recorder.reserve(2, EVENT.id, 4));
+
+        // SAFETY: this thread is the vCPU, and finishes no record that is open.
+        unsafe { recorder.repair(Abandoned::One) };
+        let made = record(&recorder, 2, 1..5000);
+        let left = vectors(&memory, &host, 2);
+
+        assert_eq!((made, left.last()), (4999, Some(&(4999 % 256))));
     }
 
     #[test]
