@@ -31,9 +31,11 @@ struct Metadata {
     packages: Vec<Package>,
 }
 
+/// A package of the workspace.
 #[derive(Debug, Deserialize)]
-struct Package {
-    name: String,
+pub(super) struct Package {
+    pub(super) name: String,
+    pub(super) description: Option<String>,
     manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
     targets: Vec<Target>,
@@ -52,7 +54,7 @@ struct Target {
 }
 
 impl Package {
-    fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         self.manifest_path.parent().unwrap_or(&self.manifest_path)
     }
 
@@ -83,12 +85,21 @@ pub struct Concerned {
 ///
 /// When git or cargo does not say.
 pub fn concerned(paths: &Paths) -> Result<Concerned, ChangesError> {
+    let files = files(paths)?;
+    let files: Vec<_> = files.iter().map(|file| paths.workspace().join(file)).collect();
+    Ok(of(&packages(paths)?, paths.workspace(), &files))
+}
+
+/// The packages of the workspace.
+///
+/// # Errors
+///
+/// When cargo does not say.
+pub(super) fn packages(paths: &Paths) -> Result<Vec<Package>, ChangesError> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(paths.workspace());
     let metadata: Metadata = serde_json::from_str(&process::capture(&mut command)?)?;
-    let files = files(paths)?;
-    let files: Vec<_> = files.iter().map(|file| paths.workspace().join(file)).collect();
-    Ok(of(&metadata.packages, paths.workspace(), &files))
+    Ok(metadata.packages)
 }
 
 /// The files that have changed, below the top of the workspace.

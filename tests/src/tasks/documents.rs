@@ -1,5 +1,7 @@
 //! Checks of the project's documents: prose of at most 120 columns, and links and paths that lead somewhere.
 
+use super::changes::ChangesError;
+use super::map::{self, MAP};
 use crate::paths::Paths;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use std::collections::BTreeSet;
@@ -11,6 +13,9 @@ use std::path::{Path, PathBuf};
 
 /// Columns of a line of prose. Tables and code may be wider.
 const WIDTH: usize = 120;
+
+/// The variable that has documents made anew which follow from the code.
+const UPDATE: &str = "STRATA_UPDATE_DOCUMENTS";
 
 /// Why the documents are not as they should be.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +29,9 @@ pub enum DocumentsError {
         #[source]
         source: io::Error,
     },
+    /// The packages of the workspace are not known.
+    #[error(transparent)]
+    Packages(#[from] ChangesError),
     /// What has to be mended, one finding a line.
     #[error("{}", .0.join("\n"))]
     Findings(Vec<String>),
@@ -55,7 +63,8 @@ struct Document {
     code: Vec<(usize, String)>,
 }
 
-/// Checks the Markdown files at the top of the workspace, in `docs` and at the top of each crate.
+/// Checks the Markdown files at the top of the workspace, in `docs` and at the top of each crate, and the map of the
+/// crates.
 ///
 /// # Errors
 ///
@@ -63,7 +72,8 @@ struct Document {
 pub fn check(paths: &Paths) -> Result<(), DocumentsError> {
     let workspace = paths.workspace();
     let mut findings = Vec::new();
-    for path in documents(workspace)? {
+    // The map is made, not written.
+    for path in documents(workspace)?.into_iter().filter(|path| !path.ends_with(MAP)) {
         let text = read(&path)?;
         let document = Document::parse(&text);
         let mut found = wide_lines(&text, &document.fixed);
@@ -81,10 +91,16 @@ pub fn check(paths: &Paths) -> Result<(), DocumentsError> {
         let name = path.strip_prefix(workspace).unwrap_or(&path).display().to_string();
         findings.extend(found.iter().map(|finding| format!("{name}:{finding}")));
     }
+    let map = map::text(paths)?;
+    if std::env::var_os(UPDATE).is_some() {
+        fs::write(workspace.join(MAP), &map).map_err(|source| DocumentsError::File { path: MAP.into(), source })?;
+    } else if fs::read_to_string(workspace.join(MAP)).ok() != Some(map) {
+        findings.push(format!("{MAP} is not what the modules say; `{UPDATE}=1 cargo xtask documents` makes it anew"));
+    }
     if findings.is_empty() { Ok(()) } else { Err(DocumentsError::Findings(findings)) }
 }
 
-fn read(path: &Path) -> Result<String, DocumentsError> {
+pub(super) fn read(path: &Path) -> Result<String, DocumentsError> {
     fs::read_to_string(path).map_err(|source| DocumentsError::File { path: path.into(), source })
 }
 

@@ -8,6 +8,7 @@ pub mod dependencies;
 pub mod documents;
 pub mod fuzz;
 pub mod library_crates;
+mod map;
 pub mod markers;
 pub mod query;
 pub mod sources;

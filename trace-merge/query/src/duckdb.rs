@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_export::Options;
 use strata_recording::reader::Trace;
-use trace_merge::report::{Window, exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
 use strata_recording::totals::Totals;
+use trace_merge::report::{Window, exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
 
 /// Answers to each of the questions in the arguments, as JSON: lists of rows. `{name}` stands for a table.
 const SCRIPT: &str = r#"

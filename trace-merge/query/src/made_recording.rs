@@ -1,11 +1,11 @@
 //! A recording made for tests, of which every table has rows.
 
 use std::path::Path;
-use tempfile::TempDir;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-use trace_merge::report::scenario;
 use strata_recording::test_trace::Field::{Arguments, Hex, Number, Text};
+use tempfile::TempDir;
+use trace_merge::report::scenario;
 
 /// Number of `read`, and of `futex`.
 const READ: i64 = 0;

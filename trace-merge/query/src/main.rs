@@ -9,15 +9,15 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use strata_export::{Exported, Options};
 use strata_query::parquet::{self, Selection};
 use strata_recording::access::Readers;
-use trace_merge::events::parse_seconds;
-use strata_export::{Exported, Options};
-use trace_merge::progress;
 use strata_recording::reader::Trace;
 use strata_recording::removed_on_signal::RemovedOnSignal;
 use strata_recording::terminal::harmless;
 use strata_recording::trace_folder::TraceFolder;
+use trace_merge::events::parse_seconds;
+use trace_merge::progress;
 
 /// Recordings as Parquet, and SQL over them.
 #[derive(Debug, Parser)]

@@ -1,4 +1,4 @@
-//! Seccomp filters made of the [policy](super::policy).
+//! Seccomp filters made of the table of [`policy`](super::policy).
 
 use super::policy::{Call, Group, Only, Thread};
 use seccompiler::{

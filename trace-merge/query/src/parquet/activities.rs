@@ -6,12 +6,16 @@ use super::rows::{Cell, FixedRows};
 use super::task::{Named, Numbers, Tasks};
 use super::{Maker, Selection};
 use serde_json::json;
-use strata_analysis::{Analysis, Gap, Passed};
 use strata_analysis::event::{self, Access, name};
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::kernel_symbols::KernelSymbols;
+use strata_analysis::syscall_names;
+use strata_analysis::timeline::states::TaskIndex;
+use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
+use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
+use strata_recording::window::Window;
 use trace_merge::report::ended::{Ended, KeepsEnded};
 use trace_merge::report::exits::{ExitTimes, Parts};
 use trace_merge::report::flow_step::{FlowMilestone, FlowStep, FlowTask};
@@ -20,10 +24,6 @@ use trace_merge::report::locks::{self, LockTimes, WaitEnd};
 use trace_merge::report::net_flows::{Direction, NetFlowTimes, PacketFlow};
 use trace_merge::report::syscalls::{self, SyscallTimes};
 use trace_merge::report::wakeups::WakeupTimes;
-use strata_analysis::syscall_names;
-use strata_analysis::timeline::states::TaskIndex;
-use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
-use strata_recording::window::Window;
 
 /// Those of the tables here that are in `selection`.
 pub(super) fn makers<'m>(

@@ -2,9 +2,9 @@
 
 use crate::tables::{NULL_PARTITION, PARTITIONS};
 use std::fmt::Write;
+use strata_analysis::timeline::Timeline;
 use strata_recording::clock::{NS_PER_SECOND, rfc3339};
 use strata_recording::reader::Trace;
-use strata_analysis::timeline::Timeline;
 
 /// Seconds of an hour.
 const SECONDS: i64 = 3600;

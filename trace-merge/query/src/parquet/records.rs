@@ -9,15 +9,15 @@ use super::{Maker, Selection};
 use crate::tables::{Column, EVENTS, Kind, Lead, lead_of_event_table, table_of_event};
 use shared_ring::event::{FieldDescription, FieldType};
 use std::collections::{HashMap, HashSet};
-use strata_analysis::{Analysis, Passed};
 use strata_analysis::event::runner::RunnerEvents;
+use strata_analysis::timeline::states::Current;
+use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
+use strata_analysis::{Analysis, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Process;
 use strata_recording::merge::Merge;
 use strata_recording::reader::{Trace, TraceLayer};
 use strata_recording::schema::Schema;
-use strata_analysis::timeline::states::Current;
-use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
 
 /// The records of a layer.
 struct Layer {

@@ -7,14 +7,14 @@ use super::rows::{Cell, FixedRows};
 use super::task::{Named, Numbers, Tasks};
 use super::{Maker, Selection};
 use std::collections::BTreeMap;
-use strata_analysis::{Analysis, Gap, Passed};
-use strata_recording::layer::LayerKind;
-use trace_merge::report::{tasks, vcpus};
 use strata_analysis::timeline::fused::Fused;
 use strata_analysis::timeline::states::TaskIndex;
 use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
+use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::layer::LayerKind;
 use strata_recording::window::Window;
+use trace_merge::report::{tasks, vcpus};
 
 /// Those of the tables here that are in `selection`.
 pub(super) fn makers<'m>(

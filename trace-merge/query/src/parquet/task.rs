@@ -4,11 +4,11 @@ use super::rows::{Cell, text_of};
 use foldhash::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
-use trace_merge::report::tasks::cgroup_of;
 use strata_analysis::timeline::Timeline;
 use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::membership::{Memberships, Stay};
 use strata_analysis::timeline::states::TaskIndex;
+use trace_merge::report::tasks::cgroup_of;
 
 /// A task at the moment that the timeline has come to.
 #[derive(Clone, Debug)]

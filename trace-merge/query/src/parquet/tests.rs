@@ -6,9 +6,9 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, TimestampNanosecondType, UInt64Type};
 use std::fs::{self, File};
 use std::path::PathBuf;
+use strata_recording::test_trace::TestTrace;
 use tempfile::TempDir;
 use trace_merge::report::{exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
-use strata_recording::test_trace::TestTrace;
 
 /// The files of a table below `folder`.
 fn files(folder: &Path, table: &str) -> Vec<PathBuf> {
@@ -86,7 +86,8 @@ fn every_record_is_in_the_table_of_its_type_which_begins_with_the_columns_of_eve
     let (folder, _dir, trace) = exported();
     let expected: Vec<&str> = Fixed::find(EVENTS).unwrap().columns().map(|column| column.name).collect();
 
-    let records: u64 = trace.layers().iter().map(|layer| strata_recording::totals::Totals::of_layer(layer).events).sum();
+    let records: u64 =
+        trace.layers().iter().map(|layer| strata_recording::totals::Totals::of_layer(layer).events).sum();
     let names = table_names(&trace);
     let tables: Vec<Table> =
         names.iter().filter(|name| name.contains('.')).map(|name| Table::read(folder.path(), name)).collect();

@@ -17,8 +17,8 @@ use futures::StreamExt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 use strata_recording::terminal::harmless;
+use tempfile::NamedTempFile;
 use trace_merge::report::table::{Align, Table};
 
 /// Rows that are shown to people.

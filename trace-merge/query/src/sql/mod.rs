@@ -13,13 +13,13 @@ use crate::tables::NoTable;
 use datafusion::error::DataFusionError;
 use std::io;
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
-use thiserror::Error;
 use strata_export::{ExportError, Options};
 use strata_recording::manifest::MANIFEST_FILE;
-use trace_merge::progress;
 use strata_recording::reader::{ReadError, Trace};
 use strata_recording::removed_on_signal::RemovedOnSignal;
+use tempfile::TempDir;
+use thiserror::Error;
+use trace_merge::progress;
 
 /// The table by which a folder of tables is known.
 const RECORDINGS: &str = "recordings";
