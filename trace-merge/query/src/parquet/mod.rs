@@ -29,12 +29,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use strata_analysis::timeline::{ChangeKind, Input, Timeline};
 use strata_analysis::{Analysis, Passed};
-use strata_export::{DONE, ExportError, Exported, Options};
+use strata_export::{ExportError, Exported, Options};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::window::Window;
-use trace_merge::report::ReportOptions;
+use trace_merge::progress::DONE;
+use trace_merge::report::ReportError;
 
 /// Which tables are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
