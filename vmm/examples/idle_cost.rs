@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
+use strata_recorder::recorder::work_alarm::WorkAlarms;
 use strata_recorder::region::TraceRegion;
-use strata_recorder::work_alarm::WorkAlarms;
 use strata_recording::layer::LayerKind;
 
 const EVENT: Event = Event { id: 1, class: 0, name: "bench:tick", fields: &[Field::new("number", FieldType::U64)] };

@@ -18,9 +18,9 @@ use shared_ring::layout::Mode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use strata_recorder::recorder::work_alarm::WorkAlarms;
 use strata_recorder::trigger::TriggerRequest;
 use strata_recorder::trigger::expression::Trigger;
-use strata_recorder::work_alarm::WorkAlarms;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 

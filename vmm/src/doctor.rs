@@ -8,7 +8,7 @@ use std::path::Path;
 use strata_clock::{HostClock, HostTime, KVM_DEBUGFS};
 use strata_host_kernel::{Tracefs, TracefsError};
 use strata_machine::{KvmKind, KvmProbe, VhostError, check_vhost_net, probe_kvm};
-use strata_recorder::cpu_list::CpuList;
+use strata_recorder::recorder::cpu_list::CpuList;
 
 /// How well something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -7,8 +7,8 @@ use serde_json::json;
 use shared_ring::layout::MAX_PROCESS_SLOTS;
 use std::path::{Path, PathBuf};
 use strata_recorder::control::protocol::Mode;
-use strata_recorder::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
-use strata_recorder::region_file::{self, RegionFileError};
+use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use strata_recorder::region::region_file::{self, RegionFileError};
 
 /// Where libvirt looks for the memory of such a device.
 const LIBVIRT_FOLDER: &str = "/dev/shm";

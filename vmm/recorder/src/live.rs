@@ -5,7 +5,10 @@
 //! those of all CPUs in order, and feeds them to the [`Timeline`] of the reports, so that its states are theirs. Memory
 //! is bounded: by the records of two polls, and by the number of vCPUs, host threads and exit reasons.
 
+pub mod disk_times;
 pub mod guest;
+pub mod guest_wakeups;
+pub mod vcpu_activity;
 
 use crate::control::protocol::{Late, LiveExits, LiveVcpu, Thief, Times, Watched};
 use shared_ring::event::EventDescription;

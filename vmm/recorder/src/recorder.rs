@@ -1,13 +1,20 @@
 //! The recorder: a thread that polls every session while the machine runs, answers what the control socket asks about
 //! them, and completes their recordings when the machine has stopped.
 
-use super::polling::{Found, PollInterval, SLEEP};
-use super::recording::{AtCompletion, RecordingError};
-use super::scheduling::{Drain, Scheduling, Watchdog};
-use super::session::Sources;
-use super::sessions::Sessions;
-use super::work_alarm::{Bell, Sleeper, WorkAlarms, sleeper};
+pub mod cpu_list;
+pub mod polling;
+pub mod save_pace;
+pub mod scheduling;
+pub mod thread_times;
+pub mod work_alarm;
+
 use crate::control::protocol::{Answer, Request};
+use crate::recorder::polling::{Found, PollInterval, SLEEP};
+use crate::recorder::scheduling::{Drain, Scheduling, Watchdog};
+use crate::recorder::work_alarm::{Bell, Sleeper, WorkAlarms, sleeper};
+use crate::session::Sources;
+use crate::session::recording::{AtCompletion, RecordingError};
+use crate::session::sessions::Sessions;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;

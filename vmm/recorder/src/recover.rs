@@ -5,10 +5,10 @@
 #![allow(unsafe_code)] // The region is a memory-mapped file.
 
 use crate::control::directory::{self, FoundVm, HOST_HISTORY_FILE, REGION_FILE, VMM_RINGS_FILE, VmmRings};
-use crate::host_history;
+use crate::layer::host_history;
+use crate::layer::ring::RingLayer;
+use crate::layer::vmm::vmm_layer_of;
 use crate::region::guest_text;
-use crate::ring_layer::RingLayer;
-use crate::vmm_layer::vmm_layer_of;
 use memmap2::MmapOptions;
 use shared_ring::consumer::{Consumer, Lost};
 use shared_ring::crash::CrashRegion;

@@ -1,8 +1,12 @@
 //! The trace region of a running machine: one memory object that the guest sees too.
 #![allow(unsafe_code)] // Clock entries and host views are made from the mapping's raw address, which parts are closed by.
 
-use super::mapped_file::{MappedFileError, check_room, give_back, map_all, no_room, reserve};
-use super::region_file::{RegionFile, RegionFileError};
+pub mod mapped_file;
+pub mod process_table;
+pub mod region_file;
+
+use crate::region::mapped_file::{MappedFileError, check_room, give_back, map_all, no_room, reserve};
+use crate::region::region_file::{RegionFile, RegionFileError};
 use clock_sync::entry::{EntryMemory, Writer};
 use clock_sync::relation::Relation;
 use memmap2::MmapRaw;
@@ -433,7 +437,7 @@ pub fn enabled_among<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region_file;
+    use crate::region::region_file;
     use clock_sync::entry::Reader;
     use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS, MAX_VCPUS, Mode};
     use std::os::unix::fs::MetadataExt;

@@ -5,33 +5,39 @@
 //! process's VM records the host's kernel only, and has no rings.
 
 mod error;
+pub mod flight_recorder;
+pub mod layers;
 mod new_session;
+pub mod recording;
+pub mod selection;
+pub mod sessions;
 mod snapshot;
 mod sources;
 mod status;
+pub mod streaming;
 mod triggers;
 
 pub use error::SessionError;
 pub use new_session::{MAX_NAME, NewSession};
 pub use sources::{OnFailure, Say, Sources};
 
-use super::flight_recorder::FlightRecorder;
-use super::guest_processes::GuestProcesses;
-use super::host_layer::{HostLayer, HostWindow};
-use super::kernel_rings::KernelRings;
-use super::layers::Layers;
-use super::polling::Found;
-use super::process_table::ProcessTable;
-use super::record_limit::LayerLimits;
-use super::recording::{AtSnapshot, GuestSide, Recording, RecordingError};
-use super::region::{EnabledEvents, MAIN_SESSION};
-use super::save_pace::SavePace;
-use super::streaming::Streaming;
-use super::trigger::{TriggerRequest, Triggers};
-use super::vcpu_activity::VcpuActivity;
-use super::vmm_events::{GuestEvents, VmmTracer};
-use super::vmm_layer::vmm_layer;
-use super::written_layer::WrittenLayer;
+use crate::layer::guest_processes::GuestProcesses;
+use crate::layer::host::{HostLayer, HostWindow};
+use crate::layer::kernel_rings::KernelRings;
+use crate::layer::limit::LayerLimits;
+use crate::layer::vmm::vmm_layer;
+use crate::layer::written::WrittenLayer;
+use crate::live::vcpu_activity::VcpuActivity;
+use crate::recorder::polling::Found;
+use crate::recorder::save_pace::SavePace;
+use crate::region::process_table::ProcessTable;
+use crate::region::{EnabledEvents, MAIN_SESSION};
+use crate::session::flight_recorder::FlightRecorder;
+use crate::session::layers::Layers;
+use crate::session::recording::{AtSnapshot, GuestSide, Recording, RecordingError};
+use crate::session::streaming::Streaming;
+use crate::trigger::{TriggerRequest, Triggers};
+use crate::vmm_events::{GuestEvents, VmmTracer};
 use new_session::choose_slot;
 use shared_ring::layout::Mode;
 use std::collections::BTreeSet;

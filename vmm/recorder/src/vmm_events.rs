@@ -4,8 +4,8 @@
 //! ring's number is its vCPU's, or the number of vCPUs for the last one.
 #![allow(unsafe_code)] // Producers are made from the rings' raw addresses.
 
-use super::disk_times::DiskTimes;
 use crate::control::protocol::LiveDisk;
+use crate::live::disk_times::DiskTimes;
 use clock_sync::relation::Relation;
 use clock_sync::updater::Cause;
 use shared_ring::event::{Event, Field, FieldType};

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use strata_clock::VcpuClocks;
-use strata_recorder::recording::VcpuThreads;
+use strata_recorder::session::recording::VcpuThreads;
 
 /// How often it is looked whether the VM has ended.
 const WAIT: Duration = Duration::from_millis(100);

@@ -8,7 +8,7 @@ use shared_ring::layout::Mode;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io};
-use strata_recorder::region_file::{self, RegionFileError};
+use strata_recorder::region::region_file::{self, RegionFileError};
 use strata_recorder::session::Say;
 use thiserror::Error;
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use strata_recorder::control::protocol::{LayerLimit, Mode, Request};
-use strata_recorder::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use trace_merge::events::parse_seconds;
 
 /// Arguments of `strata ps`.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use strata_clock::guest_tsc::KvmClock;
 use strata_clock::{HostClock, HostTime};
 use strata_machine::{AtEnd, MachineControl};
-use strata_recorder::recording::{AtCompletion, AtSnapshot};
+use strata_recorder::session::recording::{AtCompletion, AtSnapshot};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
 use vm_memory::GuestMemoryMmap;

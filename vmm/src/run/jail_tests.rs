@@ -19,7 +19,7 @@ use strata_jail::inherited::Inherited;
 use strata_machine::test_guest;
 use strata_recorder::control::protocol::{Answer, Mode, Request, Status};
 use strata_recorder::control::{client, wait_trigger};
-use strata_recorder::cpu_list::CpuList;
+use strata_recorder::recorder::cpu_list::CpuList;
 use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
 use tempfile::TempDir;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use strata_clock::HostTime;
 use strata_machine::{KvmProbe, Machine};
 use strata_recorder::host_description::describe_host;
-use strata_recorder::recording::NO_AGENT;
+use strata_recorder::session::recording::NO_AGENT;
 use strata_recording::clock::{Clock, VcpuRelation};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{FORMAT_VERSION, Manifest, Missing, Started, Vm};

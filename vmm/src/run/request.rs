@@ -8,7 +8,7 @@ use strata_jail::JailRequest;
 use strata_machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig, VsockConfig};
 use strata_rate_limit::RateLimit;
 use strata_recorder::control::protocol::LayerLimit;
-use strata_recorder::scheduling::Scheduling;
+use strata_recorder::recorder::scheduling::Scheduling;
 use strata_recorder::trigger::TriggerRequest;
 use strata_recording::access::Readers;
 use strata_recording::compression::Compression;
@@ -62,7 +62,7 @@ pub struct RunRequest {
     pub agent: Agent,
     /// How the guest's kernel is traced without an agent.
     pub agentless: Option<AgentlessRequest>,
-    /// Which events are recorded, as [`Selection::parse`](strata_recorder::selection::Selection::parse) reads it.
+    /// Which events are recorded, as [`Selection::parse`](strata_recorder::session::selection::Selection::parse) reads it.
     pub events: String,
     /// What rings do when they are full.
     pub mode: Mode,

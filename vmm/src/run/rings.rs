@@ -3,7 +3,7 @@
 use super::request::RunRequest;
 use shared_ring::layout::{Geometry, Mode};
 use shared_ring::region::{RegionConfig, Rings};
-use strata_recorder::region_file::RegionShape;
+use strata_recorder::region::region_file::RegionShape;
 
 /// The kernel's rings unless the user says otherwise: 16 sub-buffers of 128 KiB for each vCPU.
 pub const KERNEL_RINGS: (u64, u32) = (128 << 10, 16);

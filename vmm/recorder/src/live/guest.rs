@@ -6,7 +6,7 @@
 
 use super::{LATE_SECONDS, MAX_HELD, UNASKED};
 use crate::control::protocol::{LiveGuest, LiveWakeup, Times};
-use crate::guest_wakeups::{WakeupStep, WokenTasks, name_of};
+use crate::live::guest_wakeups::{WakeupStep, WokenTasks, name_of};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 use super::*;
 use crate::control::directory::tests::{description, runtime};
 use crate::control::directory::{VmDescription, VmDirectory};
-use crate::mapped_file;
 use crate::region::TraceRegion;
+use crate::region::mapped_file;
 use crate::vmm_events::VmmTracer;
 use rustix::fs::{CWD, FileType, mknodat};
 use shared_ring::event::{Event, Field, FieldType};

@@ -1,11 +1,11 @@
 //! Why a request to a session is refused, or fails.
 
 use super::MAX_NAME;
-use crate::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
-use crate::record_limit::LimitError;
-use crate::recording::RecordingError;
+use crate::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use crate::layer::limit::LimitError;
 use crate::region::RegionError;
-use crate::selection::SelectionError;
+use crate::session::recording::RecordingError;
+use crate::session::selection::SelectionError;
 use crate::trigger::ArmError;
 use std::path::PathBuf;
 use strata_recording::trace_folder::TraceFolderError;

@@ -2,7 +2,7 @@
 
 use super::SessionError;
 use crate::control::protocol::LayerLimit;
-use crate::record_limit::{LayerLimits, LimitError};
+use crate::layer::limit::{LayerLimits, LimitError};
 use shared_ring::layout::Mode;
 use shared_ring::region::Rings;
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
 //! Snapshots of a flight recorder.
 
 use super::{Session, SessionError};
-use crate::flight_recorder::{FlightRecorder, WrittenLayers};
-use crate::layers::Layers;
-use crate::recording::{Recording, RecordingError, note_threads};
-use crate::ring_layer::Producers;
+use crate::layer::ring::Producers;
+use crate::session::flight_recorder::{FlightRecorder, WrittenLayers};
+use crate::session::layers::Layers;
+use crate::session::recording::{Recording, RecordingError, note_threads};
 use crate::trigger::Triggers;
 use std::path::Path;
 use strata_recording::manifest::{Manifest, SNAPSHOT};

@@ -1,11 +1,11 @@
 //! What the first session of a recorder is made of.
 
-use crate::host_layer::HostHistory;
-use crate::record_limit::LayerLimits;
-use crate::recording::{AtSnapshot, Recording};
+use crate::layer::host::HostHistory;
+use crate::layer::limit::LayerLimits;
+use crate::recorder::work_alarm::WorkAlarms;
+use crate::session::recording::{AtSnapshot, Recording};
 use crate::trigger::TriggerRequest;
 use crate::trigger::host_load::HostLoad;
-use crate::work_alarm::WorkAlarms;
 use shared_ring::layout::Mode;
 use std::sync::Arc;
 use strata_host_kernel::HostTracer;

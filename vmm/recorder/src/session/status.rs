@@ -2,8 +2,8 @@
 
 use super::Session;
 use crate::control::protocol::{LayerStatus, Live, LossStatus, SessionStatus, TraceStatus};
-use crate::kernel_rings::KernelRings;
-use crate::recording::Recording;
+use crate::layer::kernel_rings::KernelRings;
+use crate::session::recording::Recording;
 use crate::trigger::Triggers;
 use crate::vmm_events::VmmTracer;
 use shared_ring::consumer::Lost;

@@ -1,7 +1,7 @@
 //! What a session is watched for, and what it does when a trigger fires.
 
 use super::{Session, SessionError, chain};
-use crate::recording::Recording;
+use crate::session::recording::Recording;
 use crate::trigger::expression::Trigger;
 use crate::trigger::{AFTER, ArmError, TriggerRequest, Triggers};
 use crate::vmm_events::EVENTS;

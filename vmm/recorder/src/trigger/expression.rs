@@ -12,7 +12,7 @@
 //!
 //! `REASON`, `GROUP`, `EVENT` and text values may hold `*` and `?`. Numbers are decimal or, with `0x`, hexadecimal.
 
-use crate::selection::Selection;
+use crate::session::selection::Selection;
 use shared_ring::event::EventDescription;
 use std::fmt;
 use strata_analysis::event::name::SWITCH;

@@ -13,8 +13,8 @@ pub mod tail;
 pub mod watch;
 
 use crate::control::protocol::TriggerStatus;
-use crate::ring_layer::Latest;
-use crate::selection::Selection;
+use crate::layer::ring::Latest;
+use crate::session::selection::Selection;
 use expression::{Condition, Trigger, TriggerError};
 use host_load::HostLoad;
 use shared_ring::event::EventDescription;

@@ -13,7 +13,7 @@ pub(super) mod vcpus;
 
 use super::expression::{CPU_FIELD, Condition, FieldValue, Measure, Trigger};
 use super::silence::{Silence, Silent};
-use crate::guest_wakeups::{WakeupStep, WokenTasks, name_of};
+use crate::live::guest_wakeups::{WakeupStep, WokenTasks, name_of};
 use bounds::{Bounds, Timed};
 use fact::{DiskFact, ExitFact, FactReader, Facts, GuestFact, HostFact, Request, settled};
 use foldhash::{HashMap, HashMapExt};

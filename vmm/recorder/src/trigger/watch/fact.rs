@@ -2,7 +2,7 @@
 //! as they have nothing to do with each other.
 
 use super::vcpus::{Place, VcpuThreads};
-use crate::guest_wakeups::WakeupStep;
+use crate::live::guest_wakeups::WakeupStep;
 use crate::trigger::expression::Measure;
 use strata_analysis::event::{Event, EventReader, Tid, WakeupStage};
 use strata_analysis::exit_reason::ExitReason;

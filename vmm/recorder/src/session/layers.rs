@@ -1,14 +1,14 @@
 //! The layers of a session, by the mode of its rings.
 
-use super::flight_recorder::{FlightRecorder, WrittenLayers};
-use super::polling::Polled;
-use super::recording::Recording;
-use super::ring_layer::Producers;
-use super::streaming::Streaming;
-use super::trigger::host_load::HostLoad;
-use super::trigger::{Consequence, Triggers};
-use super::written_layer::{WrittenLayer, ends_early};
 use crate::control::protocol::{LiveGuest, Watched};
+use crate::layer::ring::Producers;
+use crate::layer::written::{WrittenLayer, ends_early};
+use crate::recorder::polling::Polled;
+use crate::session::flight_recorder::{FlightRecorder, WrittenLayers};
+use crate::session::recording::Recording;
+use crate::session::streaming::Streaming;
+use crate::trigger::host_load::HostLoad;
+use crate::trigger::{Consequence, Triggers};
 use shared_ring::event::EventDescription;
 use strata_recording::manifest::{Layer, Missing};
 use strata_recording::schema::SchemaTable;

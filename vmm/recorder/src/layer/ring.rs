@@ -2,11 +2,11 @@
 //! shows its records to triggers, and to a live summary while somebody asks for that: those in sub-buffers that are not
 //! complete, too.
 
-use super::live::guest::GuestWatch;
-use super::polling::Found;
-use super::record_limit::RecordLimiter;
-use super::trigger::watch::Watch;
 use crate::control::protocol::LiveGuest;
+use crate::layer::limit::RecordLimiter;
+use crate::live::guest::GuestWatch;
+use crate::recorder::polling::Found;
+use crate::trigger::watch::Watch;
 use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::packet::Record;
@@ -483,7 +483,7 @@ fn read_registry(
 
 /// How many of `events`, from the first, fit `limit` bytes of the manifest beside those that take `bytes` of it already, which
 /// grow.
-pub(super) fn fitting(events: &[EventDescription], bytes: &mut u64, limit: u64) -> usize {
+pub(crate) fn fitting(events: &[EventDescription], bytes: &mut u64, limit: u64) -> usize {
     let fits = |event: &&EventDescription| {
         let sum = bytes.saturating_add(event_bytes(event));
         *bytes = if sum <= limit { sum } else { *bytes };

@@ -1,7 +1,7 @@
 //! The process table of a region: which guest processes record, and where their rings and registries lie.
 
-use super::region::guest_text;
-use super::trigger::tail::Tail;
+use crate::region::guest_text;
+use crate::trigger::tail::Tail;
 use shared_ring::consumer::Consumer;
 use shared_ring::host::{Parts, ProcessOwner};
 use shared_ring::region::Rings;

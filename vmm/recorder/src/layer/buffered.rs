@@ -1,7 +1,7 @@
 //! A layer that is buffered in memory: the packets that a process left in its rings, so that its slot can be given back.
 
-use super::guest_processes::MAX_PROCESS_DESCRIPTION;
-use super::ring_layer::{Latest, fitting};
+use crate::layer::guest_processes::MAX_PROCESS_DESCRIPTION;
+use crate::layer::ring::{Latest, fitting};
 use shared_ring::consumer::{Consumer, Lost, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{PacketHeader, padded};

@@ -12,7 +12,7 @@
 mod file;
 mod frame;
 
-use super::host_layer::{Item, create};
+use crate::layer::host::{Item, create};
 use file::HistoryFile;
 use frame::{Frame, Gone, frames};
 use shared_ring::event::EventDescription;
@@ -36,7 +36,7 @@ const KVM: u32 = 1;
 
 /// The last records of the host's kernel, of all classes.
 #[derive(Debug)]
-pub(super) struct History {
+pub(crate) struct History {
     limit: usize,
     /// Bytes of all classes.
     bytes: usize,
@@ -88,7 +88,7 @@ struct Unrecorded {
 
 impl History {
     /// Of `limit` bytes, of records of `events`; in the empty `file`, if there is one, which outlives the process.
-    pub(super) fn new(limit: usize, events: &[EventDescription], file: Option<File>) -> Self {
+    pub(crate) fn new(limit: usize, events: &[EventDescription], file: Option<File>) -> Self {
         let most = events.iter().map(|event| usize::from(event.id) + 1).max().unwrap_or(0);
         let mut of_kvm = vec![false; most];
         for event in events {
@@ -116,7 +116,7 @@ impl History {
 
     /// Takes in what came.
     #[inline]
-    pub(super) fn push(&mut self, item: Item<'_>) {
+    pub(crate) fn push(&mut self, item: Item<'_>) {
         match item {
             Item::Lost { cpu, records } => self.note(cpu, Unrecorded { lost: records, rejected: 0 }),
             Item::Rejected { cpu, bytes } => self.note(cpu, Unrecorded { lost: 0, rejected: bytes }),
@@ -171,20 +171,20 @@ impl History {
     }
 
     /// Lets all that was taken in so far outlive the process.
-    pub(super) fn save(&mut self) {
+    pub(crate) fn save(&mut self) {
         for window in [&mut self.others, &mut self.kvm].into_iter().flatten() {
             window.save(&mut self.file, &mut self.failed);
         }
     }
 
     /// Why what is taken in does not outlive the process any more; once.
-    pub(super) fn take_failure(&mut self) -> Option<io::Error> {
+    pub(crate) fn take_failure(&mut self) -> Option<io::Error> {
         self.failed.take()
     }
 
     /// Writes each class as a layer of the recording `dir`; `is_corrupt` says whether reading ended early. Calls
     /// `meanwhile` behind each chunk.
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         dir: &Path,
         manifest: &Manifest,

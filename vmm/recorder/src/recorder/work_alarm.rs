@@ -56,14 +56,14 @@ impl WorkAlarms {
     }
 
     /// The thread that is woken is the calling one, from now on only while it sleeps in [`Sleeper::sleep`].
-    pub(super) fn wake_this_thread(&self) {
+    pub(crate) fn wake_this_thread(&self) {
         // Blocked already is as well; it cannot fail otherwise.
         let _ = block_signal(signal());
         let _ = self.recorder.set(rustix::thread::gettid().as_raw_nonzero().get());
     }
 
     /// Has the recorder woken by the next work of any thread; says whether every one is watched.
-    pub(super) fn arm(&self) -> bool {
+    pub(crate) fn arm(&self) -> bool {
         let timers = self.timers();
         timers.iter().for_each(|timer| timer.arm(WORK));
         self.expected > 0 && timers.len() >= self.expected

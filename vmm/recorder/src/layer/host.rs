@@ -1,13 +1,13 @@
 //! The host kernel's layer: records, not rings. Written as they come ([`HostLayer`]), or kept in memory up to a limit,
 //! the oldest giving way ([`HostWindow`]), to be written when a flight recorder is.
 
-use super::host_history::History;
-use super::live::HostWatch;
-use super::polling::Found;
-use super::record_limit::RecordLimiter;
-use super::trigger::Triggers;
-use super::written_layer::LayerEnd;
 use crate::control::protocol::Watched;
+use crate::layer::host_history::History;
+use crate::layer::limit::RecordLimiter;
+use crate::layer::written::LayerEnd;
+use crate::live::HostWatch;
+use crate::recorder::polling::Found;
+use crate::trigger::Triggers;
 use shared_ring::event::EventDescription;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,7 +26,7 @@ const PACKET_SIZE: u64 = 64 << 10;
 
 /// What came from a CPU of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Item<'a> {
+pub(crate) enum Item<'a> {
     Record { cpu: u32, time: u64, id: u16, payload: &'a [u8] },
     Lost { cpu: u32, records: u64 },
     Rejected { cpu: u32, bytes: u64 },
@@ -263,7 +263,7 @@ fn store<'i>(
 }
 
 /// A layer of the host's kernel in the recording `dir`, with the event types `events`.
-pub(super) fn create(
+pub(crate) fn create(
     rotation: Option<&Rotation>,
     dir: &Path,
     manifest: &Manifest,

@@ -1,6 +1,6 @@
 //! Tracing of the host's kernel for a VM: of which events and for whom, and what is missing where it cannot be had.
 
-use super::selection::Selection;
+use crate::session::selection::Selection;
 use std::error::Error;
 use strata_clock::HostTime;
 use strata_host_kernel::{EventName, HostTraceConfig, HostTraceError, HostTracer, Tracefs};

@@ -6,7 +6,7 @@
 //! file it is to show. Firecracker cannot: its guests may write what they like there, too, and what is read from it is bounded by
 //! the size of the file, and has to fit it.
 
-use super::mapped_file::{MappedFileError, check_room, map_all, no_room, reserve};
+use crate::region::mapped_file::{MappedFileError, check_room, map_all, no_room, reserve};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 use shared_ring::host::{HostError, Region};
@@ -186,7 +186,7 @@ fn fill(file: &File, path: &Path, description: &Description, layout: RegionLayou
     check_room(file, whole)?;
     let mapping = Arc::new(map_all(file, whole).map_err(failed)?);
     reserve(file, 0..whole).map_err(|source| no_room(file, whole, source))?;
-    let memory = super::mapped_file::memory_of(mapping, size);
+    let memory = crate::region::mapped_file::memory_of(mapping, size);
     Region::create(memory, layout, [0; 16], 0)?;
     let mut page = MAGIC.to_vec();
     page.extend(serde_json::to_vec(description).map_err(|error| failed(error.into()))?);
@@ -249,9 +249,9 @@ impl RegionFile {
     /// It cannot be mapped.
     pub fn map(&self) -> Result<HostMemory, RegionFileError> {
         let size = to_usize(self.size);
-        let mapped = super::mapped_file::map_existing(&self.file, size);
+        let mapped = crate::region::mapped_file::map_existing(&self.file, size);
         let mapping = mapped.map_err(|source| RegionFileError::Io { path: self.path.clone(), source })?;
-        Ok(super::mapped_file::memory_of(Arc::new(mapping), size))
+        Ok(crate::region::mapped_file::memory_of(Arc::new(mapping), size))
     }
 }
 

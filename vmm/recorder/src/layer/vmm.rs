@@ -1,8 +1,8 @@
 //! The VMM's layer, drained from the rings of its tracer.
 
-use super::ring_layer::RingLayer;
-use super::trigger::tail::Tail;
-use super::vmm_events::{EVENTS, VmmTracer};
+use crate::layer::ring::RingLayer;
+use crate::trigger::tail::Tail;
+use crate::vmm_events::{EVENTS, VmmTracer};
 use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
 use shared_ring::region::Rings;

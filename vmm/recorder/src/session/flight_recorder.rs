@@ -2,21 +2,21 @@
 //! themselves. The rings of processes that have ended and the host kernel's records are buffered in memory, up to a
 //! limit.
 
-use super::buffered_layer::BufferedLayer;
-use super::guest_processes::{LOOK_TIME, MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTION};
-use super::host_layer::HostWindow;
-use super::kernel_rings::KernelRings;
-use super::live::guest::GuestWatch;
-use super::polling::{MAX_POLLS, Polled};
-use super::process_table::ProcessTable;
-use super::recording::Recording;
-use super::ring_layer::{Latest, Producers, RingLayer};
-use super::trigger::Triggers;
-use super::trigger::tail::Tail;
-use super::trigger::watch::Watch;
-use super::vmm_events::VmmTracer;
-use super::vmm_layer::{vmm_layer, vmm_tail};
 use crate::control::protocol::LiveGuest;
+use crate::layer::buffered::BufferedLayer;
+use crate::layer::guest_processes::{LOOK_TIME, MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTION};
+use crate::layer::host::HostWindow;
+use crate::layer::kernel_rings::KernelRings;
+use crate::layer::ring::{Latest, Producers, RingLayer};
+use crate::layer::vmm::{vmm_layer, vmm_tail};
+use crate::live::guest::GuestWatch;
+use crate::recorder::polling::{MAX_POLLS, Polled};
+use crate::region::process_table::ProcessTable;
+use crate::session::recording::Recording;
+use crate::trigger::Triggers;
+use crate::trigger::tail::Tail;
+use crate::trigger::watch::Watch;
+use crate::vmm_events::VmmTracer;
 use shared_ring::event::EventDescription;
 use shared_ring::registry::RegistryReader;
 use std::collections::VecDeque;

@@ -7,8 +7,8 @@
 //! otherwise it keeps its priority until it has taken everything.
 #![allow(unsafe_code)] // No library sets the policy of another thread.
 
-use super::polling::SLEEP;
-use crate::cpu_list::{CpuList, PlacementError};
+use crate::recorder::cpu_list::{CpuList, PlacementError};
+use crate::recorder::polling::SLEEP;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::gettid;
 use std::io;
@@ -111,7 +111,7 @@ impl Scheduling {
 
     /// Has the calling thread, the recorder's, run so. Both were tried before: a CPU that has gone since, or a thread
     /// that cannot be made, costs that, not the recording.
-    pub(super) fn begin(&self) -> Option<Watchdog> {
+    pub(crate) fn begin(&self) -> Option<Watchdog> {
         let _ = self.cpus.as_ref().map(CpuList::place_this_thread);
         match self.drain {
             Drain::Always => None,
@@ -176,7 +176,7 @@ impl Looks {
 
 /// Keeps the calling thread, a recorder's, at the priority of idle times as long as it is not late. Ends with normal
 /// priority.
-pub(super) struct Watchdog {
+pub(crate) struct Watchdog {
     looks: Arc<Looks>,
     /// Has the watchdog look again; it ends when this is dropped.
     wake: Option<SyncSender<()>>,
@@ -205,17 +205,17 @@ impl Watchdog {
 
     /// Whether the recorder was late since this was asked last, or woken from a long sleep: the look that it begins now
     /// should wait if it can.
-    pub(super) fn was_late(&self) -> bool {
+    pub(crate) fn was_late(&self) -> bool {
         self.looks.is_late.swap(false, Ordering::Relaxed)
     }
 
     /// The guest's work has ended a long sleep: the next look is as one that is late.
-    pub(super) fn was_woken(&self) {
+    pub(crate) fn was_woken(&self) {
         self.looks.is_late.store(true, Ordering::Relaxed);
     }
 
     /// A look has ended, which took everything unless there is `more`; the next one begins after `pause`.
-    pub(super) fn looked(&self, more: bool, pause: Duration) {
+    pub(crate) fn looked(&self, more: bool, pause: Duration) {
         if self.looks.set_due(pause) {
             // A wake-up that is under way is enough.
             let _ = self.wake.as_ref().map(|wake| wake.try_send(()));

@@ -1,11 +1,11 @@
 //! All sessions of a VM, the one that it was started with first. Control requests about what is recorded are answered
 //! here.
 
-use super::polling::Found;
-use super::recording::RecordingError;
-use super::region::MAIN_SESSION;
-use super::session::{NewSession, Session, SessionError, Sources};
 use crate::control::protocol::{Answer, Request, Status};
+use crate::recorder::polling::Found;
+use crate::region::MAIN_SESSION;
+use crate::session::recording::RecordingError;
+use crate::session::{NewSession, Session, SessionError, Sources};
 use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! A layer of rings that is written while its producers run. When it cannot be written any more, it ends there, and the
 //! others go on.
 
-use super::ring_layer::{Drained, Latest, Producers, RingLayer};
-use super::trigger::watch::Watch;
 use crate::control::protocol::LiveGuest;
+use crate::layer::ring::{Drained, Latest, Producers, RingLayer};
+use crate::trigger::watch::Watch;
 use rustix::io::Errno;
 use std::error::Error;
 use std::io;

@@ -5,7 +5,7 @@
 //! the guest takes no part in it.
 #![allow(unsafe_code)] // The clock of another thread is asked for by a number that no library makes up.
 
-use super::recording::VcpuThreads;
+use crate::session::recording::VcpuThreads;
 use std::mem::MaybeUninit;
 use std::sync::PoisonError;
 

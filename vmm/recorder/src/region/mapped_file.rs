@@ -62,7 +62,7 @@ pub fn map(file: &File, size: usize) -> Result<HostMemory, MappedFileError> {
 }
 
 /// The first `size` bytes of `mapping`, a multiple of 8, as memory that others may write.
-pub(super) fn memory_of(mapping: Arc<MmapRaw>, size: usize) -> HostMemory {
+pub(crate) fn memory_of(mapping: Arc<MmapRaw>, size: usize) -> HostMemory {
     assert!(size <= mapping.len(), "the memory lies inside its mapping");
     let base = mapping.as_mut_ptr();
     // SAFETY: the mapping is page-aligned, at least `size` bytes long, lives as long as its owner, and is accessed only
@@ -72,13 +72,13 @@ pub(super) fn memory_of(mapping: Arc<MmapRaw>, size: usize) -> HostMemory {
 
 /// The empty file `file`, made `size` bytes long and mapped. Nothing of it is reserved yet. It does not go into core dumps:
 /// they would hold what the guest recorded.
-pub(super) fn map_all(file: &File, size: usize) -> io::Result<MmapRaw> {
+pub(crate) fn map_all(file: &File, size: usize) -> io::Result<MmapRaw> {
     ftruncate(file, size as u64)?;
     map_existing(file, size)
 }
 
 /// The first `size` bytes of `file`, mapped in the same way.
-pub(super) fn map_existing(file: &File, size: usize) -> io::Result<MmapRaw> {
+pub(crate) fn map_existing(file: &File, size: usize) -> io::Result<MmapRaw> {
     let mapping = MmapOptions::new().len(size).map_raw(file)?;
     // SAFETY: the range is the mapping just made; the advice changes what is dumped, not what it holds.
     unsafe { madvise(mapping.as_mut_ptr().cast(), size, Advice::LinuxDontDump) }?;
@@ -92,20 +92,20 @@ pub(super) fn map_existing(file: &File, size: usize) -> io::Result<MmapRaw> {
 /// # Errors
 /// When they do not fit, or the file system sets nothing aside: somebody else's files could take the room then, and a
 /// page that is touched end this process.
-pub(super) fn reserve(file: &File, part: Range<usize>) -> io::Result<()> {
+pub(crate) fn reserve(file: &File, part: Range<usize>) -> io::Result<()> {
     // tmpfs gives up, and takes back what it has, when a signal comes.
     Ok(retry_on_intr(|| fallocate(file, FallocateFlags::empty(), part.start as u64, part.len() as u64))?)
 }
 
 /// Gives the bytes `part` of `file` back to the file system; they read as zero from then on. Where it cannot do that, they
 /// stay reserved.
-pub(super) fn give_back(file: &File, part: Range<usize>) {
+pub(crate) fn give_back(file: &File, part: Range<usize>) {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let _ = fallocate(file, punch, part.start as u64, part.len() as u64);
 }
 
 /// Why `size` bytes of `file` cannot be had: there is less room, or what the system said.
-pub(super) fn no_room(file: &File, size: usize, source: io::Error) -> MappedFileError {
+pub(crate) fn no_room(file: &File, size: usize, source: io::Error) -> MappedFileError {
     match source.kind() {
         io::ErrorKind::StorageFull => MappedFileError::NoRoom { size, free: free(file).unwrap_or(0) },
         io::ErrorKind::Unsupported => MappedFileError::NotSetAside { size },
@@ -114,7 +114,7 @@ pub(super) fn no_room(file: &File, size: usize, source: io::Error) -> MappedFile
 }
 
 /// Checks that `size` bytes fit the file system of `file`, if that knows a limit.
-pub(super) fn check_room(file: &File, size: usize) -> Result<(), MappedFileError> {
+pub(crate) fn check_room(file: &File, size: usize) -> Result<(), MappedFileError> {
     match free(file) {
         Some(free) if free < size as u64 => Err(MappedFileError::NoRoom { size, free }),
         _ => Ok(()),

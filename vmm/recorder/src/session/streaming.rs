@@ -1,13 +1,13 @@
 //! Discard mode: every layer is drained into the trace folder while the machine runs.
 
-use super::guest_processes::GuestProcesses;
-use super::host_layer::HostLayer;
-use super::polling::{Found, MAX_POLLS, Polled};
-use super::recording::Recording;
-use super::ring_layer::Producers;
-use super::trigger::Triggers;
-use super::trigger::watch::Watch;
-use super::written_layer::WrittenLayer;
+use crate::layer::guest_processes::GuestProcesses;
+use crate::layer::host::HostLayer;
+use crate::layer::ring::Producers;
+use crate::layer::written::WrittenLayer;
+use crate::recorder::polling::{Found, MAX_POLLS, Polled};
+use crate::session::recording::Recording;
+use crate::trigger::Triggers;
+use crate::trigger::watch::Watch;
 use shared_ring::event::EventDescription;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The guest kernel's rings of one session: everything that a layer of it is made of.
 
-use super::ring_layer::RingLayer;
-use super::trigger::tail::Tail;
+use crate::layer::ring::RingLayer;
+use crate::trigger::tail::Tail;
 use shared_ring::consumer::{self, Consumer};
 use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};

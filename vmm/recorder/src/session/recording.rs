@@ -1,10 +1,10 @@
 //! A recording in the making: its folder and its manifest, which is kept up to date with what the guest's agent and the
 //! VMM say.
 
-use super::region::{EnabledEvents, MAIN_SESSION, TraceRegion, enabled_among, guest_text};
-use super::selection::{Selection, SelectionError};
-use super::thread_times;
-use super::vmm_events::VmmTracer;
+use crate::recorder::thread_times;
+use crate::region::{EnabledEvents, MAIN_SESSION, TraceRegion, enabled_among, guest_text};
+use crate::session::selection::{Selection, SelectionError};
+use crate::vmm_events::VmmTracer;
 use clock_sync::calibration::read_together;
 use shared_ring::event::EventDescription;
 use shared_ring::layout::AGENT_ABSENT;

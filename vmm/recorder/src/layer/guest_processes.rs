@@ -1,13 +1,13 @@
 //! Guest processes that record, written out as they do: drains each process's rings into a layer of its own, and gives
 //! slots back. Processes are not trusted: what one of them can take of the host is bounded, and what is refused is counted.
 
-use super::polling::Found;
-use super::process_table::ProcessTable;
-use super::record_limit::LayerLimits;
-use super::ring_layer::{Drained, Latest, Producers, RingLayer};
-use super::trigger::watch::Watch;
-use super::vcpu_activity::VcpuActivity;
-use super::written_layer::{WrittenLayer, ends_early};
+use crate::layer::limit::LayerLimits;
+use crate::layer::ring::{Drained, Latest, Producers, RingLayer};
+use crate::layer::written::{WrittenLayer, ends_early};
+use crate::live::vcpu_activity::VcpuActivity;
+use crate::recorder::polling::Found;
+use crate::region::process_table::ProcessTable;
+use crate::trigger::watch::Watch;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use strata_recording::layer::LayerKind;
@@ -31,7 +31,7 @@ const FORGETTING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long one look at all processes may take while the guest runs: the guest's kernel, the VMM and the host's kernel are
 /// drained between two looks, and their rings fill in milliseconds.
-pub(super) const LOOK_TIME: Duration = Duration::from_millis(5);
+pub(crate) const LOOK_TIME: Duration = Duration::from_millis(5);
 
 /// Follows the process table of one region.
 #[derive(Debug)]
