@@ -6,6 +6,7 @@
 use proptest::prelude::*;
 use serde_json::Value;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+use shared_ring::layout::PacketHeader;
 use shared_ring::packet::{Records, read_header, write_header};
 use std::collections::BTreeMap;
 use std::fs;
@@ -283,6 +284,13 @@ fn change() -> impl Strategy<Value = (usize, Change)> {
     (0..16_usize, change)
 }
 
+/// Whether nothing is missing between `next` and the packet `before` it, as their headers say. Only then may a recorder have
+/// found the stream complete up to `next`.
+fn follows(next: &PacketHeader, before: Option<&PacketHeader>) -> bool {
+    let (sequence, discarded) = before.map_or((0, 0), |before| (before.sequence + 1, before.events_discarded));
+    next.sequence == sequence && next.events_discarded == discarded
+}
+
 /// Leaves of each stream of the recording the packets up to one of its own, as `seed` draws it, and says what a recorder that
 /// goes on says of them. It may have looked later than their last one ends, and may say nothing of a stream that it is
 /// known to have.
@@ -308,8 +316,9 @@ fn leave_unfinished(dir: &Path, seed: u64) {
             let counts =
                 bytes.chunks(PACKET).zip(begins).map(|(packet, begin)| Records::new(packet, PACKET, begin).count());
             (stream.packets, stream.records) = (kept as u64, counts.sum::<usize>() as u64);
-            stream.complete_until =
-                missing.first().filter(|_| draws.draw(2) == 0).map(|header| header.time_begin.saturating_sub(1));
+            let next = missing.first().filter(|_| draws.draw(2) == 0);
+            let next = next.filter(|next| follows(next, headers[..kept].last()));
+            stream.complete_until = next.map(|header| header.time_begin.saturating_sub(1));
             !is_known || stream.complete_until.is_some() || draws.draw(2) == 0
         });
     }
