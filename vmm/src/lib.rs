@@ -1,4 +1,4 @@
-//! The strata virtual machine monitor: a KVM machine for stock Linux guests, and the tracing of every layer of it.
+//! The program `strata`: its command line, and what each command makes of the crates below.
 //!
 //! - [`attach`]: recording VMs that other processes run.
 //! - [`agent`]: bringing the guest's agent along.

@@ -26,7 +26,7 @@ use strata_clock::HostClock;
 use strata_machine::probe_kvm;
 use strata_recorder::host_description::describe_host;
 use strata_recorder::layer::host::HostLayer;
-use strata_recorder::layer::host_tracer::start_host_tracer;
+use strata_recorder::layer::host_tracer::{Traced, start_host_tracer};
 use strata_recorder::recorder::polling::PollInterval;
 use strata_recorder::session::selection::Selection;
 use strata_recording::clock::{Clock, UtcAnchor};
@@ -91,7 +91,8 @@ fn record(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
     let mut child = start_load(load)?;
     let probed = probe_kvm();
     let clock = HostClock::observe(probed.tsc_khz);
-    let tracer = start_host_tracer(&Selection::parse(events)?, clock.time, child.id(), vec![child.id()], true)?;
+    let traced = Traced { process: child.id(), threads: vec![child.id()], takes_more: true };
+    let tracer = start_host_tracer(&Selection::parse(events)?, clock.time, traced)?;
     let tracer = tracer.context("EVENTS names none of the host's kernel")?;
     let manifest = Manifest {
         format: FORMAT_VERSION,

@@ -39,7 +39,7 @@ use strata_recorder::control::protocol::LayerLimit;
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::host_description::describe_host;
 use strata_recorder::layer::host::HostHistory;
-use strata_recorder::layer::host_tracer::start_host_tracer;
+use strata_recorder::layer::host_tracer::{Traced, start_host_tracer};
 use strata_recorder::layer::limit::LayerLimits;
 use strata_recorder::recorder::Recorder;
 use strata_recorder::recorder::scheduling::Scheduling;
@@ -162,7 +162,8 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let directory = claim(&directory::runtime_folder()?, &description, request.pid)?;
     let probed = probe_kvm();
     let clock = HostClock::observe(probed.tsc_khz);
-    let host = start_host_tracer(&selection, clock.time, request.pid, vm.thread_ids(), true)?;
+    let traced = Traced { process: request.pid, threads: vm.thread_ids(), takes_more: true };
+    let host = start_host_tracer(&selection, clock.time, traced)?;
     host.iter().for_each(|host| follow_all_threads(host, &vm));
     check_triggers(request, host.as_ref(), &selection)?;
     let host_load = HostLoad::open().ok();

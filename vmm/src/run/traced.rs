@@ -27,7 +27,7 @@ use strata_machine::{DiscoveryLeaf, KvmProbe, Machine, SharedSlot};
 use strata_recorder::control::directory::{VmDescription, VmDirectory};
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::layer::host::HostHistory;
-use strata_recorder::layer::host_tracer::{missing_host_layer, start_host_tracer};
+use strata_recorder::layer::host_tracer::{Traced, missing_host_layer, start_host_tracer};
 use strata_recorder::recorder::Recorder;
 use strata_recorder::recorder::cpu_list::CpuList;
 use strata_recorder::recorder::work_alarm::WorkAlarms;
@@ -94,7 +94,8 @@ impl<'a> PreparedVm<'a> {
         let process = std::process::id();
         // This thread starts all others of the machine: the kernel follows them.
         let starter = gettid().as_raw_nonzero().get().cast_unsigned();
-        let host = start_host_tracer(&selection, host_clock.time, process, vec![starter], false);
+        let traced = Traced { process, threads: vec![starter], takes_more: false };
+        let host = start_host_tracer(&selection, host_clock.time, traced);
         // What keeps the layer from being had is noted, not fatal.
         let host = host.unwrap_or_else(|error| {
             missing.push(missing_host_layer(&error));

@@ -10,17 +10,25 @@ use strata_recording::manifest::Missing;
 /// The host kernel's buffer per CPU, KiB.
 const BUFFER_KIB: u32 = 8 << 10;
 
-/// Starts to trace the events that `selection` wants of the host's kernel, for the process `process` that runs the VM and
-/// its `threads` so far; with `takes_more`, others can be added later. `None` when none are wanted.
+/// Whom the host's kernel is traced for.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// The process that runs the VM.
+    pub process: u32,
+    /// Its threads so far.
+    pub threads: Vec<u32>,
+    /// Whether others can be added later.
+    pub takes_more: bool,
+}
+
+/// Starts to trace the events that `selection` wants of the host's kernel, for `traced`. `None` when none are wanted.
 ///
 /// # Errors
 /// The kernel cannot be traced here or by this user, or none of the wanted events can be.
 pub fn start_host_tracer(
     selection: &Selection,
     time: HostTime,
-    process: u32,
-    threads: Vec<u32>,
-    takes_more: bool,
+    traced: Traced,
 ) -> Result<Option<HostTracer>, HostTraceError> {
     let available = Tracefs::find().and_then(|tracefs| tracefs.available_events());
     let wanted = |event: &EventName| selection.includes(LayerKind::HostKernel, &event.to_string());
@@ -28,6 +36,7 @@ pub fn start_host_tracer(
     if events.is_empty() {
         return Ok(None);
     }
+    let Traced { process, threads, takes_more } = traced;
     let config = HostTraceConfig { events, process, threads, takes_more, time, buffer_kib: BUFFER_KIB };
     HostTracer::start(&config).map(Some)
 }
