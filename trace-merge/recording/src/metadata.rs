@@ -269,7 +269,7 @@ fn quoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_trace::described as trace;
+    use crate::test_trace::trace_description as trace;
 
     #[test]
     fn text_begins_with_the_signature_that_readers_look_for() {

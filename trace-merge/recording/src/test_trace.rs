@@ -41,7 +41,7 @@ pub fn event(id: u16, name: &str, fields: &[&str]) -> EventDescription {
 
 /// A layer of a process whose name has to be quoted.
 #[must_use]
-pub fn described() -> TraceDescription {
+pub fn trace_description() -> TraceDescription {
     TraceDescription {
         uuid: Uuid::from_bytes([2; 16]),
         kind: LayerKind::GuestUser,

@@ -191,7 +191,7 @@ fn with(mut class: Value, property: &str, value: impl Into<Value>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strata_recording::test_trace::described as trace;
+    use strata_recording::test_trace::trace_description as trace;
 
     fn event(fields: &[(&str, FieldType, bool)]) -> EventDescription {
         let field =
