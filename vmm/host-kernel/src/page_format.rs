@@ -1,7 +1,7 @@
 //! Checks that the kernel's ring-buffer pages have the form that [`super::page`] decodes.
 
+use super::format_file::Field;
 use super::page::HEADER_BYTES;
-use tracepoint_decode::PerfFieldFormat;
 
 /// Largest sub-buffer that is believed; the kernel allows up to 64 KiB today.
 const MAX_DATA_BYTES: usize = 1 << 24;
@@ -9,14 +9,11 @@ const MAX_DATA_BYTES: usize = 1 << 24;
 /// Checks the contents of `events/header_page` and returns the size of a whole page in bytes, header included.
 /// The error says what is different.
 pub(super) fn page_bytes(header_page: &str) -> Result<usize, String> {
-    let fields: Vec<PerfFieldFormat> =
-        header_page.lines().filter_map(|line| PerfFieldFormat::parse(true, line)).collect();
+    let fields: Vec<Field> = header_page.lines().filter_map(Field::parse).collect();
     let field = |name: &str| {
-        fields
-            .iter()
-            .find(|field| field.name() == name)
-            .map(|field| (usize::from(field.offset()), usize::from(field.size())))
-            .ok_or_else(|| format!("the page header has no `{name}`"))
+        let field = fields.iter().find(|field| field.name == name);
+        let place = field.and_then(|field| Some((field.offset.try_into().ok()?, field.size.try_into().ok()?)));
+        place.ok_or_else(|| format!("the page header has no `{name}`"))
     };
     expect("timestamp", field("timestamp")?, (0, 8))?;
     expect("commit", field("commit")?, (8, 8))?;

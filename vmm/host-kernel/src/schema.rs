@@ -6,14 +6,13 @@
 //! form is left out and listed in [`EventSchema::skipped`].
 
 use super::copy_plan::CopyPlan;
-use super::format_file::{Checked, checked};
+use super::format_file::{Element, Field, FormatFile, Shape};
 use super::print_format::hex_fields;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
 use std::fmt;
 use std::ops::Range;
 use strata_abi::class;
-use tracepoint_decode::{PerfEventFormat, PerfFieldArray, PerfFieldFormat};
 
 /// Fixed arrays of integers up to this many elements become one field per element; longer ones are skipped. Enough for
 /// the arguments of a system call and for everything else in Linux that is not a table.
@@ -189,46 +188,37 @@ impl EventSchema {
     /// the fields that every record starts with.
     pub fn parse(name: &EventName, format_file: &str) -> Result<Self, SchemaError> {
         let event = || name.to_string();
-        let Checked { text, rewritten, left_out } =
-            checked(format_file).map_err(|line| SchemaError::Malformed { event: event(), line })?;
-        let format =
-            PerfEventFormat::parse(true, &name.group, &text).ok_or_else(|| SchemaError::NoNumber { event: event() })?;
-        let id = u16::try_from(format.id())
+        let file = FormatFile::parse(format_file).map_err(|line| SchemaError::Malformed { event: event(), line })?;
+        let number = file.number.ok_or_else(|| SchemaError::NoNumber { event: event() })?;
+        let id = u16::try_from(number)
             .ok()
             .filter(|id| !matches!(*id, HOLE_ID | EXTENDED_ID))
-            .ok_or_else(|| SchemaError::NumberOutOfRange { event: event(), number: format.id() })?;
+            .ok_or_else(|| SchemaError::NumberOutOfRange { event: event(), number })?;
         let full_name = name.to_string();
         if full_name.len() > MAX_NAME || !full_name.chars().all(|c| c.is_ascii_alphanumeric() || "_:.-".contains(c)) {
             return Err(SchemaError::Name { event: full_name });
         }
-        let (common, own) = format.fields().split_at(format.common_field_count());
-        let number = |name: &'static str, offset, size, expected| {
-            let is_number = |field: &&PerfFieldFormat| {
-                (field.name(), field.offset(), field.size()) == (name, offset, size)
-                    && matches!(field.array(), PerfFieldArray::None)
+        let common_number = |name: &'static str, offset, size, expected| {
+            let is_it = |field: &&Field| {
+                (&*field.name, field.offset, field.size, field.shape) == (name, offset, size, Shape::Value)
             };
-            let found = common.iter().find(is_number);
+            let found = file.common.iter().find(is_it);
             found.ok_or_else(|| SchemaError::CommonField { event: event(), field: name, expected })
         };
-        number("common_type", 0, 2, "a number of 2 bytes at offset 0")?;
-        let pid = number("common_pid", 4, 4, "a number of 4 bytes at offset 4")?;
+        common_number("common_type", 0, 2, "a number of 2 bytes at offset 0")?;
+        let pid = common_number("common_pid", 4, 4, "a number of 4 bytes at offset 4")?;
         let mut schema = Self {
             name: name.clone(),
             description: EventDescription { id, class: class::HOST_KERNEL, name: full_name, fields: Vec::new() },
-            skipped: left_out,
+            skipped: Vec::new(),
             sources: Vec::new(),
             plan: None,
         };
-        let hex = hex_fields(format.print_fmt());
-        for field in std::iter::once(pid).chain(own) {
-            let rewritten = rewritten.iter().find(|rewritten| rewritten.given_name == field.name());
-            let own_name = rewritten.map_or(field.name(), |rewritten| &rewritten.own.name);
-            let hex = field.field().contains('*') || hex.contains(&own_name);
-            let added = Self::convert(field, own_name, hex).is_some_and(|converted| schema.add(converted));
-            if !added {
-                let (name, declaration) = (field.name().to_owned(), field.field().to_owned());
-                let skipped = rewritten.map(|rewritten| rewritten.own.clone());
-                schema.skipped.push(skipped.unwrap_or(SkippedField { name, declaration }));
+        let hex = hex_fields(&file.print_format);
+        for field in std::iter::once(pid).chain(&file.own) {
+            let hex = field.is_pointer || hex.contains(&&*field.name);
+            if !Self::convert(field, hex).is_some_and(|converted| schema.add(converted)) {
+                schema.skipped.push(field.skipped());
             }
         }
         schema.plan = schema.copy_plan();
@@ -248,45 +238,35 @@ impl EventSchema {
         (plan.bytes() <= usize::from(u16::MAX)).then_some(plan)
     }
 
-    /// The fields that we record for one of the format file's, called `name`; `None` if it has no form that we record.
-    fn convert(field: &PerfFieldFormat, name: &str, hex: bool) -> Option<Vec<(FieldDescription, FieldSource)>> {
-        let offset = field.offset();
-        let size = field.size();
-        let is_char = is_plain_char(field.field());
+    /// The fields that we record for one of the format file's; `None` if it has no form that we record.
+    fn convert(field: &Field, hex: bool) -> Option<Vec<(FieldDescription, FieldSource)>> {
+        let (offset, bytes) = (u16::try_from(field.offset).ok()?, u16::try_from(field.size).ok()?);
+        offset.checked_add(bytes)?;
         // A negative number in base 16 would be harder to read than its bits.
-        let signed = field.signed().unwrap_or(false) && !hex;
-        let locator = |relative| Locator { offset, relative };
-        // 0 for text and for what the parser knows no element size of, such as a bitmap of CPUs.
-        let element = u16::from(field.element_size());
-        let (ty, hex, source) = match field.array() {
-            PerfFieldArray::None => (integer(size, signed)?, hex, FieldSource::Fixed { offset, bytes: size }),
-            PerfFieldArray::Fixed if is_char => {
-                (FieldType::CharArray(size), false, FieldSource::Fixed { offset, bytes: size })
-            }
-            PerfFieldArray::Fixed if element == 1 => {
-                (FieldType::String, false, FieldSource::FixedHex { offset, bytes: size })
-            }
-            PerfFieldArray::Fixed if element > 0 && size / element <= MAX_EXPANDED_ELEMENTS => {
+        let signed = field.is_signed && !hex;
+        let (ty, hex, source) = match field.shape {
+            Shape::Value => (integer(bytes, signed)?, hex, FieldSource::Fixed { offset, bytes }),
+            Shape::Array(Element::Char) => (FieldType::CharArray(bytes), false, FieldSource::Fixed { offset, bytes }),
+            Shape::Array(Element::Integer(1)) => (FieldType::String, false, FieldSource::FixedHex { offset, bytes }),
+            Shape::Array(Element::Integer(element)) if bytes / element <= MAX_EXPANDED_ELEMENTS => {
                 let ty = integer(element, signed)?;
-                let elements = (0..size / element).map(|index| {
-                    let name = format!("{name}_{index}");
-                    let offset = offset.checked_add(index * element)?;
-                    Some((FieldDescription { name, ty, hex }, FieldSource::Fixed { offset, bytes: element }))
+                let elements = (0..bytes / element).map(|index| {
+                    let name = format!("{}_{index}", field.name);
+                    let source = FieldSource::Fixed { offset: offset + index * element, bytes: element };
+                    (FieldDescription { name, ty, hex }, source)
                 });
-                return elements.collect();
+                return Some(elements.collect());
             }
-            PerfFieldArray::DataLoc4 if is_char => (FieldType::String, false, FieldSource::Located(locator(false))),
-            PerfFieldArray::RelLoc4 if is_char => (FieldType::String, false, FieldSource::Located(locator(true))),
-            PerfFieldArray::DataLoc4 if element == 1 => {
-                (FieldType::String, false, FieldSource::LocatedHex(locator(false)))
+            Shape::Located { element: Element::Char, is_relative } => {
+                (FieldType::String, false, FieldSource::Located(Locator { offset, relative: is_relative }))
             }
-            PerfFieldArray::RelLoc4 if element == 1 => {
-                (FieldType::String, false, FieldSource::LocatedHex(locator(true)))
+            Shape::Located { element: Element::Integer(1), is_relative } => {
+                (FieldType::String, false, FieldSource::LocatedHex(Locator { offset, relative: is_relative }))
             }
-            PerfFieldArray::RestOfEvent if is_char => (FieldType::String, false, FieldSource::Rest { offset }),
+            Shape::Rest(Element::Char) => (FieldType::String, false, FieldSource::Rest { offset }),
             _ => return None,
         };
-        Some(vec![(FieldDescription { name: name.to_owned(), ty, hex }, source)])
+        Some(vec![(FieldDescription { name: field.name.clone(), ty, hex }, source)])
     }
 
     /// Adds fields, unless a description cannot have them: too many, a name that is none or is taken, or more bytes
@@ -457,14 +437,6 @@ fn append_hex(bytes: &[u8], out: &mut Vec<u8>) {
 fn until_nul(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0);
     &bytes[..end.unwrap_or(bytes.len())]
-}
-
-/// Whether a declaration of the format file is of `char` without a sign: of text.
-pub(super) fn is_plain_char(declaration: &str) -> bool {
-    let mut words = declaration.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.clone().any(|word| word == "char")
-        && !words.any(|word| word == "unsigned" || word == "signed")
-        && !declaration.contains('*')
 }
 
 #[cfg(test)]

@@ -1,4 +1,3 @@
-use super::super::format_file;
 use super::*;
 use proptest::prelude::*;
 
@@ -288,7 +287,7 @@ fn format_files_of_every_event_of_this_kernel_are_understood() {
     let files = groups.flat_map(|group| entries(group.path())).map(|event| event.path().join("format"));
     let texts = files.filter_map(|file| Some((file.display().to_string(), std::fs::read_to_string(file).ok()?)));
 
-    let refused: Vec<_> = texts.filter_map(|(file, text)| Some((file, format_file::checked(&text).err()?))).collect();
+    let refused: Vec<_> = texts.filter_map(|(file, text)| Some((file, FormatFile::parse(&text).err()?))).collect();
 
     assert!(refused.is_empty(), "{refused:?}");
 }
