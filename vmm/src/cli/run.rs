@@ -86,7 +86,8 @@ pub struct RunArgs {
     /// Raw disk image for a virtio block device; ',ro' makes it read-only. ',iops=RATE' and ',bandwidth=RATE' limit the
     /// requests and the bytes of each second, 'RATE:BURST' also those at once after a pause; what is more waits. The
     /// image is locked while the VM runs, unless ',lock=off' is given. A file that is an image of another format, or
-    /// compressed, is refused, unless ',format=raw' says that its bytes are the disk's. May be repeated
+    /// compressed, is refused, unless ',format=raw' says that its bytes are the disk's. For experiments, ',delay=20ms'
+    /// makes each request take so much longer. May be repeated
     #[arg(
         long = "disk",
         value_name = DISK,
