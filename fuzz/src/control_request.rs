@@ -18,6 +18,6 @@ pub fn run(data: &[u8]) {
     }
     // The client's side: an answer of whatever process listens there.
     if let Ok(answer) = serde_json::from_slice::<Answer>(data) {
-        let _ = strata_recorder::control::client::text(&answer);
+        let _ = strata_recorder::control::answer_text::text(&answer);
     }
 }

@@ -29,6 +29,7 @@ mod describe;
 mod device;
 mod event_type;
 mod fields;
+mod offer;
 mod own_rseq_area;
 mod pci_offer;
 mod permanent;

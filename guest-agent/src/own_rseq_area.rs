@@ -8,13 +8,15 @@
 #![allow(unsafe_code)] // Memory that the kernel writes, a system call, and pthread's functions.
 
 use crate::permanent;
-use crate::restartable_thread::SIGNATURE;
 use core::arch::asm;
 use libc::{c_void, pthread_key_t, sigset_t};
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// What has to stand in front of the place where a disturbed sequence goes on: the number that C libraries register.
+pub(crate) const SIGNATURE: u32 = 0x5305_3053;
 
 /// Threads that can have an area at a time. Their memory is a mebibyte, of which what was never used takes no pages.
 const MAX_AREAS: u32 = 16384;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // The device's memory is mapped to read its first words.
 
 use crate::device::Mapping;
-use crate::status::Offer;
+use crate::offer::Offer;
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::ProtFlags;
 use shared_ring::layout::{MAGIC, PAGE_SIZE, Superblock};

@@ -1,7 +1,7 @@
 //! A trace region in persistent memory (virtio-pmem), as the kernel's sysfs shows the device. Where the memory is stands in the
 //! device's configuration, which sysfs does not show; what is in it can be seen while a driver has made it a disk.
 
-use crate::status::Offer;
+use crate::offer::Offer;
 use shared_ring::layout::{MAGIC, Superblock};
 use std::fs::{self, File};
 use std::io::Read;

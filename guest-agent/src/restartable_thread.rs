@@ -14,15 +14,13 @@
 //! is, as no range may hold one.
 #![allow(unsafe_code)] // Restartable sequences are assembly, and the rseq area is the kernel's too.
 
+use crate::own_rseq_area::SIGNATURE;
 use crate::rseq_area;
 use core::arch::asm;
 use core::marker::PhantomData;
 use shared_ring::layout::RING_WRITE_COUNT;
 use shared_ring::restartable::RestartableThread;
 use shared_ring::storage::{MappedStorage, Smp};
-
-/// What has to stand in front of the place where a disturbed sequence goes on: the number that C libraries register.
-pub(crate) const SIGNATURE: u32 = 0x5305_3053;
 
 /// Offset of `rseq_cs`, the descriptor's address, in the kernel's `struct rseq`.
 const DESCRIPTOR: usize = 8;

@@ -2,15 +2,14 @@
 #![allow(unsafe_code)] // Clock entries are memory shared with the host: raw pointers.
 
 use crate::device::{self, DeviceError};
+pub use crate::offer::Offer;
 use crate::{pci_offer, pmem_offer};
 use clock_sync::entry::Reader;
-use shared_ring::layout::{Mode, PAGE_SIZE, SESSION_SLOTS};
+use shared_ring::layout::{Mode, SESSION_SLOTS};
 use shared_ring::view;
-use std::arch::x86_64::__cpuid;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
-use strata_abi::CPUID_SIGNATURE;
 
 /// Where the kernel describes the module while it is loaded.
 const MODULE: &str = "/sys/module/strata";
@@ -28,17 +27,6 @@ pub struct Status {
     pub slots: Option<Slots>,
     /// What the host says, or why this user cannot see it.
     pub trace: Result<Trace, DeviceError>,
-}
-
-/// A trace region as the hypervisor offers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// Layout version, `major << 16 | minor`; `None` where this user cannot see it.
-    pub abi_version: Option<u32>,
-    /// Guest-physical address; `None` for persistent memory, whose device alone tells.
-    pub address: Option<u64>,
-    /// Size of the region, bytes; `None` likewise.
-    pub size: Option<u64>,
 }
 
 /// How process slots are used.
@@ -95,7 +83,7 @@ impl Status {
     #[must_use]
     pub fn read() -> Self {
         Self {
-            offer: Offer::find(),
+            offer: offer(),
             module: Path::new(MODULE).exists(),
             slots: Slots::read(Path::new(ATTRIBUTES)),
             trace: Trace::read(),
@@ -130,33 +118,12 @@ impl Status {
     }
 }
 
-impl Offer {
-    /// What the hypervisor offers this machine: by CPUID, or else in a PCI device, or else in persistent memory.
-    #[must_use]
-    pub fn find() -> Option<Self> {
-        Self::find_leaf()
-            .or_else(|| pci_offer::find(Path::new(pci_offer::DEVICES)))
-            .or_else(|| pmem_offer::find(Path::new(pmem_offer::DEVICES), Path::new(pmem_offer::DISKS)))
-    }
-
-    /// The CPUID leaf whose signature is ours, among those that hypervisors use.
-    fn find_leaf() -> Option<Self> {
-        if __cpuid(1).ecx >> 31 == 0 {
-            return None;
-        }
-        (0x4000_0000_u32..0x4001_0000).step_by(0x100).find_map(|leaf| {
-            let id = __cpuid(leaf);
-            let signature = [id.ebx, id.ecx, id.edx].map(u32::to_le_bytes);
-            (signature.as_flattened() == CPUID_SIGNATURE && id.eax > leaf).then(|| {
-                let region = __cpuid(leaf + 1);
-                Self {
-                    abi_version: Some(region.eax),
-                    address: Some(u64::from(region.ecx) << 32 | u64::from(region.ebx)),
-                    size: Some(u64::from(region.edx) * PAGE_SIZE as u64),
-                }
-            })
-        })
-    }
+/// What the hypervisor offers this machine: by CPUID, or else in a PCI device, or else in persistent memory.
+#[must_use]
+pub fn offer() -> Option<Offer> {
+    Offer::of_leaf()
+        .or_else(|| pci_offer::find(Path::new(pci_offer::DEVICES)))
+        .or_else(|| pmem_offer::find(Path::new(pmem_offer::DEVICES), Path::new(pmem_offer::DISKS)))
 }
 
 impl Slots {

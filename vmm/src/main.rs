@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{env, fmt};
 use strata_jail::inherited::Inherited;
 use strata_recorder::control::protocol::Answer;
-use strata_recorder::control::{balloon, client, directory, list, wait_trigger};
+use strata_recorder::control::{answer_text, balloon, client, directory, list, wait_trigger};
 use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
@@ -301,18 +301,18 @@ fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
         let triggers = wait_trigger::triggers(&found.socket())?;
         print_text_or_json(args.json, &triggers, |triggers| match triggers.as_slice() {
             [] => "no trigger is armed\n".into(),
-            triggers => client::triggers_text(triggers),
+            triggers => answer_text::triggers_text(triggers),
         })?;
         return Ok(ExitCode::SUCCESS);
     }
     if let CtlCommand::Balloon { size } = args.command {
         let answer = Answer::Balloon(balloon::ask(&found.socket(), size)?);
-        print_text_or_json(args.json, &answer, client::text)?;
+        print_text_or_json(args.json, &answer, answer_text::text)?;
         return Ok(ExitCode::SUCCESS);
     }
     let request = args.command.request().context("cannot make the path absolute")?;
     let answer = client::call(&found.socket(), &request)?;
-    print_text_or_json(args.json, &answer, client::text)?;
+    print_text_or_json(args.json, &answer, answer_text::text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,6 @@
 //! `strata-agent`: what a guest is connected to.
 
-use guest_agent::status::{Offer, Session, Slots, Status, Trace};
+use guest_agent::status::{self, Offer, Session, Slots, Status, Trace};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use strata_abi::class;
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     let json = match arguments.as_slice() {
         ["status"] => false,
         ["status", "--json"] | ["--json", "status"] => true,
-        ["offered"] => return if Offer::find().is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+        ["offered"] => return if status::offer().is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
         ["--help" | "-h"] | ["status" | "offered", "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -34,7 +34,7 @@ use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Event, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
-use types::Types;
+use types::{Step, Types};
 
 /// The layer. Filters go in front of it as of any other: `layer().with_filter(…)`.
 #[must_use]
@@ -69,31 +69,6 @@ impl Sink for Guest {
     fn record(&self, event_type: &'static RuntimeEventType, payload: &[u8]) {
         let tracer: &Tracer = tracer();
         event_type.record(tracer, payload.len(), |to| to.put(payload));
-    }
-}
-
-/// What happens to a span, as the end of its event's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Step {
-    /// An event, not a span.
-    Event,
-    New,
-    Record,
-    Enter,
-    Exit,
-    Close,
-}
-
-impl Step {
-    const fn suffix(self) -> &'static str {
-        match self {
-            Self::Event => "",
-            Self::New => "-new",
-            Self::Record => "-record",
-            Self::Enter => "-enter",
-            Self::Exit => "-exit",
-            Self::Close => "-close",
-        }
     }
 }
 

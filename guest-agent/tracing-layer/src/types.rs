@@ -1,6 +1,5 @@
 //! The event types of the places in a program that record.
 
-use crate::Step;
 use crate::fields::Fields;
 use guest_agent::{FieldType, RuntimeEventType};
 use std::cell::RefCell;
@@ -17,6 +16,31 @@ use tracing_core::callsite::Identifier;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long between two looks.
 const PAUSE: Duration = Duration::from_micros(50);
+
+/// What happens to a span, as the end of its event's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Step {
+    /// An event, not a span.
+    Event,
+    New,
+    Record,
+    Enter,
+    Exit,
+    Close,
+}
+
+impl Step {
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Event => "",
+            Self::New => "-new",
+            Self::Record => "-record",
+            Self::Enter => "-enter",
+            Self::Exit => "-exit",
+            Self::Close => "-close",
+        }
+    }
+}
 
 /// Names and types of a record's fields, with the event type for them. `tracing` keeps the names for ever.
 type Described = (Vec<(&'static str, FieldType)>, Option<&'static RuntimeEventType>);

@@ -5,8 +5,6 @@
 //! length counts where it is a number. A field may be called as a type is (`u16 short`), as in probes that users
 //! define: the name is the last word, whatever it is.
 
-use super::schema::SkippedField;
-
 /// A format file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FormatFile {
@@ -63,6 +61,15 @@ pub(super) enum Element {
     Integer(u16),
     /// What is not known.
     Unknown,
+}
+
+/// A field that is not recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedField {
+    /// The kernel's name of the field.
+    pub name: String,
+    /// Its declaration in the format file.
+    pub declaration: String,
 }
 
 impl FormatFile {

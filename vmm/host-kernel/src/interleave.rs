@@ -5,9 +5,11 @@
 //! came in, from which records are handed on without being copied. Of the context switches only those that matter are
 //! handed on, with the few before them: see [`super::switch_filter`].
 
+use super::item::{HostItem, HostRecord};
 use super::page::Page;
 use super::page_cursor::{PageCursor, PageItem};
-use super::reader::{BYTES_PER_POLL, HostItem, HostRecord, ReaderStats, Sink};
+use super::reader::{BYTES_PER_POLL, Sink};
+use super::stats::ReaderStats;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most switches of a CPU that are held back because they may turn out to matter. A thread that waits behind more of

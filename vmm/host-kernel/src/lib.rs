@@ -17,6 +17,7 @@
 mod copy_plan;
 mod format_file;
 mod interleave;
+mod item;
 mod page;
 mod page_cursor;
 mod page_format;
@@ -34,9 +35,11 @@ mod workers;
 #[cfg(test)]
 mod live_tests;
 
+pub use format_file::SkippedField;
+pub use item::{HostItem, HostRecord};
 pub use page::{HEADER_BYTES, Malformed, Missed, Page, PageError, PageEvent, PageEvents};
-pub use reader::{CpuSummary, HostItem, HostRecord, ReaderError, ReaderStats, Rest, Sink};
-pub use schema::{EventName, EventSchema, RecordError, SchemaError, SkippedField};
-pub use stats::CpuStats;
+pub use reader::{CpuSummary, ReaderError, Rest, Sink};
+pub use schema::{EventName, EventSchema, RecordError, SchemaError};
+pub use stats::{CpuStats, ReaderStats};
 pub use tracefs::{ThreadFilter, Tracefs, TracefsError};
 pub use tracer::{EventNotEnabled, EventSchemas, HostTraceConfig, HostTraceError, HostTraceSummary, HostTracer};

@@ -1,8 +1,9 @@
 //! Walks a page that somebody else keeps, item by item: pages of several buffers can so be walked in turns, and what is
 //! in them is never copied to wait.
 
+use super::item::{HostItem, HostRecord};
 use super::page::{HEADER_BYTES, Missed, Page, PageEvents};
-use super::reader::{HostItem, HostRecord, ReaderStats};
+use super::stats::ReaderStats;
 use std::ops::Range;
 
 /// Bytes of the fields that every event starts with.

@@ -1,14 +1,14 @@
 //! Reads the raw pages of an instance's per-CPU buffers and hands on what is in them.
 
+use super::item::HostItem;
 use super::page::{self, HEADER_BYTES};
 use super::page_cursor::PageCursor;
 use super::page_format;
-use super::stats::CpuStats;
+use super::stats::{CpuStats, ReaderStats};
 use super::tracefs::{self, Counts, Instance, TracefsError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::ops::Add;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,46 +35,6 @@ pub enum ReaderError {
     /// The instance refused something.
     #[error("the tracing instance cannot be read")]
     Instance(#[source] TracefsError),
-}
-
-/// One event as the kernel recorded it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HostRecord<'a> {
-    /// CPU that recorded it.
-    pub cpu: u32,
-    /// Time in ticks of the host's time stamp counter. Does not decrease from record to record of a CPU.
-    pub time: u64,
-    /// The kernel's number of the event: the id of [`super::schema::EventSchema::description`].
-    pub event_id: u16,
-    /// Thread that the CPU was running; 0 if it was idle.
-    pub common_pid: i32,
-    /// The whole raw record, from `common_type` on: what [`super::schema::EventSchema::encode`] takes.
-    pub payload: &'a [u8],
-}
-
-/// What a poll hands on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HostItem<'a> {
-    /// An event.
-    Record(HostRecord<'a>),
-    /// Events of this CPU were lost here: after the record of that CPU handed on last, before the one that comes next.
-    Lost {
-        /// CPU whose events are lost.
-        cpu: u32,
-        /// How many, if that is known.
-        count: Option<u64>,
-    },
-}
-
-impl HostItem<'_> {
-    /// The CPU that it comes from.
-    #[must_use]
-    pub const fn cpu(&self) -> u32 {
-        match self {
-            Self::Record(record) => record.cpu,
-            Self::Lost { cpu, .. } => *cpu,
-        }
-    }
 }
 
 /// Takes what is handed on: any closure, or a type whose [`take`](Self::take) is inlined wherever it is called. A closure
@@ -111,41 +71,6 @@ pub enum Rest {
     /// There may be pages, and half of a CPU's buffer or more was read since a poll left nothing of it: at that rate it
     /// overflows when it is not read for as long again.
     Backlog,
-}
-
-/// What has been read so far, all CPUs together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ReaderStats {
-    /// Pages read.
-    pub pages: u64,
-    /// Bytes of records in them.
-    pub bytes: u64,
-    /// Records handed on.
-    pub records: u64,
-    /// Events that pages reported as lost before them, as far as their number was given.
-    pub lost: u64,
-    /// Pages that reported a loss without a number.
-    pub lost_unknown: u64,
-    /// Pages that could not be decoded, or not to their end. Each was also handed on as a loss of unknown extent.
-    pub malformed_pages: u64,
-    /// Records whose time was before that of the record before them and was raised to it.
-    pub times_raised: u64,
-}
-
-impl Add for ReaderStats {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            pages: self.pages + other.pages,
-            bytes: self.bytes + other.bytes,
-            records: self.records + other.records,
-            lost: self.lost.saturating_add(other.lost),
-            lost_unknown: self.lost_unknown + other.lost_unknown,
-            malformed_pages: self.malformed_pages + other.malformed_pages,
-            times_raised: self.times_raised + other.times_raised,
-        }
-    }
 }
 
 /// Losses and counts of one CPU at the end.

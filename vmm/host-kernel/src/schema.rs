@@ -6,7 +6,7 @@
 //! form is left out and listed in [`EventSchema::skipped`].
 
 use super::copy_plan::CopyPlan;
-use super::format_file::{Element, Field, FormatFile, Shape};
+use super::format_file::{Element, Field, FormatFile, Shape, SkippedField};
 use super::print_format::hex_fields;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
@@ -107,15 +107,6 @@ impl fmt::Display for EventName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.group, self.name)
     }
-}
-
-/// A field that is not recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SkippedField {
-    /// The kernel's name of the field.
-    pub name: String,
-    /// Its declaration in the format file.
-    pub declaration: String,
 }
 
 /// Description of an event: its number, the fields that are recorded, and where they are in a raw record.

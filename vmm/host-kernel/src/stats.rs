@@ -1,4 +1,6 @@
-//! The kernel's own counts of a CPU's trace buffer.
+//! What is counted: by the kernel of a CPU's trace buffer, and by the reader of all of them.
+
+use std::ops::Add;
 
 /// Contents of `per_cpu/cpuN/stats`. A count that the kernel does not give is 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,6 +21,41 @@ impl CpuStats {
     /// Events that nobody will ever read.
     pub fn lost(&self) -> u64 {
         self.overrun.saturating_add(self.commit_overrun).saturating_add(self.dropped)
+    }
+}
+
+/// What has been read so far, all CPUs together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReaderStats {
+    /// Pages read.
+    pub pages: u64,
+    /// Bytes of records in them.
+    pub bytes: u64,
+    /// Records handed on.
+    pub records: u64,
+    /// Events that pages reported as lost before them, as far as their number was given.
+    pub lost: u64,
+    /// Pages that reported a loss without a number.
+    pub lost_unknown: u64,
+    /// Pages that could not be decoded, or not to their end. Each was also handed on as a loss of unknown extent.
+    pub malformed_pages: u64,
+    /// Records whose time was before that of the record before them and was raised to it.
+    pub times_raised: u64,
+}
+
+impl Add for ReaderStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            pages: self.pages + other.pages,
+            bytes: self.bytes + other.bytes,
+            records: self.records + other.records,
+            lost: self.lost.saturating_add(other.lost),
+            lost_unknown: self.lost_unknown + other.lost_unknown,
+            malformed_pages: self.malformed_pages + other.malformed_pages,
+            times_raised: self.times_raised + other.times_raised,
+        }
     }
 }
 

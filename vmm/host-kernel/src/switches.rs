@@ -4,8 +4,10 @@
 //! while such a thread waited is in the switches between others, which therefore come from an instance of their own.
 
 use super::interleave::{InterleaveStats, Interleaver, Origin};
-use super::reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError, ReaderStats, Rest, Sink};
+use super::item::{HostItem, HostRecord};
+use super::reader::{CpuSummary, Reader, ReaderError, Rest, Sink};
 use super::schema::{EventName, EventSchema};
+use super::stats::ReaderStats;
 use super::switch_filter::{SwitchFields, SwitchFilter};
 use super::tracefs::{Instance, Tracefs, TracefsError};
 use std::collections::BTreeMap;

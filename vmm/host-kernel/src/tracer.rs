@@ -1,8 +1,10 @@
 //! Traces the host's kernel for one virtual machine: what is recorded of which threads, and what was lost of it.
 
-use super::reader::{CpuSummary, HostItem, HostRecord, Reader, ReaderError, ReaderStats, Rest, Sink};
+use super::item::{HostItem, HostRecord};
+use super::reader::{CpuSummary, Reader, ReaderError, Rest, Sink};
 use super::schema::{EventName, EventSchema, Run};
 use super::stats::CpuStats;
+use super::stats::ReaderStats;
 use super::switches::{self, Switches};
 use super::tracefs::{Instance, ThreadFilter, Tracefs, TracefsError};
 use super::workers::WorkerSearch;

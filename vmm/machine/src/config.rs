@@ -6,11 +6,10 @@ use super::disk_format::DiskFormat;
 use super::image_lock::{self, LockHolder};
 use super::layout;
 use super::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, kernel_format};
-use super::memory::{HUGE_PAGE, MemoryBacking};
+use super::memory::{HUGE_PAGE, MemoryBacking, PAGE_SIZE, SharedSlot};
 use super::net_config::{LinkError, NetConfig};
 use super::virtio::block::{DiskLimits, SECTOR_SIZE};
 use super::virtio::vsock::socket::VsockSocket;
-use memmap2::MmapRaw;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
@@ -20,8 +19,6 @@ use std::time::Duration;
 
 /// Least memory a guest may be given, bytes.
 pub const MEMORY_MIN: u64 = 32 << 20;
-/// Granularity of guest memory, bytes.
-pub const PAGE_SIZE: u64 = 4096;
 /// Most vCPUs: APIC identifiers are eight bits wide and 255 means all of them.
 pub const CPUS_MAX: u32 = 254;
 
@@ -96,21 +93,6 @@ impl DiskConfig {
         }
         Ok((file, size))
     }
-}
-
-/// Host memory that the guest sees too, in a memory slot of its own.
-///
-/// The slots of a machine lie behind each other, in the order given, from [`layout::trace_region_start`] on.
-#[derive(Debug, Clone)]
-pub struct SharedSlot {
-    /// The host mapping; kept alive by the machine.
-    pub mapping: Arc<MmapRaw>,
-    /// Where in the mapping the slot begins, bytes; a multiple of 4096.
-    pub offset: usize,
-    /// Size of the slot, bytes; a multiple of 4096.
-    pub size: usize,
-    /// Writes by the guest are refused (they come out as MMIO exits and have no effect).
-    pub read_only: bool,
 }
 
 /// The CPUID leaf by which a guest finds the trace region.
@@ -493,6 +475,7 @@ fn open_initrd(initrd: &BootFile) -> Result<(File, u64), ConfigError> {
 mod tests {
     use super::super::test_guest;
     use super::*;
+    use memmap2::MmapRaw;
     use std::error::Error as _;
     use std::fs;
     use tempfile::TempDir;

@@ -1,8 +1,7 @@
 //! An interrupt that the host raises in the guest, for software in it that knows what it means.
 
 use super::error::MachineError;
-use super::layout;
-use super::virtual_machine::interrupt_line;
+use super::{interrupt, layout};
 use kvm_ioctls::VmFd;
 use vmm_sys_util::eventfd::EventFd;
 
@@ -12,7 +11,7 @@ pub struct Doorbell(EventFd);
 
 impl Doorbell {
     pub(super) fn new(vm: &VmFd) -> Result<Self, MachineError> {
-        interrupt_line(vm, layout::DOORBELL_GSI).map(Self)
+        interrupt::line(vm, layout::DOORBELL_GSI).map(Self)
     }
 
     /// The interrupt, edge-triggered: the number of a global system interrupt, not 0.

@@ -1,13 +1,14 @@
 //! Guest memory: RAM, and the shared slots behind it, as KVM memory slots.
 #![allow(unsafe_code)] // KVM takes memory slots by address
 
-use super::config::{PAGE_SIZE, SharedSlot};
 use super::layout::{self, Range};
 use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
 use kvm_ioctls::VmFd;
+use memmap2::MmapRaw;
 use std::fs;
 use std::io;
 use std::str::FromStr;
+use std::sync::Arc;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
 use vmm_sys_util::errno;
@@ -67,10 +68,27 @@ pub enum MemoryError {
     },
 }
 
+/// Granularity of guest memory, bytes.
+pub const PAGE_SIZE: u64 = 4096;
 /// Size of a huge page, bytes.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 /// Where the kernel says how many of that size there are.
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+
+/// Host memory that the guest sees too, in a memory slot of its own.
+///
+/// The slots of a machine lie behind each other, in the order given, from [`layout::trace_region_start`] on.
+#[derive(Debug, Clone)]
+pub struct SharedSlot {
+    /// The host mapping; kept alive by the machine.
+    pub mapping: Arc<MmapRaw>,
+    /// Where in the mapping the slot begins, bytes; a multiple of 4096.
+    pub offset: usize,
+    /// Size of the slot, bytes; a multiple of 4096.
+    pub size: usize,
+    /// Writes by the guest are refused (they come out as MMIO exits and have no effect).
+    pub read_only: bool,
+}
 
 /// What guest memory is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

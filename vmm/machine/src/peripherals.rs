@@ -2,7 +2,8 @@
 
 use super::exit::Bus;
 use super::layout::{VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
-use super::net_config::{MacAddress, NetLimits};
+use super::mac_address::MacAddress;
+use super::net_config::NetLimits;
 use super::power::{GuestRequest, PowerPorts};
 use super::serial::{self, ConsoleOutput, SerialPort};
 use super::virtio::VirtioDevice;

@@ -7,7 +7,9 @@ use super::disk_thread::DiskThread;
 use super::doorbell::Doorbell;
 use super::error::MachineError;
 use super::hypervisor::refused;
-use super::net_config::{MacAddress, NetBackend};
+use super::interrupt;
+use super::mac_address::MacAddress;
+use super::net_config::NetBackend;
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
 use super::power::PowerPorts;
@@ -208,7 +210,7 @@ impl Machine {
         }));
         let virtio = connect(&vm, &memory, devices)?;
         let balloon = virtio.last().cloned().zip(counts).map(|(device, counts)| BalloonRemote::new(device, counts));
-        let interrupt = interrupt_line(&vm, layout::SERIAL_GSI)?;
+        let interrupt = interrupt::line(&vm, layout::SERIAL_GSI)?;
         let port =
             SerialPort::new(interrupt, options.console_output, Arc::clone(&observer)).map_err(MachineError::Device)?;
         let peripherals =
@@ -294,13 +296,6 @@ fn mmio_device(index: usize) -> acpi::MmioDevice {
     }
 }
 
-/// An event that raises interrupt `gsi` (edge-triggered) in the guest.
-pub(super) fn interrupt_line(vm: &VmFd, gsi: u32) -> Result<EventFd, MachineError> {
-    let event = EventFd::new(EFD_NONBLOCK).map_err(MachineError::Device)?;
-    vm.register_irqfd(&event, gsi).map_err(refused("connect an interrupt"))?;
-    Ok(event)
-}
-
 /// The virtio devices of the machine but for a balloon, which is the last: disks, then network devices, then the source
 /// of random bytes, then the socket device.
 ///
@@ -347,7 +342,7 @@ fn connect(
 ) -> Result<Vec<Arc<MmioTransport>>, MachineError> {
     let connect = |(index, device): (usize, Box<dyn VirtioDevice>)| {
         let place = mmio_device(index);
-        let interrupt = interrupt_line(vm, place.gsi)?;
+        let interrupt = interrupt::line(vm, place.gsi)?;
         let device = MmioTransport::new(device, memory.clone(), interrupt).map_err(MachineError::Device)?;
         let address = IoEventAddress::Mmio(place.address + QUEUE_NOTIFY);
         for (queue, event) in (0u32..).zip(device.notify_events()) {

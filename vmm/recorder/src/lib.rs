@@ -3,6 +3,7 @@
 
 pub mod control;
 pub mod host_description;
+mod latest;
 pub mod layer;
 pub mod live;
 pub mod recorder;

@@ -2,7 +2,7 @@
 
 use super::{OwnThread, Picture, VmPicture};
 use std::io::{self, Write};
-use strata_recorder::control::balloon;
+use strata_recorder::control::answer_text;
 use strata_recorder::control::protocol::{Late, LiveDisk, LiveExits, LiveGuest, LiveWakeup, Thief, Times, Watched};
 use strata_recording::terminal::harmless;
 use trace_merge::report::table::{Align, Table};
@@ -58,7 +58,7 @@ impl VmPicture {
         for LiveDisk { disk, kind, times } in disks.iter().filter(|disk| disk.times.count > 0) {
             writeln!(out, "disk {disk} {}: {}", harmless(kind), rate_and_quantiles(times, *period_ns))?;
         }
-        balloon.iter().try_for_each(|balloon| writeln!(out, "{}", balloon::line(balloon)))?;
+        balloon.iter().try_for_each(|balloon| writeln!(out, "{}", answer_text::balloon_line(balloon)))?;
         for layer in layers {
             let rate = per_second(layer.records, *period_ns);
             writeln!(out, "written {}: {rate} records/s, {} lost", harmless(&layer.path), layer.lost)?;

@@ -2,8 +2,10 @@
 // Reading the time stamp counter, to compare it with the trace clock, and giving memory to a guest.
 #![allow(unsafe_code)]
 
-use super::reader::{HostItem, Reader, ReaderStats, Rest};
+use super::item::HostItem;
+use super::reader::{Reader, Rest};
 use super::schema::{EventName, EventSchema};
+use super::stats::ReaderStats;
 use super::switch_filter::SwitchFields;
 use super::switches::{self, Switches};
 use super::tracefs::{self, Instance, ThreadFilter, Tracefs};

@@ -1,5 +1,6 @@
 //! `strata ctl VM balloon`: wants memory of a guest's back, and waits a moment for it.
 
+use super::answer_text;
 use super::client::{self, ClientError};
 use super::protocol::{Answer, BalloonStatus, Request};
 use std::path::Path;
@@ -29,35 +30,8 @@ pub fn ask(socket: &Path, bytes: Option<u64>) -> Result<BalloonStatus, ClientErr
 fn call(socket: &Path, bytes: Option<u64>) -> Result<BalloonStatus, ClientError> {
     match client::call(socket, &Request::Balloon { bytes })? {
         Answer::Balloon(balloon) => Ok(balloon),
-        other => Err(ClientError::Refused(client::text(&other).trim_end().to_owned())),
+        other => Err(ClientError::Refused(answer_text::text(&other).trim_end().to_owned())),
     }
-}
-
-/// `balloon` as text for the user.
-#[must_use]
-pub fn text(balloon: &BalloonStatus) -> String {
-    let what_next = match balloon {
-        BalloonStatus { driven: false, .. } => "the guest has no driver for it (yet): load virtio_balloon in it\n",
-        BalloonStatus { wanted, given, .. } if wanted != given => {
-            "the guest goes on, as far as it can: `strata ctl VM balloon` says how far\n"
-        }
-        _ => "",
-    };
-    format!("{}\n{what_next}", line(balloon))
-}
-
-/// `balloon` in a line.
-#[must_use]
-pub fn line(balloon: &BalloonStatus) -> String {
-    let BalloonStatus { wanted, given, reported, refused, driven: _ } = *balloon;
-    let (wanted, given, reported) = (size(wanted), size(given), size(reported));
-    let refused = if refused > 0 { format!(", {refused} pages refused") } else { String::new() };
-    format!("balloon {given} given of {wanted} wanted back, {reported} reported free since the start{refused}")
-}
-
-/// A size in MiB where it is a whole number of them, else in KiB.
-fn size(bytes: u64) -> String {
-    if bytes.is_multiple_of(1 << 20) { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
 #[cfg(test)]
@@ -89,7 +63,10 @@ mod tests {
         let balloon = ask(&folder.path().join("control"), Some(WANTED)).unwrap();
 
         assert_eq!((balloon.wanted, balloon.given), (WANTED, WANTED));
-        assert_eq!(text(&balloon), "balloon 64 MiB given of 64 MiB wanted back, 0 MiB reported free since the start\n");
+        assert_eq!(
+            answer_text::balloon(&balloon),
+            "balloon 64 MiB given of 64 MiB wanted back, 0 MiB reported free since the start\n"
+        );
     }
 
     #[test]
@@ -99,16 +76,6 @@ mod tests {
         let balloon = ask(&folder.path().join("control"), Some(WANTED)).unwrap();
 
         assert_eq!((balloon.wanted, balloon.given), (WANTED, 0));
-        assert!(text(&balloon).contains("load virtio_balloon"));
-    }
-
-    #[test]
-    fn refused_pages_and_parts_of_a_size_are_said() {
-        let balloon = BalloonStatus { given: 12 << 10, refused: 7, driven: true, ..BalloonStatus::default() };
-
-        let text = text(&balloon);
-
-        assert!(text.contains("12 KiB given of 0 MiB") && text.contains(", 7 pages refused\n"), "{text}");
-        assert!(text.contains("the guest goes on"), "{text}");
+        assert!(answer_text::balloon(&balloon).contains("load virtio_balloon"));
     }
 }

@@ -1,7 +1,8 @@
 //! A layer that is buffered in memory: the packets that a process left in its rings, so that its slot can be given back.
 
+use crate::latest::Latest;
 use crate::layer::guest_processes::MAX_PROCESS_DESCRIPTION;
-use crate::layer::ring::{Latest, fitting};
+use crate::layer::ring::fitting;
 use shared_ring::consumer::{Consumer, Lost, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{PacketHeader, padded};

@@ -3,6 +3,7 @@
 
 use crate::control::protocol::Watched;
 use crate::layer::host_history::History;
+use crate::layer::host_records::{Item, create};
 use crate::layer::limit::RecordLimiter;
 use crate::layer::written::LayerEnd;
 use crate::live::HostWatch;
@@ -19,18 +20,7 @@ use strata_host_kernel::{EventSchema, EventSchemas, HostItem, HostTracer, Reader
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, Missing, StreamDescription, Vm};
-use strata_recording::writer::{LayerWriter, NewLayer, OpenPacket, Rotation, WriteError};
-
-/// Packet size of the host-kernel layer, bytes.
-const PACKET_SIZE: u64 = 64 << 10;
-
-/// What came from a CPU of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Item<'a> {
-    Record { cpu: u32, time: u64, id: u16, payload: &'a [u8] },
-    Lost { cpu: u32, records: u64 },
-    Rejected { cpu: u32, bytes: u64 },
-}
+use strata_recording::writer::{LayerWriter, OpenPacket, Rotation, WriteError};
 
 /// How much of the host kernel's buffers is read.
 #[derive(Clone, Copy, Debug)]
@@ -260,19 +250,6 @@ fn store<'i>(
         }
     }
     None
-}
-
-/// A layer of the host's kernel in the recording `dir`, with the event types `events`.
-pub(crate) fn create(
-    rotation: Option<&Rotation>,
-    dir: &Path,
-    manifest: &Manifest,
-    events: &[EventDescription],
-) -> Result<LayerWriter, WriteError> {
-    let layer = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: PACKET_SIZE };
-    let mut writer = LayerWriter::create_in_progress(rotation, dir, manifest, layer)?;
-    writer.add_events(events)?;
-    Ok(writer)
 }
 
 /// `item`, or where `limiter` holds its layer back at `now`, that it is lost.

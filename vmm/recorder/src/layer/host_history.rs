@@ -12,7 +12,7 @@
 mod file;
 mod frame;
 
-use crate::layer::host::{Item, create};
+use crate::layer::host_records::{Item, create};
 use file::HistoryFile;
 use frame::{Frame, Gone, frames};
 use shared_ring::event::EventDescription;

@@ -5,6 +5,7 @@ pub mod buffered;
 pub mod guest_processes;
 pub mod host;
 pub mod host_history;
+mod host_records;
 pub mod host_tracer;
 pub mod kernel_rings;
 pub mod limit;

@@ -3,6 +3,7 @@
 //! complete, too.
 
 use crate::control::protocol::LiveGuest;
+use crate::latest::Latest;
 use crate::layer::limit::RecordLimiter;
 use crate::live::guest::GuestWatch;
 use crate::recorder::polling::Found;
@@ -129,10 +130,6 @@ struct Descriptions {
     /// Event types that were too many.
     refused: u64,
 }
-
-/// Says the youngest time that a record may have which has been read just now, ticks. It is asked after each packet was
-/// read: a drain may be held up, by a slow disk or a host that lets this thread wait, and records are made meanwhile.
-pub type Latest<'a> = &'a dyn Fn() -> u64;
 
 /// What a drain found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 //! others go on.
 
 use crate::control::protocol::LiveGuest;
-use crate::layer::ring::{Drained, Latest, Producers, RingLayer};
+use crate::latest::Latest;
+use crate::layer::ring::{Drained, Producers, RingLayer};
 use crate::trigger::watch::Watch;
 use rustix::io::Errno;
 use std::error::Error;

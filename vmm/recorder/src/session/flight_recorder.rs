@@ -3,11 +3,12 @@
 //! limit.
 
 use crate::control::protocol::LiveGuest;
+use crate::latest::Latest;
 use crate::layer::buffered::BufferedLayer;
 use crate::layer::guest_processes::{LOOK_TIME, MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTION};
 use crate::layer::host::HostWindow;
 use crate::layer::kernel_rings::KernelRings;
-use crate::layer::ring::{Latest, Producers, RingLayer};
+use crate::layer::ring::{Producers, RingLayer};
 use crate::layer::vmm::{vmm_layer, vmm_tail};
 use crate::live::guest::GuestWatch;
 use crate::recorder::polling::{MAX_POLLS, Polled};

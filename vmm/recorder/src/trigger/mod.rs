@@ -13,7 +13,7 @@ pub mod tail;
 pub mod watch;
 
 use crate::control::protocol::TriggerStatus;
-use crate::layer::ring::Latest;
+use crate::latest::Latest;
 use crate::session::selection::Selection;
 use expression::{Condition, Trigger, TriggerError};
 use host_load::HostLoad;

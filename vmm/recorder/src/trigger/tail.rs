@@ -3,7 +3,7 @@
 //! Each look is a snapshot of a ring from where the last one ended: the sub-buffers that are complete since, and what
 //! is committed of the one that is being written. Nothing is taken from the ring, and the guest is not interrupted.
 
-use crate::layer::ring::Latest;
+use crate::latest::Latest;
 use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
 use shared_ring::host_memory::HostMemory;
