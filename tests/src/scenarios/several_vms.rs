@@ -3,10 +3,10 @@
 //! `one` and `two` are the traces of two VMs called vm0, whose vCPUs share a CPU. `outside` is the recording that
 //! `strata attach` made of a guest that runs under `strata run` without a trace, `qemu` that of a guest under QEMU that has a
 //! trace region as a device and loads the agent's module, `pmem` that of one which has it as persistent memory, `tiny`
-//! that of a VMM of a few lines. `region.log` holds what `strata region create` printed. `plugged` and `again` are two recordings of another guest under QEMU, which is given
-//! a region for each of them while it runs; `refused.log` is what is said of sockets that do not do, `left.log` what is
-//! in `/dev/shm` in the end. Beside them lie `NAME.log` and `NAME.status` of each VMM, and `NAME-attach.log` and
-//! `NAME-attach.status`.
+//! that of a VMM of a few lines. `region.log` holds what `strata region create` printed. `plugged` and `again` are two
+//! recordings of another guest under QEMU, which is given a region for each of them while it runs; `refused.log` is what
+//! is said of sockets that do not do, `left.log` what is in `/dev/shm` in the end. Beside them lie `NAME.log` and
+//! `NAME.status` of each VMM, and `NAME-attach.log` and `NAME-attach.status`.
 
 use crate::build::guest_image::{self, GuestImage};
 use crate::build::{binaries, qemu_files};
@@ -118,11 +118,12 @@ const GUEST_SCRIPTS: [(&str, &str); 5] = [
         "compute",
         "compute() { timeout 5 sh -c 'while :; do :; done'; }\necho guest is up\ncompute &\ncompute\nwait\nsleep 1\n",
     ),
-    // the module is there before the host; applications come and go, before the recording and while it runs
+    // the module is there before the host; applications come and go as long as both vCPUs compute: some before the
+    // recording, and some while each of its layers is there
     (
         "traced",
         "insmod /strata.ko\ndmesg | grep strata\ncompute() { timeout 5 sh -c 'while :; do :; done'; }\n\
-         echo guest is up\ncompute &\ncompute &\nfor round in 1 2 3; do workload --events 200; sleep 1; done\n\
+         echo guest is up\ncompute &\ncompute &\nwhile kill -0 $!; do workload --events 200; sleep 1; done\n\
          wait\ndmesg | grep -E 'BUG:|WARNING: CPU|Oops'\nsleep 1\n",
     ),
     // the region is a disk until the module is loaded, and again when the disks' driver is given the device back
@@ -134,7 +135,7 @@ const GUEST_SCRIPTS: [(&str, &str); 5] = [
          echo /sys/bus/virtio/devices/* | sed 's|.*/||' > /sys/bus/virtio/drivers/virtio_pmem/bind\n\
          disk_appears\ndisks after\ninsmod /strata.ko\ndmesg | grep strata\n\
          compute() { timeout 5 sh -c 'while :; do :; done'; }\n\
-         echo guest is up\ncompute &\ncompute &\nfor round in 1 2 3; do workload --events 200; sleep 1; done\n\
+         echo guest is up\ncompute &\ncompute &\nwhile kill -0 $!; do workload --events 200; sleep 1; done\n\
          wait\ndmesg | grep -E 'BUG:|WARNING: CPU|Oops'\nsleep 1\n",
     ),
     // the module waits for a region, which comes and goes twice; an application of each outlives it
