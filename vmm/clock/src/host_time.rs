@@ -1,5 +1,6 @@
 //! The host's counter that a recording's trace clock counts.
 
+use crate::time_namespace;
 use clock_sync::tsc;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -12,7 +13,7 @@ pub enum HostTime {
     /// Ticks of the time stamp counter.
     #[default]
     Tsc,
-    /// Nanoseconds of `CLOCK_MONOTONIC_RAW`, where the TSCs of the host's CPUs cannot be relied upon.
+    /// Nanoseconds of the kernel's `CLOCK_MONOTONIC_RAW`, where the TSCs of the host's CPUs cannot be relied upon.
     MonotonicRaw,
 }
 
@@ -40,7 +41,8 @@ impl HostTime {
             Self::MonotonicRaw => {
                 let now = clock_gettime(ClockId::MonotonicRaw);
                 let (seconds, rest) = (now.tv_sec.cast_unsigned(), now.tv_nsec.cast_unsigned());
-                seconds.wrapping_mul(NS_PER_SECOND).wrapping_add(rest)
+                let shown = seconds.wrapping_mul(NS_PER_SECOND).wrapping_add(rest);
+                shown.wrapping_sub_signed(time_namespace::monotonic_offset_ns())
             }
         }
     }
@@ -77,11 +79,39 @@ impl HostTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn tsc_is_used_unless_the_kernel_has_given_it_up() {
         assert_eq!(HostTime::for_clock_sources("kvm-clock tsc acpi_pm\n"), HostTime::Tsc);
         assert_eq!(HostTime::for_clock_sources("hpet acpi_pm \n"), HostTime::MonotonicRaw);
+    }
+
+    /// Set for the child process that tells its time.
+    const TELL_VARIABLE: &str = "STRATA_TEST_TELL_TIME";
+
+    #[test]
+    fn time_of_the_kernel_is_the_same_in_every_time_namespace() {
+        if std::env::var_os(TELL_VARIABLE).is_some() {
+            println!("\nnow={}", HostTime::MonotonicRaw.now());
+            return;
+        }
+        let this = "host_time::tests::time_of_the_kernel_is_the_same_in_every_time_namespace";
+        let mut command = Command::new("unshare");
+        command.args(["--time", "--monotonic", "86400", "--fork"]).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", this, "--nocapture"]).env(TELL_VARIABLE, "");
+
+        let before = HostTime::MonotonicRaw.now();
+        let output = command.output().unwrap();
+        let after = HostTime::MonotonicRaw.now();
+
+        let (said, refused) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if refused.contains("unshare failed") {
+            eprintln!("SKIPPED {this}: {refused}");
+            return;
+        }
+        let told = said.lines().find_map(|line| line.strip_prefix("now=")).unwrap_or_else(|| panic!("{said}{refused}"));
+        assert!((before..=after).contains(&told.parse().unwrap()), "{told} is not within {before} to {after}");
     }
 
     #[test]

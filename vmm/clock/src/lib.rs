@@ -1,6 +1,7 @@
 //! The trace clock: what it counts on this host, how the counter of each vCPU relates to it, and how wrong that can be.
 //!
 //! - [`HostTime`]: the host's counter that a trace clock counts; [`HostClock`]: what comparing the host's CPUs showed.
+//! - [`time_namespace`]: what this process's clocks show beyond the kernel's own.
 //! - [`guest_tsc`]: a vCPU's time stamp counter as KVM sets and shows it; [`DebugfsVm`]: the same of machines that
 //!   other processes run, and their threads.
 //! - [`VcpuClocks`]: the relations of a running machine's vCPUs, measured on their threads while they are out of the
@@ -17,6 +18,7 @@ mod host_time;
 mod kick_timer;
 mod kvm_debugfs;
 mod renewal_thread;
+pub mod time_namespace;
 mod vcpu_clocks;
 
 pub use host_clock::HostClock;
