@@ -4,6 +4,7 @@
 //! is below is not said to be well: it is not said at all.
 
 mod loss;
+mod silent;
 
 use super::cost::{RecordingCost, VmCost};
 use super::exits::{ExitTimes, ReasonExits, VmExits};
@@ -14,6 +15,7 @@ use super::summary::{Summary, SummaryBuilder};
 use super::tasks::{TaskReport, TaskTimes, VmTasks};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
+use silent::HostSilence;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_analysis::completeness::LayerCompleteness;
@@ -53,6 +55,8 @@ const CLOCK_BOUND_NS: u64 = 1_000;
 pub enum FindingKind {
     /// Records are missing.
     Loss,
+    /// The host's kernel was recorded, and nothing about vCPUs that ran.
+    EmptyLayer,
     /// The host ran a thread in place of a guest.
     Thief,
     /// The host ran strata's own threads in place of a guest.
@@ -103,6 +107,7 @@ pub struct OverviewBuilder {
     locks: LockTimes,
     flows: FlowTimes,
     irqs: InterruptTimes,
+    silence: HostSilence,
 }
 
 impl OverviewBuilder {
@@ -116,6 +121,7 @@ impl OverviewBuilder {
             locks: LockTimes::default(),
             flows: FlowTimes::new(trace),
             irqs: InterruptTimes::default(),
+            silence: HostSilence::new(window),
         }
     }
 }
@@ -126,8 +132,8 @@ impl Analysis for OverviewBuilder {
     }
 
     fn parts(&mut self) -> Option<Vec<&mut dyn Analysis>> {
-        let Self { summary, tasks, exits, locks, flows, irqs } = self;
-        Some(vec![summary, tasks, exits, locks, flows, irqs])
+        let Self { summary, tasks, exits, locks, flows, irqs, silence } = self;
+        Some(vec![summary, tasks, exits, locks, flows, irqs, silence])
     }
 }
 
@@ -155,6 +161,7 @@ impl ReportBuilder for OverviewBuilder {
         let setting = |of: &LayerCompleteness| Setting { is_limited: is_limited(of), is_agentless: is_agentless(of) };
         let layers = passed.completeness.layers.iter();
         let mut findings: Vec<Finding> = layers.flat_map(|layer| loss::findings(layer, setting(layer))).collect();
+        findings.extend(self.silence.findings(trace.manifest(), passed));
         findings.extend(clock_bound(clock));
         let tasks = made(self.tasks.finish(trace, passed))?.map_or_else(Vec::new, |tasks| tasks.vms);
         let summary = self.summary.finish(trace, passed)?;
