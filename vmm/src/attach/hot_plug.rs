@@ -52,6 +52,15 @@ pub enum HotPlugError {
         #[source]
         source: io::Error,
     },
+    /// QEMU's files are others.
+    #[error(
+        "process {pid} sees another /dev/shm, in a mount namespace of its own (a container): start the VM with a region \
+         from the beginning (strata region create), in a folder that it shares with the host"
+    )]
+    OtherFiles {
+        /// QEMU's process.
+        pid: u32,
+    },
     /// The guest does not react.
     #[error(
         "the guest has not let go of the device {DEVICE} for {} s ({reason}): QEMU keeps it until the guest does, or \
@@ -92,6 +101,9 @@ impl HotPlugged {
         let shape = foreign_region(vcpus, PROCESS_SLOTS, mode, KERNEL_RINGS);
         let size = region_file::create(&folder.file(), shape, None)?;
         let port = free_port(&mut qmp)?.ok_or(HotPlugError::NoFreePort { reserve: reserve_for(size) >> 20 })?;
+        if !is_seen_by(&folder.file(), Path::new(&format!("/proc/{pid}/root"))) {
+            return Err(HotPlugError::OtherFiles { pid });
+        }
         folder.give_to(owner(pid))?;
         add(&mut qmp, &folder.file(), size, &port.name)?;
         say(&format!("plugged a trace region of {} MiB into port {}", size >> 20, port.name));
@@ -194,6 +206,14 @@ fn is_ours(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::symlink_metadata(path)
         .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw())
+}
+
+/// Whether a process whose files begin at `root` finds the file `path` under the same name; also where it cannot be seen.
+fn is_seen_by(path: &Path, root: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let number = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
+    let there = root.join(path.strip_prefix("/").unwrap_or(path));
+    root.read_dir().is_err() || number(&there).ok() == number(path).ok()
 }
 
 /// User and group with which process `pid` opens files.
@@ -416,6 +436,15 @@ mod tests {
 
         assert!(error.contains("has not let go of the device strata-region") && error.contains("(no)"), "{error}");
         assert!(!commands(qemu.join().unwrap()).contains(&"object-del".to_owned()));
+    }
+
+    #[test]
+    fn file_of_another_mount_namespace_is_not_the_one_that_qemu_finds() {
+        let (file, root) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+
+        let seen = [Path::new("/"), root.path(), Path::new("/nonexistent")].map(|root| is_seen_by(file.path(), root));
+
+        assert_eq!(seen, [true, false, true]);
     }
 
     #[test]
