@@ -1,4 +1,6 @@
-//! A host whose kernel runs without landlock: that is said, once, and the rest of the jail holds.
+//! A host whose kernel runs without landlock: that is said, once, and the rest of the jail holds. The VM runs in namespaces
+//! of mounts, network, names and IPC, where everything is recorded; a second one in a PID namespace besides, where the
+//! host's kernel is not, and that is said.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::machine::host::HostRun;
@@ -9,6 +11,7 @@ use lab::{process, provision};
 use std::fs;
 use std::process::Command;
 use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Manifest;
 
 /// Without landlock among the security modules that the kernel begins with.
 const KERNEL_ARGUMENTS: &str = "tsc=reliable lsm=yama";
@@ -17,7 +20,7 @@ const HOST_SCRIPT: &str = r#"
 mount -t securityfs securityfs /sys/kernel/security
 cat /sys/kernel/security/lsm > $LAB_OUT/lsm
 strata doctor > $LAB_OUT/doctor.log 2>&1
-strata run --kernel $LAB/vmlinux --initrd $LAB/guest.cpio --memory 512M --cpus 1 --agent $LAB/strata.ko \
+unshare -m -n -u -i strata run --kernel $LAB/vmlinux --initrd $LAB/guest.cpio --memory 512M --cpus 1 --agent $LAB/strata.ko \
     --cmdline 'console=ttyS0 quiet panic=-1 lab.script=work' --trace $LAB_OUT/bare.trace < /dev/null > $LAB_OUT/run.log 2>&1 &
 strata=$!
 (sleep 200; kill -KILL $strata) &
@@ -33,10 +36,19 @@ wait $strata
 echo $? > $LAB_OUT/status
 kill $limit
 tail -n 8 $LAB_OUT/run.log
+contained='unshare -m -n -u -i -p -f --mount-proc'
+$contained strata doctor > $LAB_OUT/contained-doctor.log 2>&1
+timeout -s KILL 200 $contained strata run --kernel $LAB/vmlinux --initrd $LAB/guest.cpio --memory 512M --cpus 1 \
+    --agent $LAB/strata.ko --cmdline 'console=ttyS0 quiet panic=-1 lab.script=short' --trace $LAB_OUT/contained.trace \
+    < /dev/null > $LAB_OUT/contained.log 2>&1
+echo $? > $LAB_OUT/contained.status
+tail -n 8 $LAB_OUT/contained.log
 exit 0
 "#;
 
 const GUEST_SCRIPT: &str = "echo guest is up\nsleep 3\nworkload --events 500 && echo 'workload done'\n";
+
+const SHORT_SCRIPT: &str = "echo guest is up\n";
 
 /// The values that the lines `field` of `/proc/PID/status` have, of all threads together.
 fn values<'s>(threads: &'s str, field: &str) -> Vec<&'s str> {
@@ -48,12 +60,12 @@ fn values<'s>(threads: &'s str, field: &str) -> Vec<&'s str> {
 }
 
 #[test]
-fn jail_without_landlock_says_so_once_and_holds() {
+fn jail_without_landlock_and_namespaces_are_told_and_the_rest_holds() {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
     let image = paths.images().join("bare-host.cpio");
     let guest = lab.kernels.guest_image().unwrap().program("workload", &lab.binaries.workload);
-    guest.script("work", GUEST_SCRIPT).write_file(&image).unwrap();
+    guest.script("work", GUEST_SCRIPT).script("short", SHORT_SCRIPT).write_file(&image).unwrap();
     let mut request = HostRun::new("bare-host", HOST_SCRIPT)
         .file("strata", &lab.binaries.strata)
         .file("vmlinux", &lab.kernels.vmlinux)
@@ -94,4 +106,17 @@ fn jail_without_landlock_says_so_once_and_holds() {
     let count: usize =
         process::capture(events.args(["events", "--count"]).arg(&trace)).unwrap().trim().parse().unwrap();
     assert_eq!(process::capture(Command::new("babeltrace2").arg(&trace)).unwrap().lines().count(), count);
+
+    // In a PID namespace the host's kernel is not recorded under numbers of other threads: it is missing, with the fix.
+    let said = text("contained.log");
+    assert_eq!(text("contained.status").trim(), "0", "{said}");
+    assert_eq!(said.matches("host-kernel is missing: strata is in a PID namespace").count(), 1, "{said}");
+    let doctor = text("contained-doctor.log");
+    assert_eq!((said.matches("--pid=host").count(), doctor.matches("--pid=host").count()), (1, 2), "{said}{doctor}");
+    let trace = results.trace("contained");
+    let manifest = Manifest::load(&trace).unwrap();
+    assert!(manifest.missing.iter().any(|missing| missing.layer == LayerKind::HostKernel), "{:?}", manifest.missing);
+    assert!(matches!(manifest.vms[0].vcpu_threads[..], [..-1]), "{:?}", manifest.vms[0]);
+    assert!(results.records("contained", LayerKind::GuestKernel).unwrap() > 0);
+    process::capture(Command::new(&lab.binaries.strata).arg("check").arg(&trace)).unwrap();
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use strata_clock::{HostClock, HostTime, KVM_DEBUGFS};
-use strata_host_kernel::{Tracefs, TracefsError};
+use strata_host_kernel::{Tracefs, TracefsError, namespace};
 use strata_machine::{KvmKind, KvmProbe, VhostError, check_vhost_net, probe_kvm};
 use strata_recorder::recorder::cpu_list::CpuList;
 
@@ -83,10 +83,10 @@ pub fn diagnose() -> Diagnosis {
         offset_finding(&probed),
         clock_finding(&clock),
         tracefs_finding(tracing_clocks()),
-        attach_finding(fs::read_dir(KVM_DEBUGFS).map(drop)),
+        attach_finding(namespace::check_thread_ids(), fs::read_dir(KVM_DEBUGFS).map(drop)),
         jail_finding(strata_jail::files::version(), strata_jail::filter::is_available()),
         vhost_finding(check_vhost_net()),
-        permission_finding(rustix::process::geteuid().is_root(), &probed.kind),
+        permission_finding(rustix::process::geteuid().is_root(), namespace::has_first_users(), &probed.kind),
         placement_finding(CpuList::of_this_thread().as_ref()),
         headers_finding(&installed_headers(Path::new("/lib/modules"))),
     ];
@@ -161,6 +161,7 @@ fn clock_finding(clock: &HostClock) -> Finding {
 
 /// The host kernel's trace clocks, as tracefs lists them.
 fn tracing_clocks() -> Result<String, TracefsError> {
+    namespace::check_thread_ids()?;
     let tracefs = Tracefs::find()?;
     Ok(fs::read_to_string(tracefs.root().join("trace_clock")).unwrap_or_default())
 }
@@ -177,8 +178,13 @@ fn tracefs_finding(clocks: Result<String, TracefsError>) -> Finding {
     }
 }
 
-/// Whether VMs that other processes run can be recorded, by whether KVM's debugfs can be `read`.
-fn attach_finding(read: io::Result<()>) -> Finding {
+/// Whether VMs that other processes run can be recorded, by whether processes have the host's numbers here, and whether
+/// KVM's debugfs can be `read`.
+fn attach_finding(ids: Result<(), TracefsError>, read: io::Result<()>) -> Finding {
+    if let Err(error) = ids {
+        let seen = format!("VMs that other processes run cannot be recorded: {error}");
+        return Finding::limited("attach", seen, error.fix());
+    }
     match read.map_err(|error| error.kind()) {
         Ok(()) => Finding::works("attach", "VMs that other processes run can be recorded from outside (strata attach)"),
         Err(io::ErrorKind::PermissionDenied) => {
@@ -231,8 +237,13 @@ fn vhost_finding(opened: Result<(), VhostError>) -> Finding {
     }
 }
 
-fn permission_finding(root: bool, kvm: &KvmKind) -> Finding {
+fn permission_finding(root: bool, has_first_users: bool, kvm: &KvmKind) -> Finding {
     match (root, kvm) {
+        (true, _) if !has_first_users => Finding::limited(
+            "permissions",
+            "root of a user namespace: guests run, the host-kernel layer needs the host's root",
+            "run strata outside of the user namespace (podman: start it with sudo)",
+        ),
         (true, _) => Finding::works("permissions", "root: every layer can be traced"),
         (false, KvmKind::NoPermission) => {
             Finding::missing("permissions", "neither KVM nor tracefs", "run as root, or join the group 'kvm'")
@@ -320,6 +331,19 @@ mod tests {
 
         assert_eq!(finding.verdict, Verdict::Missing);
         assert!(finding.seen.contains("no cmpxchg16b") && finding.fix.contains("VMX or SVM"));
+    }
+
+    #[test]
+    fn namespaces_keep_tracing_from_working_and_say_what_helps() {
+        let findings = [
+            tracefs_finding(Err(TracefsError::PidNamespace)),
+            attach_finding(Err(TracefsError::PidNamespace), Ok(())),
+            permission_finding(true, false, &KvmKind::Hardware),
+        ];
+
+        let helps = ["--pid=host", "--pid=host", "sudo"];
+        assert!(findings.iter().zip(helps).all(|(finding, fix)| finding.fix.contains(fix)), "{findings:?}");
+        assert!(findings.iter().all(|finding| finding.verdict != Verdict::Works), "{findings:?}");
     }
 
     #[test]

@@ -184,6 +184,7 @@ pub struct Vm {
     /// Number of vCPUs.
     pub vcpus: u32,
     /// Host thread id of each vCPU, in vCPU order, -1 where it is not known: host-kernel events are told apart by it.
+    /// Below -1 where the VM's process is in a PID namespace: no thread of the host's records.
     #[serde(default)]
     pub vcpu_threads: Vec<i32>,
     /// What runs in it, once its agent said so.
@@ -222,7 +223,7 @@ pub const RECORDING_THREADS: [&str; 3] = ["strata-recorder", "strata-watchdog", 
 /// A thread of the strata process, by the kernel's own account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StrataThread {
-    /// Its number on the host.
+    /// Its number on the host; below -1 where its process is in a PID namespace.
     pub tid: i32,
     /// Its name, which says what it does.
     pub name: String,

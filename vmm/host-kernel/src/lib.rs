@@ -13,11 +13,13 @@
 //!   `page_cursor`: a place in one.
 //! - `switches`: the context switches; `switch_filter`: which of them matter; `interleave`: one order of all.
 //! - `workers`: the kernel's threads that work for a machine.
+//! - [`namespace`]: whether threads have the numbers here that the host's kernel knows them by.
 
 mod copy_plan;
 mod format_file;
 mod interleave;
 mod item;
+pub mod namespace;
 mod page;
 mod page_cursor;
 mod page_format;

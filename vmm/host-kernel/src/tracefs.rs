@@ -4,10 +4,12 @@
 //! `strata-PID-START`, with the time at which the process started, so that those of a process that died can be told and
 //! removed, also when its number belongs to another process by now.
 
+use super::namespace;
 use super::removal_guard::RemovalGuard;
 use super::schema::{EventName, EventSchema, SchemaError};
 use super::stats::{CpuStats, parse_stats};
 use rustix::mount::{MountFlags, mount};
+use rustix::process::geteuid;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
+use strata_clock::time_namespace;
 
 /// Where tracefs belongs.
 const MOUNT_POINT: &str = "/sys/kernel/tracing";
@@ -32,6 +35,8 @@ const FOLLOW_OPTION: &str = "options/event-fork";
 const READ_BYTES: usize = 64 << 10;
 /// The same of a file that is read again and again, and is short. Such files go on where the last read ended.
 const READ_AGAIN_BYTES: usize = 4 << 10;
+/// Nanoseconds in a clock tick of `/proc` (`USER_HZ`, 100 on x86).
+const NS_PER_TICK: i64 = 10_000_000;
 /// How often, and after what time, the removal of a busy instance is tried again.
 const REMOVAL_RETRIES: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
@@ -39,6 +44,16 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 /// Why tracefs or an instance in it cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TracefsError {
+    /// Threads have other numbers here than those that the host's kernel traces by.
+    #[error(
+        "strata is in a PID namespace, where threads have other numbers than those that the host's kernel traces by"
+    )]
+    PidNamespace,
+    /// Nothing tells which numbers threads have.
+    #[error(
+        "/proc does not show this process, so that nothing tells which numbers its threads have for the host's kernel"
+    )]
+    NoProc,
     /// The kernel has no tracefs.
     #[error("this kernel has no tracefs: {MOUNT_POINT} does not exist")]
     NotSupported,
@@ -82,9 +97,15 @@ impl TracefsError {
     /// What the user can do about it, in one line.
     pub fn fix(&self) -> &'static str {
         match self {
+            Self::PidNamespace => {
+                "start the container with --pid=host (Kubernetes: hostPID: true), or run strata outside of it"
+            }
+            Self::NoProc => "mount this PID namespace's own proc at /proc: mount -t proc proc /proc",
             Self::NotSupported => "use a kernel with CONFIG_EVENT_TRACING",
             Self::Mount(source) | Self::File { source, .. } => match source.kind() {
-                io::ErrorKind::PermissionDenied => "run strata as root",
+                io::ErrorKind::PermissionDenied => {
+                    fix_of_permissions(geteuid().is_root(), namespace::has_first_users())
+                }
                 io::ErrorKind::ReadOnlyFilesystem => {
                     "run strata outside of the container, or make tracefs writable in it"
                 }
@@ -94,6 +115,19 @@ impl TracefsError {
             Self::TooManyInstances => "end some of the virtual machines of this process",
             Self::NoThreads => "name at least one thread of the virtual machine",
             Self::Schema(_) | Self::PageFormat(_) => "report the kernel's version to the developers",
+        }
+    }
+}
+
+/// What helps against the kernel's refusal, for a process that calls itself root or not, of the host's users or not.
+const fn fix_of_permissions(is_root: bool, has_first_users: bool) -> &'static str {
+    match (is_root, has_first_users) {
+        (false, _) => "run strata as root",
+        (true, false) => {
+            "run strata as the host's root: root is another user in a user namespace (podman: start it with sudo)"
+        }
+        (true, true) => {
+            "give the container the right to trace (--privileged); a host in lockdown=confidentiality traces nothing"
         }
     }
 }
@@ -110,9 +144,9 @@ impl Tracefs {
     /// Finds tracefs, and mounts it where it belongs if it is not mounted.
     ///
     /// # Errors
-    /// This kernel has no tracefs, or it is not mounted and this user may not mount it.
+    /// This kernel has no tracefs, it is not mounted and this user may not mount it, or there is no `/proc`.
     pub fn find() -> Result<Self> {
-        let mounts = read(Path::new("/proc/self/mounts"))?;
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|_| TracefsError::NoProc)?;
         if let Some(root) = mounted_tracefs(&mounts) {
             return Ok(Self { root });
         }
@@ -193,9 +227,11 @@ fn owner(name: &OsStr) -> Option<(u32, u64)> {
     (number.is_ok() && numbers.next().is_none()).then_some((pid, started))
 }
 
-/// When the process started, in clock ticks since the boot; `None` if there is no such process.
+/// When the process started, in clock ticks since the boot; `None` if there is no such process. The same in every time
+/// namespace.
 fn start_of_process(pid: u32) -> Option<u64> {
-    start_in_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    let shown = start_in_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
+    Some(shown.wrapping_sub_signed(time_namespace::boottime_offset_ns().div_euclid(NS_PER_TICK)))
 }
 
 /// The start time in the contents of `/proc/PID/stat`: field 22, which is the 20th after the name in parentheses.
@@ -627,9 +663,11 @@ mod tests {
     }
 
     #[test]
-    fn missing_permission_is_fixed_by_being_root() {
-        let error = TracefsError::Mount(io::ErrorKind::PermissionDenied.into());
+    fn missing_permission_is_fixed_by_what_is_missing() {
+        let nobody = [fix_of_permissions(false, true), fix_of_permissions(false, false)];
+        let (mapped, contained) = (fix_of_permissions(true, false), fix_of_permissions(true, true));
 
-        assert_eq!(error.fix(), "run strata as root");
+        assert_eq!(nobody, ["run strata as root"; 2]);
+        assert!(mapped.contains("user namespace") && contained.contains("--privileged"), "{mapped} {contained}");
     }
 }

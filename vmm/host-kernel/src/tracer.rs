@@ -1,6 +1,7 @@
 //! Traces the host's kernel for one virtual machine: what is recorded of which threads, and what was lost of it.
 
 use super::item::{HostItem, HostRecord};
+use super::namespace::check_thread_ids;
 use super::reader::{CpuSummary, Reader, ReaderError, Rest, Sink};
 use super::schema::{EventName, EventSchema, Run};
 use super::stats::CpuStats;
@@ -165,7 +166,7 @@ impl HostTracer {
     /// # Errors
     /// The kernel cannot be traced here or by this user, or none of the chosen events can be. Nothing is left behind.
     pub fn start(config: &HostTraceConfig) -> Result<Self, HostTraceError> {
-        let tracefs = Tracefs::find().map_err(HostTraceError::Unavailable)?;
+        let tracefs = check_thread_ids().and_then(|()| Tracefs::find()).map_err(HostTraceError::Unavailable)?;
         tracefs.remove_leftovers().map_err(HostTraceError::Unavailable)?;
         let mut schemas = Vec::new();
         let mut not_enabled = Vec::new();

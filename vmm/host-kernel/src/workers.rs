@@ -2,7 +2,8 @@
 //!
 //! vhost's workers and KVM's own are threads of the kernel, named after the thread that asked for them: `vhost-1234`,
 //! `kvm-pit/1234`, `kvm-nx-lpage-recovery-1234`. Since Linux 6.4 and 6.14 they are threads of the process itself, which
-//! the kernel does not report as its children.
+//! the kernel does not report as its children. `kvm-pit` has the number that the thread's process has in its own PID
+//! namespace, all others the host's.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,6 +11,8 @@ use std::path::Path;
 
 /// What the names of the workers start with, before the number of the thread that they work for.
 const WORKER_NAMES: [&str; 3] = ["vhost-", "kvm-pit/", "kvm-nx-lpage-recovery-"];
+/// The one of them whose number is that of a PID namespace.
+const NAMESPACE_WORKER: &str = "kvm-pit/";
 /// What the names of the workers among a process's own threads start with: they have room for 15 characters.
 const OWN_WORKER_NAMES: [&str; 2] = ["vhost-", "kvm-nx-lpage-re"];
 /// The number of kthreadd: the parent of all threads of the kernel.
@@ -29,7 +32,13 @@ impl WorkerSearch {
         let kernel = kernel_threads(proc);
         let tasks = numbers_of_folder(&proc.join(format!("{process}/task")));
         let new = |thread: &&u32| !self.known.contains(*thread);
-        let for_us = |thread: &&u32| works_for(&name(proc, **thread)).is_some_and(|employer| own.contains(&employer));
+        let in_namespace = is_in_namespace(proc, process);
+        let for_us = |thread: &&u32| {
+            let name = name(proc, **thread);
+            // In another namespace the number may be that of another machine's worker.
+            let is_told = !(in_namespace && name.starts_with(NAMESPACE_WORKER));
+            is_told && works_for(&name).is_some_and(|employer| own.contains(&employer))
+        };
         let among_us = |thread: &&u32| {
             let name = name(proc, **thread);
             OWN_WORKER_NAMES.iter().any(|prefix| name.starts_with(prefix))
@@ -46,6 +55,13 @@ fn name(proc: &Path, thread: u32) -> String {
     let mut name = fs::read_to_string(proc.join(thread.to_string()).join("comm")).unwrap_or_default();
     name.truncate(name.trim_end().len());
     name
+}
+
+/// Whether the process has another number in a PID namespace of its own.
+fn is_in_namespace(proc: &Path, process: u32) -> bool {
+    let status = fs::read_to_string(proc.join(process.to_string()).join("status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 1)
 }
 
 /// The thread that a worker of this name works for; `None` if it is not a worker.
@@ -127,6 +143,22 @@ mod tests {
         found.sort_unstable();
 
         assert_eq!(found, [40, 42]);
+    }
+
+    #[test]
+    fn worker_that_is_named_by_a_namespaces_number_is_nobodys_of_a_process_in_one() {
+        let proc = TempDir::new().unwrap();
+        add(&proc, 20, "kvm-pit/7");
+        add(&proc, 21, "vhost-7");
+        let found = |numbers: &str| {
+            add(&proc, 7, "qemu");
+            fs::write(proc.path().join("7/status"), format!("Name:\tqemu\nNSpid:\t{numbers}\n")).unwrap();
+            let mut found = WorkerSearch::default().look(proc.path(), 7, &BTreeSet::from([7]));
+            found.sort_unstable();
+            found
+        };
+
+        assert_eq!((found("7"), found("7\t1")), (vec![20, 21], vec![21]));
     }
 
     #[test]

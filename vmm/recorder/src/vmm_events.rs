@@ -16,6 +16,7 @@ use shared_ring::storage::Smp;
 use std::time::Duration;
 use strata_abi::class;
 use strata_clock::HostTime;
+use strata_host_kernel::namespace::recorded_thread_id;
 use strata_observer::{
     BalloonRequestKind, BlockRequestKind, ControlEvent, NetQueue, Observer, PacketStage, VsockEnd, VsockQueue,
     VsockSide,
@@ -441,7 +442,7 @@ impl Observer for VmmTracer {
         (self.on_vcpu_thread)(vcpu, tid);
         let mut payload = Payload::<8>::default();
         payload.put(&vcpu.to_le_bytes());
-        payload.put(&tid.to_le_bytes());
+        payload.put(&recorded_thread_id(tid.cast_signed()).to_le_bytes());
         self.record(self.vcpu_ring(vcpu), id::VCPU_THREAD, payload.bytes());
     }
 

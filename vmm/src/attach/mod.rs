@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
+use strata_host_kernel::namespace::check_thread_ids;
 use strata_host_kernel::{HostTracer, Tracefs};
 use strata_machine::probe_kvm;
 use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
@@ -303,6 +304,8 @@ fn check(request: &AttachRequest) -> Result<(Selection, LayerLimits, ForeignVm),
     if !geteuid().is_root() {
         return Err(AttachError::NotRoot { pid: request.pid });
     }
+    // The process's number, those of its threads, and KVM's names for its VMs are to be of one kind.
+    check_thread_ids().map_err(AttachError::Tracefs)?;
     let vm = ForeignVm::find(request.pid, request.vm, Path::new(KVM_DEBUGFS))?;
     let events = Tracefs::find().and_then(|tracefs| tracefs.available_events()).map_err(AttachError::Tracefs)?;
     let events: Vec<String> = events.iter().map(ToString::to_string).collect();

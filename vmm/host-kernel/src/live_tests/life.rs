@@ -3,6 +3,7 @@
 use super::*;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use std::error::Error;
 use std::process::{Child, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -67,6 +68,29 @@ fn instance_is_gone_after_the_drop() {
 
     // A process that another test is just starting may have it open for a moment.
     assert!(wait_until_gone(&path));
+}
+
+/// Set for the child process that traces in a PID namespace.
+const CONTAINED_VARIABLE: &str = "STRATA_TEST_TRACE_CONTAINED";
+
+#[test]
+fn tracing_is_refused_in_a_pid_namespace() {
+    let this = "live_tests::life::tracing_is_refused_in_a_pid_namespace";
+    if std::env::var_os(CONTAINED_VARIABLE).is_some() {
+        let error = HostTracer::start(&config(&["sched:sched_switch"], 8)).unwrap_err();
+        println!("\n{error}: {}", error.source().unwrap());
+        return;
+    }
+    let Some(_) = live_tracefs(this) else { return };
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", this, "--nocapture"]).env(CONTAINED_VARIABLE, "");
+
+    let output = command.output().unwrap();
+
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("--pid=host") && said.contains("PID namespace"), "{said}");
 }
 
 /// Starts a process that traces and then aborts.

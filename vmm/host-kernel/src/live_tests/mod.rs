@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::item::HostItem;
+use super::namespace::check_thread_ids;
 use super::reader::{Reader, Rest};
 use super::schema::{EventName, EventSchema};
 use super::stats::ReaderStats;
@@ -33,7 +34,7 @@ const ABORT_VARIABLE: &str = "STRATA_TEST_ABORT_WHILE_TRACING";
 
 /// Tracefs, or `None` with the reason on standard error.
 fn live_tracefs(test: &str) -> Option<Tracefs> {
-    let tracefs = Tracefs::find().and_then(|tracefs| {
+    let tracefs = check_thread_ids().and_then(|()| Tracefs::find()).and_then(|tracefs| {
         Instance::create(&tracefs, "x86-tsc", 8, &[thread_id()])?;
         Ok(tracefs)
     });

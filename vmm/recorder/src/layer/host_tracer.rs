@@ -3,6 +3,7 @@
 use crate::session::selection::Selection;
 use std::error::Error;
 use strata_clock::HostTime;
+use strata_host_kernel::namespace::check_thread_ids;
 use strata_host_kernel::{EventName, HostTraceConfig, HostTraceError, HostTracer, Tracefs};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
@@ -30,7 +31,8 @@ pub fn start_host_tracer(
     time: HostTime,
     traced: Traced,
 ) -> Result<Option<HostTracer>, HostTraceError> {
-    let available = Tracefs::find().and_then(|tracefs| tracefs.available_events());
+    let tracefs = check_thread_ids().and_then(|()| Tracefs::find());
+    let available = tracefs.and_then(|tracefs| tracefs.available_events());
     let wanted = |event: &EventName| selection.includes(LayerKind::HostKernel, &event.to_string());
     let events: Vec<_> = available.map_err(HostTraceError::Unavailable)?.into_iter().filter(wanted).collect();
     if events.is_empty() {

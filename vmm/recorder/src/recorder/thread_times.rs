@@ -2,6 +2,7 @@
 //! say what it cost. The account of a thread that runs may be behind by a scheduler's tick.
 
 use std::path::Path;
+use strata_host_kernel::namespace::recorded_thread_id;
 use strata_recording::manifest::StrataThread;
 
 /// Threads that are kept count of at most: a process has some ten, and a vCPU each.
@@ -27,7 +28,7 @@ fn update_from(known: &mut Vec<StrataThread>, tasks: &Path) {
 
 /// The thread whose folder in `/proc` is `folder`; `None` when it has ended.
 fn read(folder: &Path) -> Option<StrataThread> {
-    let tid = folder.file_name()?.to_str()?.parse().ok()?;
+    let tid = recorded_thread_id(folder.file_name()?.to_str()?.parse().ok()?);
     let name = std::fs::read_to_string(folder.join("comm")).ok()?.trim_end().into();
     // On a CPU, waiting for one, and how often it was put on one; the times in ns.
     let account = std::fs::read_to_string(folder.join("schedstat")).ok()?;

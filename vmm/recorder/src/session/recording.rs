@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use strata_abi::class;
 use strata_analysis::event::name::RECORDING_STOPS;
 use strata_clock::VcpuClocks;
+use strata_host_kernel::namespace::recorded_thread_id;
 use strata_recording::access::Readers;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Guest, Layer, MANIFEST_FILE, Manifest, ManifestError, Missing, event_bytes};
@@ -309,7 +310,7 @@ pub fn note_threads(manifest: &mut Manifest, vm: &str) {
 fn in_vcpu_order(vcpus: &[(u32, u32)]) -> Vec<i32> {
     let known: BTreeMap<u32, u32> = vcpus.iter().copied().collect();
     let count = known.last_key_value().map_or(0, |(&last, _)| last.saturating_add(1).min(MAX_VCPUS));
-    (0..count).map(|vcpu| known.get(&vcpu).map_or(-1, |tid| tid.cast_signed())).collect()
+    (0..count).map(|vcpu| known.get(&vcpu).map_or(-1, |tid| recorded_thread_id(tid.cast_signed()))).collect()
 }
 
 /// The `registered` events, and the `declared` ones whose ids are not among them.
