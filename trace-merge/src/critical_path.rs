@@ -138,6 +138,9 @@ pub enum Cause {
     Preempted,
     /// Its vCPU was woken, and did not run yet; `detail` is what ran there.
     WokenLate,
+    /// It, or its vCPU, was ready, and its CPU was idle and did not run it: a CPU limit, or what it was is not recorded;
+    /// `detail` is which.
+    NotAllowed,
     /// Its vCPU was halted.
     Halted,
     /// It was ready; `detail` is what its guest ran.

@@ -683,6 +683,7 @@ fn shares(paths: &[CriticalPath]) -> Figures {
                 | Cause::Exit
                 | Cause::Vmm
                 | Cause::Preempted
+                | Cause::NotAllowed
                 | Cause::WokenLate
                 | Cause::Halted
                 | Cause::WaitsForCpu

@@ -17,7 +17,7 @@ pub mod vcpu;
 pub use change::{Change, ChangeKind};
 pub use input::{Input, Kernel, Origin};
 
-use crate::event::{self, Event, Task, Tid};
+use crate::event::{self, Event, Task, Tid, WakeupStage};
 use crate::vcpu::SwitchSource;
 use foldhash::HashMap;
 use guest::Guest;
@@ -30,6 +30,10 @@ use strata_recording::manifest::Vm as VmDescription;
 use strata_recording::reader::{Trace, TraceLayer};
 use strata_recording::window::Window;
 use vcpu::{Vcpu, VcpuState};
+
+/// Longest time that a CPU which is idle takes to begin, ns: what wakes it is handled within a few milliseconds, also
+/// where the host is a virtual machine itself.
+pub const LONGEST_BEGIN_NS: u64 = 10_000_000;
 
 /// A virtual machine at the moment that the timeline has come to.
 #[derive(Clone, Debug)]
@@ -68,6 +72,8 @@ pub struct Timeline {
     /// The vCPU that a host thread runs: by host and thread id, VM and vCPU.
     vcpu_threads: HashMap<(usize, Tid), (usize, u32)>,
     clock: Clock,
+    /// Longest time that a CPU which is idle takes to begin, ticks.
+    longest_begin: u64,
     /// Who recorded the record that was taken in last.
     recorder: Current,
     /// Whether states are left out.
@@ -85,6 +91,7 @@ impl Timeline {
             span: None,
             vcpu_threads: HashMap::default(),
             clock: trace.clock().clone(),
+            longest_begin: trace.clock().ns_to_ticks(LONGEST_BEGIN_NS),
             recorder: Current::Unknown,
             is_without_states: false,
             changes: Vec::new(),
@@ -128,6 +135,7 @@ impl Timeline {
             span: None,
             vcpu_threads,
             clock: clock.clone(),
+            longest_begin: clock.ns_to_ticks(LONGEST_BEGIN_NS),
             recorder: Current::Unknown,
             is_without_states: false,
             changes: Vec::new(),
@@ -328,18 +336,23 @@ impl Timeline {
             return;
         }
         for (index, vm) in self.vms.iter_mut().enumerate() {
+            let mut lasting = BTreeMap::new();
             for (&number, vcpu) in &mut vm.vcpus {
                 let window = Window { begin: std::mem::replace(&mut vcpu.since, time), end: time };
-                let change = Change::Vcpu { vm: index, vcpu: number, window, state: vcpu.state };
-                push(&mut self.changes, change);
+                let state = vcpu.state.having_lasted(window.length(), self.longest_begin);
+                push(&mut self.changes, Change::Vcpu { vm: index, vcpu: number, window, state });
+                lasting.insert(number, state);
             }
             for (cpu, state) in vm.guest.cpus_mut() {
                 let window = Window { begin: std::mem::replace(&mut state.since, time), end: time };
-                push(&mut self.changes, Change::Cpu { vm: index, cpu, window, view: state.view });
+                let vcpu = lasting.get(&cpu).copied().unwrap_or(state.view.vcpu);
+                push(&mut self.changes, Change::Cpu { vm: index, cpu, window, view: CpuView { vcpu, ..state.view } });
             }
             for (task, state) in vm.guest.tasks.iter_mut().enumerate() {
                 let window = Window { begin: std::mem::replace(&mut state.since, time), end: time };
-                push(&mut self.changes, Change::Task { vm: index, task, window, state: state.fused });
+                let vcpu = state.state.cpu().and_then(|cpu| lasting.get(&cpu).copied());
+                let state = state.fused.while_vcpu(vcpu);
+                push(&mut self.changes, Change::Task { vm: index, task, window, state });
             }
         }
     }
@@ -406,7 +419,7 @@ impl Timeline {
                     self.with_thread(time, index, ran.tid, None, |vcpu| {
                         // Its being switched out was not recorded.
                         if vcpu.thread == (ThreadState::Running { cpu }) {
-                            vcpu.thread = ThreadState::Unknown;
+                            vcpu.set_thread(ThreadState::Unknown);
                         }
                     });
                 }
@@ -415,29 +428,35 @@ impl Timeline {
                     if missing {
                         vcpu.lose_location();
                     }
-                    vcpu.thread = ThreadState::switched_out(cpu, prev_state, missing);
+                    vcpu.set_thread(ThreadState::switched_out(cpu, prev_state, missing));
+                    vcpu.queued = true;
+                    vcpu.take_turn_of(cpu, next.tid <= 0);
                 });
                 self.with_thread(time, index, next.tid, None, |vcpu| {
                     if hides_crossings {
                         vcpu.lose_location();
                     }
-                    vcpu.thread = ThreadState::Running { cpu };
+                    vcpu.set_thread(ThreadState::Running { cpu });
                 });
             }
-            Event::Wakeup { task, cpu: target, .. } => {
+            Event::Wakeup { task, cpu: target, stage } => {
                 self.with_thread(time, index, task.tid, None, |vcpu| {
-                    vcpu.thread = vcpu.thread.woken(target, missing);
+                    let woken = vcpu.thread.woken(target, missing);
+                    if woken != vcpu.thread {
+                        vcpu.set_thread(woken);
+                    }
+                    vcpu.queued |= stage != WakeupStage::Waking;
                 });
             }
             Event::Migrate { tid, cpu: target } => {
                 self.with_thread(time, index, tid, None, |vcpu| {
-                    vcpu.thread = vcpu.thread.migrated(target, missing);
+                    vcpu.set_thread(vcpu.thread.migrated(target, missing));
                 });
             }
             Event::KvmEntry { tid, vcpu } | Event::KvmExit { tid, vcpu, .. } => {
                 self.with_thread(time, index, tid, vcpu, |vcpu| {
                     vcpu.apply(event, true, returns_are_told);
-                    vcpu.thread = of_crossing(cpu, event, is_in_gap);
+                    vcpu.set_thread(of_crossing(cpu, event, is_in_gap));
                 });
                 if let Some((vm, vcpu)) = self.vcpu_of_event(index, tid, vcpu) {
                     self.may_have_run(time, vm, vcpu);
@@ -446,7 +465,7 @@ impl Timeline {
             Event::KvmUserspaceExit { tid } => {
                 self.with_thread(time, index, tid, None, |vcpu| {
                     vcpu.apply(event, true, returns_are_told);
-                    vcpu.thread = of_crossing(cpu, event, is_in_gap);
+                    vcpu.set_thread(of_crossing(cpu, event, is_in_gap));
                 });
             }
             _ => {}
@@ -506,7 +525,7 @@ impl Timeline {
                 if !elsewhere {
                     vcpu.lose_location();
                     if vcpu.thread != ThreadState::Ended {
-                        vcpu.thread = ThreadState::Unknown;
+                        vcpu.set_thread(ThreadState::Unknown);
                     }
                 }
             });
@@ -548,6 +567,7 @@ impl Timeline {
         if self.is_without_states {
             return;
         }
+        let goes_idle = self.hosts.get(host).is_some_and(|host| host.cpu(cpu) == host::HostCpuState::Idle);
         for vm in 0..self.vms.len() {
             let mut next = 0;
             while let Some(waiting) = self.vms.get(vm).filter(|vm| vm.host == host).and_then(|vm| {
@@ -555,6 +575,9 @@ impl Timeline {
                     |vcpu: &Vcpu| matches!(vcpu.thread, ThreadState::Waiting { cpu: Some(on), .. } if on == cpu);
                 vm.vcpus.range(next..).find(|(_, vcpu)| waits(vcpu)).map(|(&number, _)| number)
             }) {
+                if let Some(vcpu) = self.vms.get_mut(vm).and_then(|vm| vm.vcpus.get_mut(&waiting)) {
+                    vcpu.take_turn_of(cpu, goes_idle);
+                }
                 self.settle_vcpu(time, vm, waiting);
                 next = waiting.saturating_add(1);
             }
@@ -573,9 +596,10 @@ impl Timeline {
         let now = state.current_state(vm.kvm_tells, runs);
         if now != state.state {
             let window = Window { begin: state.since, end: time };
-            push(&mut self.changes, Change::Vcpu { vm: index, vcpu, window, state: state.state });
+            let was = state.state.having_lasted(window.length(), self.longest_begin);
+            push(&mut self.changes, Change::Vcpu { vm: index, vcpu, window, state: was });
             (state.state, state.since) = (now, time.max(state.since));
-            self.settle_cpu(time, index, vcpu);
+            self.settle_cpu(time, index, vcpu, Some(was));
         }
     }
 
@@ -584,11 +608,11 @@ impl Timeline {
         if self.is_without_states {
             return self.vms.get_mut(index).into_iter().for_each(|vm| vm.guest.touched.clear());
         }
-        self.settle_cpu(time, index, cpu);
+        self.settle_cpu(time, index, cpu, None);
         let Some(vm) = self.vms.get_mut(index) else { return };
         let mut touched = std::mem::take(&mut vm.guest.touched);
         for &task in &touched {
-            self.settle_task(time, index, task);
+            self.settle_task(time, index, task, None);
         }
         for &task in &touched {
             let Some(state) = self.vms.get_mut(index).and_then(|vm| vm.guest.tasks.get_mut(task)) else { continue };
@@ -606,8 +630,9 @@ impl Timeline {
         }
     }
 
-    /// Tells what a CPU of a guest did until now, if it does something else now, and so for the tasks on it.
-    fn settle_cpu(&mut self, time: u64, index: usize, cpu: u32) {
+    /// Tells what a CPU of a guest did until now, if it does something else now, and so for the tasks on it. `was` is what
+    /// its vCPU did until now, where that has just ended.
+    fn settle_cpu(&mut self, time: u64, index: usize, cpu: u32, was: Option<VcpuState>) {
         let Some(vm) = self.vms.get_mut(index) else { return };
         let vcpu = vm.vcpus.get(&cpu).map_or(VcpuState::Unknown, |vcpu| vcpu.state);
         let state = vm.guest.cpu_mut(cpu);
@@ -616,7 +641,8 @@ impl Timeline {
             return;
         }
         let window = Window { begin: state.since, end: time };
-        push(&mut self.changes, Change::Cpu { vm: index, cpu, window, view: state.view });
+        let ended = CpuView { vcpu: was.unwrap_or(state.view.vcpu), ..state.view };
+        push(&mut self.changes, Change::Cpu { vm: index, cpu, window, view: ended });
         let before = std::mem::replace(&mut state.view, now);
         state.since = time.max(state.since);
         let stolen = |view: &CpuView| matches!(view.vcpu, VcpuState::Stolen { .. });
@@ -625,17 +651,18 @@ impl Timeline {
             while let Some(&task) =
                 self.vms.get(index).and_then(|vm| vm.guest.cpu(cpu)).and_then(|cpu| cpu.queue.get(place))
             {
-                self.settle_task(time, index, task);
+                self.settle_task(time, index, task, was);
                 place += 1;
             }
         }
         if let Current::Task(task) = now.current {
-            self.settle_task(time, index, task);
+            self.settle_task(time, index, task, was);
         }
     }
 
-    /// Tells what a task did until now, if it does something else now.
-    fn settle_task(&mut self, time: u64, index: usize, task: TaskIndex) {
+    /// Tells what a task did until now, if it does something else now. `was` is what the vCPU did until now that it runs on
+    /// or waits for, where that has just ended.
+    fn settle_task(&mut self, time: u64, index: usize, task: TaskIndex, was: Option<VcpuState>) {
         let Some(vm) = self.vms.get_mut(index) else { return };
         let Some(state) = vm.guest.tasks.get(task) else { return };
         let view = match state.state {
@@ -648,7 +675,7 @@ impl Timeline {
         let Some(state) = vm.guest.tasks.get_mut(task) else { return };
         if now != state.fused {
             let window = Window { begin: state.since, end: time };
-            push(&mut self.changes, Change::Task { vm: index, task, window, state: state.fused });
+            push(&mut self.changes, Change::Task { vm: index, task, window, state: state.fused.while_vcpu(was) });
             (state.fused, state.since) = (now, time.max(state.since));
         }
     }

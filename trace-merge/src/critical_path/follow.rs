@@ -10,15 +10,20 @@ use super::{Cause, RecordOf, Step};
 use crate::report::flows::{Flow, Milestone};
 use crate::report::{duration, state_names};
 use strata_analysis::event::Interrupt;
-use strata_analysis::timeline::Timeline;
 use strata_analysis::timeline::states::{BlockedOn, CpuView, Current, TaskIndex, TaskState};
 use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};
+use strata_analysis::timeline::{LONGEST_BEGIN_NS, Timeline};
 use strata_recording::clock::Clock;
 use strata_recording::terminal::harmless;
 use strata_recording::window::Window;
 
 /// Whom a guest's CPU runs that is idle while a task is ready for it.
 pub(super) const IDLE: &str = "nothing: it was idle and had yet to switch";
+/// The same of a task that was in that CPU's queue, and was passed over.
+pub(super) const PASSED_OVER: &str = "nothing: it was idle, and did not run it (a CPU limit in the guest)";
+/// The same where it was idle for longer than it takes to switch.
+pub(super) const IDLE_FOR_LONG: &str =
+    "nothing: it was idle for long (a CPU limit in the guest, or why is not recorded)";
 /// The soft interrupt in which the network's packets are received (`NET_RX_SOFTIRQ`).
 const NET_RX: Interrupt = Interrupt::Softirq(3);
 /// Tasks that are followed one behind the other, at most.
@@ -127,9 +132,13 @@ impl<'g> Follower<'g> {
                 let parts = self.on_cpu(has_cpu, window, |view| running(view, within.as_deref()));
                 parts.into_iter().for_each(|part| self.add(task, part, steps));
             }
-            TaskState::Runnable { cpu: Some(cpu), .. } => {
+            TaskState::Runnable { cpu: Some(cpu), passed_over, .. } => {
                 let runner = |current| self.runner(current);
-                let parts = self.on_cpu((cpu, Presence::Ready, told), window, |view| ready(view, runner));
+                let parts = self.on_cpu((cpu, Presence::Ready, told), window, |view| match view.vcpu {
+                    VcpuState::Stolen { .. } | VcpuState::Unknown => ready(view, runner),
+                    _ if passed_over => (Cause::NotAllowed, Some(PASSED_OVER.into())),
+                    _ => ready(view, runner),
+                });
                 parts.into_iter().for_each(|part| self.add(task, part, steps));
             }
             TaskState::Runnable { cpu: None, .. } => {
@@ -175,6 +184,7 @@ impl<'g> Follower<'g> {
         name: impl Fn(&CpuView) -> (Cause, Option<String>),
     ) -> Vec<Part> {
         let is_told = self.timeline.vm(self.vm).is_some_and(|vm| vm.vcpus_are_told);
+        let longest_begin = self.clock().ns_to_ticks(LONGEST_BEGIN_NS);
         let mut parts = Vec::new();
         self.cut(cpu, window, |part, view, of_cpu| {
             let (cause, detail) = match &view {
@@ -184,6 +194,14 @@ impl<'g> Follower<'g> {
                 }
                 Some(view) => name(view),
                 None => (Cause::Unknown, None),
+            };
+            let (cause, detail) = match (cause, detail.as_deref()) {
+                (Cause::WaitsForCpu, Some(IDLE)) | (Cause::Halted, _)
+                    if presence == Presence::Ready && part.length() > longest_begin =>
+                {
+                    (Cause::NotAllowed, Some(IDLE_FOR_LONG.into()))
+                }
+                _ => (cause, detail),
             };
             // Of what the task and its CPU do, what came last makes it what it is.
             let told = of_cpu.into_iter().chain(told).max_by_key(|&(time, _)| time);
@@ -563,6 +581,9 @@ fn outside(vcpu: VcpuState) -> Option<(Cause, Option<String>)> {
         VcpuState::Unknown | VcpuState::Ended => (Cause::Unknown, None),
         VcpuState::Kvm(reason) | VcpuState::BlockedInKvm(reason) => (Cause::Exit, Some(state_names::reason(reason))),
         VcpuState::Vmm(reason) | VcpuState::BlockedInVmm(reason) => (Cause::Vmm, Some(state_names::reason(reason))),
+        VcpuState::Stolen { by, .. } if state_names::is_limit(by) => {
+            (Cause::NotAllowed, Some(state_names::preemptor(None, by)))
+        }
         VcpuState::Stolen { woken: true, .. } => (Cause::WokenLate, None),
         VcpuState::Stolen { woken: false, .. } => (Cause::Preempted, None),
         VcpuState::Halted => (Cause::Halted, None),

@@ -767,6 +767,48 @@ fn more_than_is_kept_of_a_wait_is_not_known_and_said() {
     assert!(String::from_utf8(text).unwrap().contains("choose a shorter window"));
 }
 
+/// What `strata why` says of all that `a` does in `trace`, and the share that it was not allowed to run.
+fn limited(trace: TestTrace) -> (u64, String) {
+    let answer = ask(trace, &options("a")).unwrap();
+    let mut text = Vec::new();
+    answer.write_text(&mut text).unwrap();
+    (share(&answer.paths[0], Cause::NotAllowed), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn vcpu_that_its_host_passes_over_is_limited_and_not_late() {
+    let scene = Scene::new().switch(0, 1500, 0, 0, A).exit(0, 2_000, IOIO).host_switch(0, 2_100, VCPU0, 0, 0);
+    let scene = scene.host_switch(0, 52_100, 0, 0, VCPU0).enter(0, 52_200).switch(0, 60_000, A, 1, 0);
+
+    let (ticks, text) = limited(scene.end(61_000));
+
+    assert_eq!(ticks, 50_000);
+    assert!(text.contains("its CPU of the host was idle and did not run it: a CPU limit"), "{text}");
+    assert!(!text.contains("had yet to begin"), "{text}");
+}
+
+#[test]
+fn vcpu_that_an_idle_host_runs_late_by_tens_of_milliseconds_is_not_said_to_have_yet_to_begin() {
+    let scene = Scene::new().switch(0, 1500, 0, 0, A).exit(0, 2_000, IOIO).host_switch(0, 2_100, VCPU0, 1, 0);
+    let scene = scene.host_wake(0, 3_000, 0, VCPU0).host_switch(0, 60_003_000, 0, 0, VCPU0).enter(0, 60_003_100);
+
+    let (ticks, text) = limited(scene.switch(0, 60_010_000, A, 1, 0).end(60_011_000));
+
+    assert_eq!(ticks, 60_000_000);
+    assert!(text.contains("a CPU limit, or why is not recorded") && !text.contains("had yet to begin"), "{text}");
+}
+
+#[test]
+fn task_that_its_guest_passes_over_is_limited_and_not_late() {
+    let scene = Scene::new().switch(0, 1500, 0, 0, A).switch(0, 2_000, A, 0, 0).switch(0, 42_000, 0, 0, A);
+
+    let (ticks, text) = limited(scene.switch(0, 60_000, A, 1, 0).end(61_000));
+
+    assert_eq!(ticks, 40_000);
+    assert!(text.contains("was idle and did not run it: a CPU limit in the guest"), "{text}");
+    assert!(!text.contains("had yet to begin"), "{text}");
+}
+
 #[test]
 fn path_is_the_same_when_it_is_walked_in_parts() {
     let (_dir, trace) = futex_of_b(calls_of_b).open();

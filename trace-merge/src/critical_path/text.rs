@@ -1,8 +1,8 @@
 //! The answer for people: a paragraph, and a tree whose times add up.
 
-use super::follow::IDLE;
+use super::follow::{IDLE, IDLE_FOR_LONG, PASSED_OVER};
 use super::{Cause, CriticalPath, CriticalPaths, RecordOf, Share, Step};
-use crate::report::state_names::IDLE_HOST_CPU;
+use crate::report::state_names::{IDLE_HOST_CPU, NOT_ALLOWED};
 use crate::report::{Report, duration, percent};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -109,6 +109,7 @@ const fn kind(cause: Cause) -> &'static str {
         Cause::Exit => "exits that KVM handled",
         Cause::Vmm => "exits that the VMM handled",
         Cause::Preempted | Cause::WokenLate | Cause::PacketHeldUp => "what the host ran instead",
+        Cause::NotAllowed => "not allowed to run",
         Cause::Halted => "halted",
         Cause::WaitsForCpu => "ready while the guest ran something else",
         Cause::Sleep => "sleeping as asked for",
@@ -139,6 +140,21 @@ fn clause(about: &About<'_>, besides: &str, task: &str) -> String {
             format!("{vcpu}, which {whose} needed, was woken, and its CPU of the host was idle and had yet to begin")
         }
         Cause::WokenLate => format!("{vcpu}, which {whose} needed, was woken, and the host ran {detail} first"),
+        Cause::NotAllowed if detail == PASSED_OVER => {
+            format!("{whose} was ready, and {vcpu} was idle and did not run it: a CPU limit in the guest")
+        }
+        Cause::NotAllowed if detail == IDLE_FOR_LONG => {
+            format!("{whose} was ready, and {vcpu} was idle for long: a CPU limit in the guest, or why is not recorded")
+        }
+        Cause::NotAllowed if detail == NOT_ALLOWED => {
+            format!(
+                "{vcpu}, which {whose} needed, was ready, and its CPU of the host was idle and did not run it: a CPU limit"
+            )
+        }
+        Cause::NotAllowed => format!(
+            "{vcpu}, which {whose} needed, was ready, and its CPU of the host was idle for long: a CPU limit, or why is not \
+             recorded"
+        ),
         Cause::Halted => format!("{vcpu}, which {whose} needed, was halted"),
         Cause::WaitsForCpu if detail.is_empty() => format!("{whose} was ready and did not run"),
         Cause::WaitsForCpu if detail == IDLE => format!("{whose} was ready, and {vcpu} was idle and had yet to begin"),
@@ -183,6 +199,7 @@ pub(super) fn label(step: &Step, below: &str) -> String {
         Cause::Preempted => format!("the host runs {detail} in place{of}"),
         Cause::WokenLate if detail == IDLE_HOST_CPU => format!("woken and not run yet{on}; the host's CPU was idle"),
         Cause::WokenLate => format!("woken and not run yet{on}; the host runs {detail}"),
+        Cause::NotAllowed => format!("ready, and not run{on}; the CPU runs {detail}"),
         Cause::Halted => format!("halted{on}"),
         Cause::WaitsForCpu if detail.is_empty() => format!("ready, and does not run{on}"),
         Cause::WaitsForCpu if detail == IDLE => format!("ready; idle and yet to begin{on}"),

@@ -14,6 +14,12 @@ use strata_recording::terminal::harmless;
 /// What a CPU of the host runs that is idle while a vCPU's thread has been woken for it.
 pub const IDLE_HOST_CPU: &str = "nothing: the CPU was idle and had yet to begin";
 
+/// The same where the thread was in that CPU's queue, and was passed over.
+pub const NOT_ALLOWED: &str = "nothing: the CPU was idle, and did not run it (a CPU limit)";
+
+/// The same where the CPU was idle for longer than it takes to begin.
+pub const IDLE_FOR_LONG: &str = "nothing: the CPU was idle for long (a CPU limit, or why is not recorded)";
+
 /// Why a vCPU left the guest.
 pub fn reason(reason: Option<ExitReason>) -> String {
     reason.map_or_else(|| "before the first entry".into(), |reason| reason.name().into_owned())
@@ -23,7 +29,9 @@ pub fn reason(reason: Option<ExitReason>) -> String {
 pub fn preemptor(host: Option<&Host>, preemptor: Preemptor) -> String {
     match preemptor {
         Preemptor::Thread(thread) => format!("{}/{}", preemptor_name(host, preemptor), thread.tid),
-        Preemptor::Idle | Preemptor::Unknown => preemptor_name(host, preemptor),
+        Preemptor::Idle | Preemptor::NotAllowed | Preemptor::IdleForLong | Preemptor::Unknown => {
+            preemptor_name(host, preemptor)
+        }
     }
 }
 
@@ -32,8 +40,15 @@ pub fn preemptor_name(host: Option<&Host>, preemptor: Preemptor) -> String {
     match preemptor {
         Preemptor::Thread(thread) => host.map_or_else(|| thread.tid.to_string(), |host| host.thread_name(thread)),
         Preemptor::Idle => IDLE_HOST_CPU.into(),
+        Preemptor::NotAllowed => NOT_ALLOWED.into(),
+        Preemptor::IdleForLong => IDLE_FOR_LONG.into(),
         Preemptor::Unknown => "not known".into(),
     }
+}
+
+/// Whether what kept a vCPU from running was no thread, but that it was not allowed to run, or may not have been.
+pub const fn is_limit(preemptor: Preemptor) -> bool {
+    matches!(preemptor, Preemptor::NotAllowed | Preemptor::IdleForLong)
 }
 
 /// A task of a guest.
@@ -113,5 +128,7 @@ mod tests {
     fn idle_cpu_and_unknown_preemptor_are_said() {
         assert!(preemptor(None, Preemptor::Idle).contains("idle"));
         assert_eq!(preemptor(None, Preemptor::Unknown), "not known");
+        let limits = [Preemptor::NotAllowed, Preemptor::IdleForLong].map(|by| preemptor(None, by));
+        assert!(limits.iter().all(|name| name.contains("a CPU limit") && !name.contains("had yet")), "{limits:?}");
     }
 }

@@ -162,7 +162,7 @@ const fn place_of(state: Fused) -> usize {
     match state {
         Fused::Running(fused::Running::Interrupt(_)) | Fused::RunningOrStolen(fused::Running::Interrupt(_)) => 1,
         Fused::Running(_) | Fused::RunningOrStolen(_) => 0,
-        Fused::Runnable => 2,
+        Fused::Runnable | Fused::NotAllowed => 2,
         Fused::RunnableStolen(_) => 3,
         Fused::Stolen(_) => 4,
         Fused::Kvm(_) | Fused::Halted => 5,
@@ -502,6 +502,7 @@ pub fn name(state: Fused, host: Option<&Host>) -> (&'static str, Option<String>)
         Fused::Halted => ("halted", None),
         Fused::VcpuUnknown => ("vcpu_unknown", None),
         Fused::Runnable => ("runnable", None),
+        Fused::NotAllowed => ("runnable", Some(state_names::NOT_ALLOWED.into())),
         Fused::RunnableStolen(by) => ("runnable_stolen", Some(state_names::preemptor(host, by))),
         Fused::Blocked(on) => ("blocked", Some(state_names::blocked_on(on).into())),
         Fused::Unknown => ("unknown", None),

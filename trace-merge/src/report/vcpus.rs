@@ -108,7 +108,7 @@ impl Sampled for VcpuTimes {
 /// The row that a state counts in where recordings are compared: whoever preempts goes by name alone.
 fn sampled_row(state: VcpuState, host: Option<&Host>) -> Row {
     let (name, detail) = match state {
-        VcpuState::Stolen { by, woken } => {
+        VcpuState::Stolen { by, woken } if !state_names::is_limit(by) => {
             let by = state_names::preemptor_name(host, by);
             (if woken { "woken" } else { "preempted" }, Some(steady_name(&by).to_string()))
         }
@@ -150,6 +150,8 @@ impl Analysis for VcpuTimes {
         }
         // What runs meanwhile may change several times before the thread gets its turn.
         match state {
+            // What a limit makes longer is no latency.
+            VcpuState::Stolen { by, .. } if state_names::is_limit(by) => sums.waking = 0,
             VcpuState::Stolen { woken: true, .. } => sums.waking += window.length(),
             VcpuState::Unknown => sums.waking = 0,
             _ if sums.waking > 0 => {
@@ -206,6 +208,9 @@ pub fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<Stri
         VcpuState::KvmRun => ("kvm_run", None),
         VcpuState::Kvm(reason) => ("kvm", Some(state_names::reason(reason))),
         VcpuState::Vmm(reason) => ("vmm", Some(state_names::reason(reason))),
+        VcpuState::Stolen { by, .. } if state_names::is_limit(by) => {
+            ("not_allowed", Some(state_names::preemptor(host, by)))
+        }
         VcpuState::Stolen { by, woken: false } => ("preempted", Some(state_names::preemptor(host, by))),
         VcpuState::Stolen { by, woken: true } => ("woken", Some(state_names::preemptor(host, by))),
         VcpuState::Halted => ("halted", None),
@@ -216,13 +221,14 @@ pub fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<Stri
 }
 
 /// The columns of the table of vCPUs: their headings, and the states that count in them.
-const COLUMNS: [(&str, &[&str]); 10] = [
+const COLUMNS: [(&str, &[&str]); 11] = [
     ("guest", &["guest"]),
     ("guest or KVM", &["kvm_run"]),
     ("KVM", &["kvm"]),
     ("VMM", &["vmm"]),
     ("preempted", &["preempted"]),
     ("woken, not run", &["woken"]),
+    ("not allowed", &["not_allowed"]),
     ("halted", &["halted"]),
     ("blocked", &["blocked_in_kvm", "blocked_in_vmm"]),
     ("ended", &["ended"]),
@@ -230,11 +236,12 @@ const COLUMNS: [(&str, &[&str]); 10] = [
 ];
 
 /// The tables of what parts are made of: their titles, what the details are, and the states.
-const DETAILS: [(&str, &str, &str); 5] = [
+const DETAILS: [(&str, &str, &str); 6] = [
     ("KVM, by exit", "reason", "kvm"),
     ("VMM, by exit", "reason", "vmm"),
     ("preempted", "by", "preempted"),
     ("woken, and not run yet", "because of", "woken"),
+    ("not allowed to run", "because of", "not_allowed"),
     ("blocked in KVM", "exit", "blocked_in_kvm"),
 ];
 

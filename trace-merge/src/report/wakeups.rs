@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use strata_analysis::event::{self, Interrupt};
 use strata_analysis::timeline::states::{CpuView, Current, TaskIndex, TaskState};
 use strata_analysis::timeline::vcpu::VcpuState;
-use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
+use strata_analysis::timeline::{Change, ChangeKind, Input, LONGEST_BEGIN_NS, Timeline};
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
 use strata_recording::layer::LayerKind;
@@ -243,7 +243,7 @@ impl WakeupTimes {
 
     fn task_state(&mut self, key: (usize, TaskIndex), time: u64, state: TaskState, timeline: &Timeline) {
         match state {
-            TaskState::Runnable { cpu, woken: true } => match self.waits.get_mut(&key) {
+            TaskState::Runnable { cpu, woken: true, .. } => match self.waits.get_mut(&key) {
                 // Being moved to another CPU does not end the wait.
                 Some(wait) => {
                     wait.catch_up(time, key.0, timeline);
@@ -369,8 +369,9 @@ impl ReportBuilder for WakeupTimes {
 /// What the CPU did meanwhile, in order.
 fn meanwhile(pieces: &[(Doing, u64)], vm: usize, timeline: &Timeline, clock: &Clock) -> Vec<Meanwhile> {
     let mut named: Vec<(String, u64)> = Vec::new();
+    let longest_begin = clock.ns_to_ticks(LONGEST_BEGIN_NS);
     for &(doing, ticks) in pieces {
-        let what = name(doing, vm, timeline);
+        let what = name(doing, ticks > longest_begin, vm, timeline);
         match named.last_mut() {
             Some((last, sum)) if *last == what => *sum += ticks,
             _ => named.push((what, ticks)),
@@ -379,10 +380,14 @@ fn meanwhile(pieces: &[(Doing, u64)], vm: usize, timeline: &Timeline, clock: &Cl
     named.into_iter().map(|(what, ticks)| Meanwhile { what, ns: clock.ticks_to_ns(ticks) }).collect()
 }
 
-fn name(doing: Doing, vm: usize, timeline: &Timeline) -> String {
+/// What `doing` is called, which may have lasted for longer than an idle CPU takes to begin.
+fn name(doing: Doing, is_long: bool, vm: usize, timeline: &Timeline) -> String {
     let state = match doing {
         Doing::Unknown => return "not known".into(),
         Doing::Interrupt(interrupt) => return format!("guest: {}", state_names::interrupt(interrupt)),
+        Doing::Runs(Current::Idle) if is_long => {
+            return "guest: idle for long (a CPU limit, or why is not recorded)".into();
+        }
         Doing::Runs(Current::Idle) => return "guest: idle, had yet to switch".into(),
         Doing::Runs(Current::Unknown) => return "guest: not known".into(),
         Doing::Runs(Current::Task(task)) => {
@@ -396,6 +401,9 @@ fn name(doing: Doing, vm: usize, timeline: &Timeline) -> String {
         VcpuState::Guest | VcpuState::KvmRun | VcpuState::Unknown => "vCPU: not known".into(),
         VcpuState::Kvm(reason) => format!("KVM handled {}", state_names::reason(reason)),
         VcpuState::Vmm(reason) => format!("the VMM handled {}", state_names::reason(reason)),
+        VcpuState::Stolen { by, .. } if state_names::is_limit(by) => {
+            format!("ready, but the host ran {}", state_names::preemptor(None, by))
+        }
         VcpuState::Stolen { by, woken } => {
             let why = if woken { "woken, but the host ran" } else { "the host ran" };
             format!("{why} {}", harmless(&state_names::preemptor(timeline.host_of(vm), by)))

@@ -336,6 +336,8 @@ fn name(by: Preemptor, timeline: &Timeline) -> String {
     match (by, timeline.hosts.first()) {
         (Preemptor::Thread(thread), Some(host)) => host.thread_name(thread),
         (Preemptor::Idle, _) => "(idle, had yet to begin)".into(),
+        (Preemptor::NotAllowed, _) => "(idle, not allowed to run: a CPU limit)".into(),
+        (Preemptor::IdleForLong, _) => "(idle for long: a CPU limit, or not recorded)".into(),
         (Preemptor::Thread(_), None) | (Preemptor::Unknown, _) => "(not known)".into(),
     }
 }

@@ -25,6 +25,8 @@ pub enum Fused {
     VcpuUnknown,
     /// It is ready to run, and its vCPU runs something else of the guest or does not get to it.
     Runnable,
+    /// It is ready to run, and its CPU is idle: it is not allowed to run. A limit of its control group, say.
+    NotAllowed,
     /// It is ready to run, and the host runs something else in place of the vCPU that it waits for.
     RunnableStolen(Preemptor),
     /// It waits.
@@ -44,14 +46,26 @@ pub enum Running {
     Interrupt(Interrupt),
 }
 
+impl Fused {
+    /// What it was, where its vCPU was in `vcpu` for as long as that lasted.
+    pub(super) const fn while_vcpu(self, vcpu: Option<VcpuState>) -> Self {
+        match (self, vcpu) {
+            (Self::Stolen(Preemptor::Idle), Some(VcpuState::Stolen { by, .. })) => Self::Stolen(by),
+            (Self::RunnableStolen(Preemptor::Idle), Some(VcpuState::Stolen { by, .. })) => Self::RunnableStolen(by),
+            (state, _) => state,
+        }
+    }
+}
+
 /// What a task in `state` really does. `view` is what the CPU does that it runs on or waits for; `vcpus_are_told` says
 /// whether any layer tells of vCPUs: a trace that was recovered from the guest's rings alone has none.
 pub(super) fn fuse(state: TaskState, view: Option<&CpuView>, vcpus_are_told: bool) -> Fused {
     match state {
         TaskState::Unknown | TaskState::Absent => Fused::Unknown,
         TaskState::Blocked { on, .. } => Fused::Blocked(on),
-        TaskState::Runnable { .. } => match view.map(|view| view.vcpu) {
+        TaskState::Runnable { passed_over, .. } => match view.map(|view| view.vcpu) {
             Some(VcpuState::Stolen { by, .. }) => Fused::RunnableStolen(by),
+            _ if passed_over => Fused::NotAllowed,
             _ => Fused::Runnable,
         },
         TaskState::Running { syscall, .. } => {

@@ -5,7 +5,7 @@ use super::host::{PREV_STATE_ENDED, PREV_STATE_MASK};
 use super::membership::{Membership, Memberships, OwnIds, Stay};
 use super::states::{BlockedOn, CpuView, Current, Runner, TaskIndex, TaskState};
 use super::vcpu::VcpuState;
-use crate::event::{Event, Interrupt, Rename, Task, Tid};
+use crate::event::{Event, Interrupt, Rename, Task, Tid, WakeupStage};
 use crate::syscall_names;
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,8 @@ pub struct GuestTask {
     /// Whether its name is the one that a record of its renaming said: the file that it runs next may be called
     /// otherwise.
     is_named: bool,
+    /// Of a task that is ready: whether it is in its CPU's queue for sure, and not on the way there.
+    queued: bool,
     /// Whether it is among [`Guest::known`].
     is_known: bool,
     /// The state that was told last, and whether its name has changed since.
@@ -68,6 +70,7 @@ impl GuestTask {
             contending: false,
             is_user: false,
             is_named: false,
+            queued: false,
             is_known: false,
             told: TaskState::Unknown,
             renamed: false,
@@ -270,7 +273,7 @@ impl Guest {
     pub(super) fn apply(&mut self, time: u64, cpu: u32, event: &Event<'_>) {
         match *event {
             Event::Switch { prev, prev_state, next } => self.switch(time, cpu, prev, prev_state, next),
-            Event::Wakeup { task, cpu: target, .. } => self.wakeup(task, target),
+            Event::Wakeup { task, cpu: target, stage } => self.wakeup(task, target, stage),
             Event::Migrate { tid, cpu } => self.migrate(tid, cpu),
             Event::NewTask { tid, clone_flags } => {
                 self.flags.insert(tid, clone_flags);
@@ -352,18 +355,35 @@ impl Guest {
         state.clone_flags = None;
         // Nothing switches tasks in an interrupt: what is still entered was left without a record.
         state.nested.clear();
+        self.pass_over(cpu, next_index.is_none());
+    }
+
+    /// Tasks in the queue of `cpu` that goes idle are not allowed to run; while it runs another one, they wait for that.
+    fn pass_over(&mut self, cpu: u32, goes_idle: bool) {
+        let mut place = 0;
+        while let Some(&index) = self.cpus.get(&cpu).and_then(|cpu| cpu.queue.get(place)) {
+            place += 1;
+            let Some(task) = self.tasks.get_mut(index) else { continue };
+            let is_passed_over = goes_idle && task.queued;
+            if let TaskState::Runnable { passed_over, .. } = &mut task.state
+                && std::mem::replace(passed_over, is_passed_over) != is_passed_over
+            {
+                self.touched.push(index);
+            }
+        }
     }
 
     fn switch_out(&mut self, time: u64, cpu: u32, index: TaskIndex, prev_state: u64) {
         let anything_missing = !self.gaps.is_empty();
         let Some(task) = self.tasks.get_mut(index) else { return };
+        task.queued = true;
         let bits = prev_state & PREV_STATE_MASK;
         let state = if bits & PREV_STATE_ENDED != 0 {
             TaskState::Absent
         } else if anything_missing {
             TaskState::Unknown
         } else if bits == 0 {
-            TaskState::Runnable { cpu: Some(cpu), woken: false }
+            TaskState::Runnable { cpu: Some(cpu), woken: false, passed_over: false }
         } else {
             TaskState::Blocked { on: task.blocked_on(bits), syscall: task.syscall }
         };
@@ -396,7 +416,7 @@ impl Guest {
         self.touched.push(index);
     }
 
-    fn wakeup(&mut self, task: Task<'_>, cpu: Option<u32>) {
+    fn wakeup(&mut self, task: Task<'_>, cpu: Option<u32>, stage: WakeupStage) {
         if task.tid <= 0 {
             return;
         }
@@ -409,15 +429,20 @@ impl Guest {
             TaskState::Runnable { woken, .. } => woken,
             TaskState::Unknown | TaskState::Blocked { .. } | TaskState::Absent => true,
         };
-        self.set(index, if may_run_unseen { TaskState::Unknown } else { TaskState::Runnable { cpu, woken } });
+        let ready = TaskState::Runnable { cpu, woken, passed_over: false };
+        self.set(index, if may_run_unseen { TaskState::Unknown } else { ready });
+        if let Some(task) = self.tasks.get_mut(index) {
+            task.queued = stage != WakeupStage::Waking;
+        }
     }
 
     fn migrate(&mut self, tid: Tid, cpu: u32) {
         let may_run_unseen = self.may_run_unseen_on(Some(cpu));
         let Some(index) = self.living(tid) else { return };
         if let Some(&GuestTask { state: TaskState::Runnable { woken, .. }, .. }) = self.tasks.get(index) {
-            let state = TaskState::Runnable { cpu: Some(cpu), woken };
+            let state = TaskState::Runnable { cpu: Some(cpu), woken, passed_over: false };
             self.set(index, if may_run_unseen { TaskState::Unknown } else { state });
+            self.tasks.get_mut(index).into_iter().for_each(|task| task.queued = false);
         }
     }
 
@@ -446,9 +471,9 @@ impl Guest {
         let maker = maker.map(|tid| self.index_of(Task { tid, comm: &[] }));
         let index = self.index_of(child);
         let Some(task) = self.tasks.get_mut(index) else { return };
-        (task.born, task.maker) = (Some(time), maker);
-        let state =
-            if self.gaps.is_empty() { TaskState::Runnable { cpu: Some(cpu), woken: true } } else { TaskState::Unknown };
+        (task.born, task.maker, task.queued) = (Some(time), maker, false);
+        let ready = TaskState::Runnable { cpu: Some(cpu), woken: true, passed_over: false };
+        let state = if self.gaps.is_empty() { ready } else { TaskState::Unknown };
         self.set(index, state);
     }
 

@@ -76,6 +76,8 @@ pub enum TaskState {
         cpu: Option<u32>,
         /// Whether it was woken or is new, and not preempted.
         woken: bool,
+        /// Whether that CPU has gone idle with the task in its queue, so that it is not allowed to run.
+        passed_over: bool,
     },
     /// It waits.
     Blocked {
@@ -86,6 +88,18 @@ pub enum TaskState {
     },
     /// It does not exist yet, or no longer.
     Absent,
+}
+
+impl TaskState {
+    /// The CPU that it runs on or is ready for, where that is known.
+    #[must_use]
+    pub const fn cpu(self) -> Option<u32> {
+        match self {
+            Self::Running { cpu, .. } => Some(cpu),
+            Self::Runnable { cpu, .. } => cpu,
+            Self::Unknown | Self::Blocked { .. } | Self::Absent => None,
+        }
+    }
 }
 
 /// What a CPU of a guest does, from all layers.

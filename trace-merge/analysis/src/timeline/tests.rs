@@ -15,6 +15,8 @@ pub(super) const KVM_IO: ExitReason = ExitReason { numbering: ExitNumbering::Kvm
 pub(super) const HOG: Task<'_> = Task { tid: 200, comm: b"hog" };
 pub(super) const OTHER: Task<'_> = Task { tid: 300, comm: b"other" };
 pub(super) const IDLE: Task<'_> = Task { tid: 0, comm: b"" };
+/// Longest time that an idle CPU takes to begin, ticks.
+pub(super) const LONGEST: u64 = 1_000;
 const APP: Task<'_> = Task { tid: 10, comm: b"app" };
 const SH: Task<'_> = Task { tid: 11, comm: b"sh" };
 
@@ -65,6 +67,10 @@ pub(super) const fn wakeup(task: Task<'_>, cpu: Option<u32>) -> Event<'_> {
     Event::Wakeup { task, cpu, stage: WakeupStage::Waking }
 }
 
+pub(super) const fn queued(task: Task<'_>, cpu: Option<u32>) -> Event<'_> {
+    Event::Wakeup { task, cpu, stage: WakeupStage::Wakeup }
+}
+
 /// A timeline, and all that it told.
 pub(super) struct Told {
     pub(super) timeline: Timeline,
@@ -92,6 +98,7 @@ impl Told {
             span: None,
             vcpu_threads: (0..2).map(|vcpu| ((0, thread(vcpu).tid), (0, vcpu))).collect(),
             clock: manifest().clock,
+            longest_begin: LONGEST,
             recorder: Current::Unknown,
             is_without_states: false,
             changes: Vec::new(),
@@ -213,6 +220,73 @@ fn runnable_task_waits_for_the_guest_or_for_the_host() {
             (30, Fused::RunnableStolen(told.preemptor(OTHER))),
             (40, Fused::Runnable),
         ]
+    );
+}
+
+#[test]
+fn tasks_of_a_vcpu_that_is_not_allowed_to_run_wait_for_that() {
+    let steps = [
+        host(9, 0, switch(IDLE, 0, thread(0))),
+        host(10, 0, entry(0)),
+        guest(14, 0, switch(IDLE, 0, SH)),
+        guest(15, 0, switch(SH, 0, APP)),
+        host(20, 0, exit(0, IO)),
+        host(21, 0, switch(thread(0), 0x100, IDLE)),
+        host(70, 0, switch(IDLE, 0, thread(0))),
+        host(71, 0, entry(0)),
+    ];
+
+    let told = Told::new().over(&steps, 80);
+
+    let limit = Preemptor::NotAllowed;
+    assert_eq!(
+        told.vcpu(0)[2..4],
+        [(20, VcpuState::Kvm(Some(IO))), (21, VcpuState::Stolen { by: limit, woken: false })]
+    );
+    assert_eq!(told.task(10)[3..5], [(21, Fused::Stolen(limit)), (70, Fused::Kvm(Some(IO)))]);
+    assert_eq!(told.task(11)[3..5], [(21, Fused::RunnableStolen(limit)), (70, Fused::Runnable)]);
+}
+
+#[test]
+fn cpu_that_is_idle_for_longer_than_it_takes_to_begin_has_not_yet_to_begin() {
+    let waits = |ticks| {
+        let woken_at = 60;
+        let steps = [
+            host(9, 0, switch(IDLE, 0, thread(0))),
+            host(10, 0, entry(0)),
+            guest(15, 0, switch(IDLE, 0, APP)),
+            host(20, 0, exit(0, HLT)),
+            host(25, 0, switch(thread(0), 1, IDLE)),
+            host(woken_at, 0, wakeup(thread(0), Some(0))),
+            host(woken_at + ticks, 0, switch(IDLE, 0, thread(0))),
+        ];
+        let told = Told::new().over(&steps, 9_000);
+        let at = |states: Vec<(u64, Fused)>| states.into_iter().find(|&(time, _)| time == woken_at).unwrap().1;
+        (told.vcpu(0).into_iter().find(|&(time, _)| time == woken_at).unwrap().1, at(told.task(10)))
+    };
+
+    let of = |by| (VcpuState::Stolen { by, woken: true }, Fused::Stolen(by));
+    assert_eq!(waits(LONGEST), of(Preemptor::Idle));
+    assert_eq!(waits(LONGEST + 1), of(Preemptor::IdleForLong));
+}
+
+#[test]
+fn task_that_is_not_allowed_to_run_is_told_while_its_cpu_is_idle() {
+    let steps = [
+        host(10, 0, entry(0)),
+        guest(15, 0, switch(IDLE, 0, APP)),
+        guest(20, 0, switch(APP, 0, IDLE)),
+        guest(30, 0, switch(IDLE, 0, SH)),
+        guest(35, 0, switch(SH, 1, IDLE)),
+        guest(50, 0, switch(IDLE, 0, APP)),
+    ];
+
+    let told = Told::new().over(&steps, 60);
+
+    let running = Fused::Running(Running::Task);
+    assert_eq!(
+        told.task(10)[1..],
+        [(15, running), (20, Fused::NotAllowed), (30, Fused::Runnable), (35, Fused::NotAllowed), (50, running),]
     );
 }
 
@@ -383,6 +457,7 @@ fn any_item() -> impl Strategy<Value = (Origin, Item<'static>)> {
         2 => (thread.clone(), prev_state.clone(), thread.clone())
             .prop_map(|(prev, state, next)| switch(prev, state, next)),
         1 => (thread.clone(), proptest::option::of(0..2_u32)).prop_map(|(task, cpu)| wakeup(task, cpu)),
+        1 => (task.clone(), proptest::option::of(0..3_u32)).prop_map(|(task, cpu)| queued(task, cpu)),
         1 => (thread, 0..2_u32).prop_map(|(task, cpu)| Event::Migrate { tid: task.tid, cpu }),
         1 => (0..2_u32).prop_map(entry),
         1 => (0..2_u32, reason).prop_map(|(vcpu, reason)| exit(vcpu, reason)),
@@ -396,6 +471,7 @@ fn any_item() -> impl Strategy<Value = (Origin, Item<'static>)> {
     let of_guest = prop_oneof![
         4 => (task.clone(), prev_state, task.clone()).prop_map(|(prev, state, next)| switch(prev, state, next)),
         2 => (task.clone(), proptest::option::of(0..3_u32)).prop_map(|(task, cpu)| wakeup(task, cpu)),
+        1 => (task.clone(), proptest::option::of(0..3_u32)).prop_map(|(task, cpu)| queued(task, cpu)),
         1 => (task.clone(), 0..2_u32).prop_map(|(task, cpu)| Event::Migrate { tid: task.tid, cpu }),
         1 => task.prop_map(|child| Event::Fork { parent: None, child }),
         1 => prop_oneof![Just(0), Just(202), Just(-1), Just(i64::MAX)].prop_map(syscall),
@@ -437,8 +513,9 @@ fn task_now(timeline: &Timeline, task: TaskIndex) -> Fused {
     match vm.guest.tasks[task].state {
         TaskState::Unknown | TaskState::Absent => Fused::Unknown,
         TaskState::Blocked { on, .. } => Fused::Blocked(on),
-        TaskState::Runnable { cpu, .. } => match cpu.and_then(vcpu_at) {
+        TaskState::Runnable { cpu, passed_over, .. } => match cpu.and_then(vcpu_at) {
             Some(VcpuState::Stolen { by, .. }) => Fused::RunnableStolen(by),
+            _ if passed_over => Fused::NotAllowed,
             _ => Fused::Runnable,
         },
         TaskState::Running { cpu, syscall } => match vcpu_at(cpu) {
@@ -682,7 +759,7 @@ proptest! {
                 (VcpuState::Stolen { by, woken }, VcpuState::Stolen { by: known, woken: of }) => {
                     let tid = |by: &Preemptor| match by {
                         Preemptor::Thread(thread) => Some(thread.tid),
-                        Preemptor::Idle | Preemptor::Unknown => None,
+                        Preemptor::Idle | Preemptor::NotAllowed | Preemptor::IdleForLong | Preemptor::Unknown => None,
                     };
                     woken == of && (*known == Preemptor::Unknown || tid(by) == tid(known))
                 }

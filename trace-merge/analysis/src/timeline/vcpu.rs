@@ -35,6 +35,11 @@ pub enum Preemptor {
     Thread(HostThread),
     /// Nothing: the CPU was idle and had yet to begin.
     Idle,
+    /// Nothing: the CPU went idle, or stayed so, with the thread in its queue, so that it was not allowed to run. A limit of
+    /// its control group, say.
+    NotAllowed,
+    /// Nothing: the CPU was idle for longer than it takes to begin. Whether the thread was allowed to run is not recorded.
+    IdleForLong,
     /// Not known.
     Unknown,
 }
@@ -80,6 +85,10 @@ pub struct Vcpu {
     pub lost: u64,
     /// What its thread does, as the host's scheduler tells.
     pub(super) thread: ThreadState,
+    /// Of a thread that waits: whether it is in its CPU's queue for sure, and not on the way there.
+    pub(super) queued: bool,
+    /// Of a thread that waits: whether its CPU has gone idle with the thread in its queue.
+    pub(super) passed_over: bool,
     /// Whether the VMM's records about it are missing at the moment.
     vmm_gap: bool,
     /// What it does.
@@ -96,6 +105,8 @@ impl Vcpu {
             location: Location::Unknown,
             lost: 0,
             thread: ThreadState::Unknown,
+            queued: false,
+            passed_over: false,
             vmm_gap: false,
             state: VcpuState::Unknown,
             since: 0,
@@ -141,6 +152,19 @@ impl Vcpu {
             }
             _ => return,
         };
+    }
+
+    /// Its thread does `thread` from now on, on its way into a CPU's queue if it waits.
+    pub(super) const fn set_thread(&mut self, thread: ThreadState) {
+        self.thread = thread;
+        (self.queued, self.passed_over) = (false, false);
+    }
+
+    /// The host's `cpu` runs something else from now on, or goes idle although the thread may be in its queue.
+    pub(super) fn take_turn_of(&mut self, cpu: u32, goes_idle: bool) {
+        if matches!(self.thread, ThreadState::Waiting { cpu: Some(on), .. } if on == cpu) {
+            self.passed_over = goes_idle && self.queued;
+        }
     }
 
     /// Records that could have moved it are missing from now on.
@@ -189,11 +213,25 @@ impl Vcpu {
             ThreadState::Waiting { cpu, woken } => {
                 let by = match cpu.map_or(HostCpuState::Unknown, runs) {
                     HostCpuState::Unknown => Preemptor::Unknown,
+                    HostCpuState::Idle if self.passed_over => Preemptor::NotAllowed,
                     HostCpuState::Idle => Preemptor::Idle,
                     HostCpuState::Running(thread) => Preemptor::Thread(thread),
                 };
                 VcpuState::Stolen { by, woken }
             }
+        }
+    }
+}
+
+impl VcpuState {
+    /// What it was, having lasted for `ticks`, where an idle CPU begins within `longest`.
+    #[must_use]
+    pub const fn having_lasted(self, ticks: u64, longest: u64) -> Self {
+        match self {
+            Self::Stolen { by: Preemptor::Idle, woken } if ticks > longest => {
+                Self::Stolen { by: Preemptor::IdleForLong, woken }
+            }
+            state => state,
         }
     }
 }
@@ -225,7 +263,8 @@ const fn blocked(location: Location) -> VcpuState {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{
-        HLT, HOG, IDLE, IO, Item, KVM_IO, OTHER, Step, Told, entry, exit, host, on_host, switch, thread, vmm, wakeup,
+        HLT, HOG, IDLE, IO, Item, KVM_IO, OTHER, Step, Told, entry, exit, host, on_host, queued, switch, thread, vmm,
+        wakeup,
     };
     use super::*;
 
@@ -319,6 +358,47 @@ mod tests {
         let stolen = |by| VcpuState::Stolen { by, woken: false };
         let (hog, other) = (told.preemptor(HOG), told.preemptor(OTHER));
         assert_eq!(states[1..], [(20, stolen(hog)), (30, stolen(other)), (40, stolen(Preemptor::Idle))]);
+    }
+
+    #[test]
+    fn thread_in_the_queue_of_a_cpu_that_goes_idle_is_not_allowed_to_run() {
+        let (told, states) = told(&[
+            host(10, 0, entry(0)),
+            host(20, 0, exit(0, HLT)),
+            host(25, 0, switch(thread(0), 1, HOG)),
+            host(50, 0, wakeup(thread(0), Some(0))),
+            host(51, 0, queued(thread(0), Some(0))),
+            host(60, 0, switch(HOG, 1, IDLE)),
+            host(70, 0, switch(IDLE, 0, OTHER)),
+            host(80, 0, switch(OTHER, 1, IDLE)),
+            host(90, 0, switch(IDLE, 0, thread(0))),
+        ]);
+
+        let stolen = |by| VcpuState::Stolen { by, woken: true };
+        let (hog, other, limit) = (told.preemptor(HOG), told.preemptor(OTHER), Preemptor::NotAllowed);
+        assert_eq!(
+            states[3..],
+            [
+                (50, stolen(hog)),
+                (60, stolen(limit)),
+                (70, stolen(other)),
+                (80, stolen(limit)),
+                (90, VcpuState::Kvm(Some(HLT))),
+            ]
+        );
+    }
+
+    #[test]
+    fn thread_on_its_way_into_a_queue_is_waited_for_by_an_idle_cpu() {
+        let (_, states) = told(&[
+            host(10, 0, entry(0)),
+            host(20, 0, exit(0, HLT)),
+            host(25, 0, switch(thread(0), 1, HOG)),
+            host(50, 0, wakeup(thread(0), Some(0))),
+            host(60, 0, switch(HOG, 1, IDLE)),
+        ]);
+
+        assert_eq!(states.last(), Some(&(60, VcpuState::Stolen { by: Preemptor::Idle, woken: true })));
     }
 
     #[test]

@@ -29,11 +29,12 @@ pub(super) enum Category {
     Idle,
     OtherThread,
     RunningOrStolen,
+    NotAllowed,
 }
 
 impl Category {
     /// All of them, in the order of their numbers.
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::NotRecorded,
         Self::Running,
         Self::Syscall,
@@ -50,6 +51,7 @@ impl Category {
         Self::Idle,
         Self::OtherThread,
         Self::RunningOrStolen,
+        Self::NotAllowed,
     ];
 
     /// What stands for it in the page's legend and style.
@@ -71,6 +73,7 @@ impl Category {
             Self::Idle => "idle",
             Self::OtherThread => "other host thread",
             Self::RunningOrStolen => "running, or stolen: no host layer",
+            Self::NotAllowed => "ready, not allowed to run: a CPU limit, say",
         }
     }
 }
@@ -94,6 +97,7 @@ pub(super) fn of_vcpu(state: VcpuState, host: Option<&Host>) -> Option<(Category
         VcpuState::KvmRun => Category::RunningOrStolen,
         VcpuState::Kvm(_) => Category::Kvm,
         VcpuState::Vmm(_) => Category::Vmm,
+        VcpuState::Stolen { by, .. } if state_names::is_limit(by) => Category::NotAllowed,
         VcpuState::Stolen { .. } => Category::Stolen,
         VcpuState::Halted => Category::Idle,
         VcpuState::BlockedInKvm(_) | VcpuState::BlockedInVmm(_) => Category::Waiting,
@@ -110,6 +114,8 @@ pub(super) fn of_task(state: Fused, host: Option<&Host>) -> (Category, String) {
         Fused::RunningOrStolen(_) => Category::RunningOrStolen,
         Fused::Kvm(_) => Category::Kvm,
         Fused::Vmm(_) => Category::Vmm,
+        Fused::NotAllowed => Category::NotAllowed,
+        Fused::Stolen(by) | Fused::RunnableStolen(by) if state_names::is_limit(by) => Category::NotAllowed,
         Fused::Stolen(_) => Category::Stolen,
         Fused::Halted => Category::Idle,
         Fused::Runnable => Category::Runnable,

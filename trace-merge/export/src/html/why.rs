@@ -45,6 +45,7 @@ const fn category(step: &Step) -> Category {
         Cause::Exit => Category::Kvm,
         Cause::Vmm => Category::Vmm,
         Cause::Preempted | Cause::WokenLate | Cause::PacketHeldUp => Category::Stolen,
+        Cause::NotAllowed => Category::NotAllowed,
         Cause::Halted => Category::Idle,
         Cause::WaitsForCpu => Category::Runnable,
         Cause::Sleep | Cause::Timer => Category::Sleep,

@@ -78,7 +78,7 @@ fn task_runs_in_and_out_of_system_calls() {
         [
             TaskState::Running { cpu: 1, syscall: None },
             TaskState::Running { cpu: 1, syscall: Some(1) },
-            TaskState::Runnable { cpu: Some(1), woken: false },
+            TaskState::Runnable { cpu: Some(1), woken: false, passed_over: false },
             TaskState::Running { cpu: 0, syscall: Some(1) },
             TaskState::Running { cpu: 0, syscall: None },
         ]
@@ -124,6 +124,36 @@ fn task_that_contends_for_a_lock_waits_for_it_but_not_an_interrupt_on_top_of_it(
 }
 
 #[test]
+fn task_in_the_queue_of_a_cpu_that_goes_idle_is_passed_over_until_it_is_others_turn() {
+    let in_queue = Event::Wakeup { task: SH, cpu: Some(0), stage: WakeupStage::Wakeup };
+    let events = [
+        (0, switch(IDLE, 0, APP)),
+        (0, wakeup(SH, 0)),
+        (0, in_queue),
+        (0, switch(APP, 0, IDLE)),
+        (0, switch(IDLE, 0, APP)),
+        (0, switch(APP, 1, IDLE)),
+        (0, Event::Migrate { tid: 11, cpu: 1 }),
+    ];
+
+    let passed_over = |tid| {
+        let is_so = |state| matches!(state, TaskState::Runnable { passed_over: true, .. });
+        states(tid, &events).into_iter().map(is_so).collect::<Vec<_>>()
+    };
+
+    assert_eq!(passed_over(11), [false, false, false, true, false, true, false]);
+    assert_eq!(passed_over(10), [false, false, false, true, false, false, false]);
+}
+
+#[test]
+fn task_on_its_way_into_a_queue_is_not_passed_over() {
+    let events = [(0, switch(IDLE, 0, APP)), (0, wakeup(SH, 0)), (0, switch(APP, 1, IDLE))];
+
+    let woken = TaskState::Runnable { cpu: Some(0), woken: true, passed_over: false };
+    assert_eq!(states(11, &events)[2], woken);
+}
+
+#[test]
 fn woken_task_is_runnable_where_it_will_run_and_a_running_one_stays() {
     let events = [
         (0, switch(APP, 1, SH)),
@@ -133,7 +163,7 @@ fn woken_task_is_runnable_where_it_will_run_and_a_running_one_stays() {
         (0, Event::Migrate { tid: 11, cpu: 1 }),
     ];
 
-    let woken = |cpu| TaskState::Runnable { cpu: Some(cpu), woken: true };
+    let woken = |cpu| TaskState::Runnable { cpu: Some(cpu), woken: true, passed_over: false };
     assert_eq!(states(10, &events)[1..], [woken(0), woken(1), woken(1), woken(1)]);
     assert_eq!(states(11, &events)[4], TaskState::Running { cpu: 0, syscall: None });
 }
@@ -231,7 +261,7 @@ fn cpu_that_goes_offline_leaves_what_others_tell_known() {
     guest.apply(26, 1, &wakeup(APP, 0));
     assert_eq!(state(&guest, 10), TaskState::Unknown);
     guest.apply(27, 1, &wakeup(SH, 1));
-    assert_eq!(state(&guest, 11), TaskState::Runnable { cpu: Some(1), woken: true });
+    assert_eq!(state(&guest, 11), TaskState::Runnable { cpu: Some(1), woken: true, passed_over: false });
     guest.end_gap(0);
     guest.begin_gap(0);
     assert!(guest.has_gap());

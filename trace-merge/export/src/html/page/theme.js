@@ -18,6 +18,7 @@ const COLOURS = [
   ['#eef1f4', '#22282e'], // idle
   ['#7f8c99', '#6f7d8a'], // other host thread
   ['#8fcfa2', '#2f7d47'], // running or stolen
+  ['#e8b7bb', '#7d4a50'], // not allowed to run
 ];
 const NOT_RECORDED = 0;
 const STORED_THEME = 'strata-theme';
