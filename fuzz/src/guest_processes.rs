@@ -21,14 +21,12 @@ use strata_recorder::layer::kernel_rings::KernelRings;
 use strata_recorder::layer::ring::Producers;
 use strata_recorder::region::process_table::ProcessTable;
 use strata_recorder::session::flight_recorder::FlightRecorder;
-use strata_recorder::session::recording::{Recording, VcpuThreads};
+use strata_recorder::session::recording::Recording;
 use strata_recorder::session::selection::Selection;
 use strata_recorder::trigger::expression::Trigger;
 use strata_recorder::trigger::watch::Watch;
-use strata_recording::access::Readers;
 use strata_recording::manifest::{Layer, Manifest};
 use strata_recording::reader::{Damage, Trace};
-use strata_recording::reserve::Reserve;
 use tempfile::TempDir;
 
 /// Step: a round while the guest runs; the argument is the youngest time.
@@ -189,18 +187,8 @@ fn recording(manifest: Manifest) -> Recording {
             Arc::new(VcpuClocks::new(VM, 1, parameters, Box::new(|_, _, _| ())))
         };
     }
-    Recording {
-        clocks: CLOCKS.with(Arc::clone),
-        dir: None,
-        readers: Readers::Owner,
-        rotation: None,
-        reserve: Reserve::default(),
-        manifest,
-        vm: VM.into(),
-        selection: Selection::parse("").expect("the events of the default can be selected"),
-        vcpu_threads: VcpuThreads::default(),
-        guest: None,
-    }
+    let selection = Selection::parse("").expect("the events of the default can be selected");
+    Recording::new(manifest, VM.into(), selection, CLOCKS.with(Arc::clone))
 }
 
 /// Whether a recording of `layers` reads clean.

@@ -8,7 +8,7 @@ mod recorder_side;
 
 use anyhow::{Context, ensure};
 use clock_sync::tsc;
-use recorder_side::{RecorderSide, Shape, prepare, producer, register};
+use recorder_side::{Prepared, RecorderSide, Shape, producer, register};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use shared_ring::event::{Event, Field, FieldType};
@@ -167,10 +167,11 @@ impl Polled {
             process_rings: LOOKED_AT,
             process_descriptors: guest.processes as usize * guest.vcpus as usize,
         };
-        let (folder, region, rings, sources) = prepare(shape, Mode::Discard, None, &Arc::new(WorkAlarms::new(1)))?;
+        let Prepared { folder, region, rings, asked, vm } =
+            Prepared::of(shape, Mode::Discard, None, &Arc::new(WorkAlarms::new(1)))?;
         let threads_of_vcpus = (0..guest.vcpus).zip(threads.iter().copied());
-        sources.recording.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner).extend(threads_of_vcpus);
-        let mut sessions = Sessions::start(sources)?;
+        vm.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner).extend(threads_of_vcpus);
+        let mut sessions = Sessions::start(asked, vm)?;
         for number in 1..guest.sessions {
             let name = format!("session{number}");
             let create = Request::SessionCreate {

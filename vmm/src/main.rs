@@ -123,8 +123,8 @@ fn boot_guest(request: &RunRequest) -> anyhow::Result<BootEnd> {
     if report.trace_failed {
         say("the VM was stopped because its trace failed, as --on-trace-failure stop asks for; see what is missing");
     }
-    if let (Some(manifest), Some(trace)) = (&report.manifest, &request.trace) {
-        summarise(manifest, trace);
+    if let (Some(manifest), Some(recording)) = (&report.manifest, &request.recording) {
+        summarise(manifest, &recording.files.trace);
     }
     Ok(BootEnd::from(&report))
 }
@@ -133,7 +133,7 @@ fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
     let request = AttachRequest::try_from(args)?;
     let report = attach::attach(&request, |line| say(line))?;
     say(report.ending);
-    summarise(&report.manifest, &request.trace);
+    summarise(&report.manifest, &request.recording.files.trace);
     let is_as_asked = report.ending != Ending::TraceFailed && !report.stays_plugged;
     Ok(if is_as_asked { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -5,24 +5,19 @@ use clock_sync::calibration::read_together;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use strata_clock::{ClockParameters, HostClock, VcpuClocks};
+use strata_clock::{HostClock, VcpuClocks};
 use strata_machine::probe_kvm;
 use strata_recorder::control::directory::VmDescription;
-use strata_recorder::control::protocol::{Answer, Mode, Request, Status};
+use strata_recorder::control::protocol::{Answer, Request, Status};
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::host_description::describe_host;
-use strata_recorder::layer::host::HostHistory;
-use strata_recorder::layer::limit::LayerLimits;
 use strata_recorder::recorder::{Recorder, RecorderControl};
 use strata_recorder::region::region_file::RegionFile;
-use strata_recorder::session::Sources;
-use strata_recorder::session::recording::{Recording, VcpuThreads};
-use strata_recorder::session::selection::Selection;
-use strata_recording::access::Readers;
+use strata_recorder::session::recording::VcpuThreads;
+use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest};
 use strata_recording::clock::VcpuRelation;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{FORMAT_VERSION, Manifest, Missing, Vm};
-use strata_recording::reserve::Reserve;
+use strata_recording::manifest::{Missing, Vm};
 use uuid::Uuid;
 use vmm::attach::region::{GuestRegion, missing_agent};
 
@@ -60,7 +55,7 @@ impl GuestRecording {
         stop: impl FnMut() + Send + 'static,
     ) -> anyhow::Result<Self> {
         let file = RegionFile::open(&order.region)?;
-        let VmDescription { name, vcpus, started, .. } = description.clone();
+        let VmDescription { name, vcpus, .. } = description.clone();
         let utc = read_together(|| clock.time.now(), clock.trace_frequency());
         let relation = |vcpu| VcpuRelation {
             vm: name.clone(),
@@ -70,58 +65,22 @@ impl GuestRecording {
         };
         let statement = clock.statement(Uuid::new_v4(), utc, (0..vcpus).map(relation).collect());
         let guest = GuestRegion::take(file, statement.uuid, clock.trace_frequency(), |line| eprintln!("{line}"))?;
-        let parameters = ClockParameters {
-            time: clock.time,
-            frequency: clock.trace_frequency(),
-            bound_ns: clock.error_bound_ns(),
-            guest_tsc_hz: clock.frequency,
-            first_offsets: Vec::new(),
-            offset_honoured: true,
-        };
-        let clocks = Arc::new(VcpuClocks::new(&name, vcpus, parameters, guest.epoch_sink()));
+        let clocks = Arc::new(VcpuClocks::new(&name, vcpus, clock.parameters(), guest.epoch_sink()));
         (0..vcpus).for_each(|vcpu| clocks.observe_offset(vcpu, order.tsc_offset));
-        let selection = Selection::parse(order.events)?;
-        let side = guest.begin(&selection)?;
-        let manifest = Manifest {
-            format: FORMAT_VERSION,
-            strata: env!("CARGO_PKG_VERSION").into(),
-            started,
-            clock: statement,
+        let mut request = RecordingRequest::new(order.trace);
+        request.layers.events = order.events.into();
+        let mut asked = RecordingBuilder::new(&request, &LayerKind::ALL)?;
+        asked.note_missing(missing());
+        let side = guest.begin(asked.selection())?;
+        let vm = RecordedVm {
+            vm: Vm { name, vcpus, region: Some(order.region.clone()), ..Vm::default() },
             host: describe_host(probe_kvm().kind.name()),
-            vms: vec![Vm { name: name.clone(), vcpus, region: Some(order.region.clone()), ..Vm::default() }],
-            layers: Vec::new(),
-            missing: missing().collect(),
-            max_size: None,
-            compression: None,
-            outcome: None,
-        };
-        let recording = Recording {
-            dir: Some(std::path::absolute(order.trace)?),
-            readers: Readers::default(),
-            rotation: None,
-            reserve: Reserve::default(),
-            manifest,
-            vm: name,
-            selection,
-            vcpu_threads: VcpuThreads::default(),
+            clock: statement,
             clocks,
-            guest: Some(side),
+            vcpu_threads: VcpuThreads::default(),
         };
-        let recorder = Recorder::start(Sources {
-            recording,
-            host: None,
-            mode: Mode::Discard.into(),
-            host_history: HostHistory { limit: 0, file: None },
-            events: order.events.into(),
-            limits: LayerLimits::default(),
-            alarms: Arc::default(),
-            process_descriptors: 256,
-            say: |line| eprintln!("{line}"),
-            triggers: None,
-            host_load: None,
-            at_snapshot: None,
-            on_failure: None,
-        })?;
+        let asked = asked.guest(Some(side)).process_descriptors(256).say(|line| eprintln!("{line}"));
+        let recorder = Recorder::start(asked, vm)?;
         let control = ControlServer::start(socket, answers(description, recorder.control(), stop))?;
         Ok(Self { recorder, _control: control, _guest: guest })
     }

@@ -18,28 +18,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use strata_clock::{ClockParameters, HostClock, HostTime, VcpuClocks};
+use strata_clock::{HostClock, HostTime, VcpuClocks};
 use strata_observer::{BlockRequestKind, Observer};
 use strata_recorder::control::directory::{VmDescription, VmDirectory};
 use strata_recorder::control::protocol::{LayerLimit, Mode, Request};
-use strata_recorder::layer::host::HostHistory;
-use strata_recorder::layer::limit::{LayerLimits, LimitError};
 use strata_recorder::recorder::{Recorder, RecorderControl};
 use strata_recorder::region::TraceRegion;
 use strata_recorder::region::mapped_file;
-use strata_recorder::session::Sources;
-use strata_recorder::session::recording::{GuestSide, Recording, VcpuThreads, enabled_guest_events};
-use strata_recorder::session::selection::Selection;
+use strata_recorder::session::recording::{GuestSide, VcpuThreads, enabled_guest_events};
+use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest};
 use strata_recorder::vmm_events::VmmTracer;
 use strata_recording::access::Readers;
 use strata_recording::clock::VcpuRelation;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{FORMAT_VERSION, Host, Manifest, Started, Vm};
-use strata_recording::reserve::Reserve;
+use strata_recording::manifest::{Host, Started, Vm};
 use strata_recording::trace_folder::TraceFolder;
-use strata_recording::writer::Rotation;
 use uuid::Uuid;
 
+/// All layers but the host kernel's.
+const RECORDED: [LayerKind; 3] = [LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser];
 /// What is recorded.
 const EVENTS: &str = "guest:*,user:*,vmm:*";
 /// Descriptors that are not for streams of processes: the region, streams of other layers, files being replaced.
@@ -91,40 +88,13 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     for vcpu in 0..VCPUS {
         region.publish_clock(vcpu, &Relation::from_tsc_offset(0, HostTime::Tsc.now()));
     }
-    let selection = Selection::parse(EVENTS)?;
-    region.set_enabled(0, &enabled_guest_events(&[], &selection));
+    let asked = RecordingBuilder::new(&request(&setup), &RECORDED)?;
+    region.set_enabled(0, &enabled_guest_events(&[], asked.selection()));
     region.set_host_alive(true);
 
     let relation = |vcpu| VcpuRelation { vm: setup.name.clone(), vcpu, tsc_offset: 0, how: "the same counter".into() };
     let utc = read_together(|| HostTime::Tsc.now(), frequency);
-    let manifest = Manifest {
-        format: FORMAT_VERSION,
-        strata: env!("CARGO_PKG_VERSION").into(),
-        started: Started::at(utc.utc_ns),
-        clock: clock.statement(uuid, utc, (0..VCPUS).map(relation).collect()),
-        host: Host::default(),
-        vms: vec![Vm {
-            name: setup.name.clone(),
-            vcpus: VCPUS,
-            region: Some(directory.region()),
-            outside_host_kernel: true,
-            ..Vm::default()
-        }],
-        layers: Vec::new(),
-        missing: Vec::new(),
-        max_size: None,
-        compression: setup.compression,
-        outcome: None,
-    };
     let mut folder = TraceFolder::create(&setup.trace, Readers::Owner)?;
-    let parameters = ClockParameters {
-        time: HostTime::Tsc,
-        frequency,
-        bound_ns: clock.error_bound_ns(),
-        guest_tsc_hz: frequency,
-        offset_honoured: true,
-        first_offsets: Vec::new(),
-    };
     let guest = GuestSide {
         region: Arc::clone(&region),
         slot: 0,
@@ -134,33 +104,22 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
         agent: true,
         beside_region: Some(directory.path().into()),
     };
-    let recording = Recording {
-        dir: Some(setup.trace.clone()),
-        readers: Readers::Owner,
-        rotation: setup.max_size.map(Rotation::new),
-        reserve: Reserve::default(),
-        manifest,
-        vm: setup.name.clone(),
-        selection,
+    let vm = RecordedVm {
+        vm: Vm {
+            name: setup.name.clone(),
+            vcpus: VCPUS,
+            region: Some(directory.region()),
+            outside_host_kernel: true,
+            ..Vm::default()
+        },
+        host: Host::default(),
+        clock: clock.statement(uuid, utc, (0..VCPUS).map(relation).collect()),
+        clocks: Arc::new(VcpuClocks::new(&setup.name, VCPUS, clock.parameters(), Box::new(|_, _, _| ()))),
         vcpu_threads: VcpuThreads::default(),
-        clocks: Arc::new(VcpuClocks::new(&setup.name, VCPUS, parameters, Box::new(|_, _, _| ()))),
-        guest: Some(guest),
     };
-    let recorder = Recorder::start(Sources {
-        recording,
-        host: None,
-        mode: setup.mode(),
-        host_history: HostHistory { limit: 0, file: None },
-        events: EVENTS.into(),
-        limits: limits(&setup)?,
-        alarms: Arc::default(),
-        process_descriptors: usize::try_from(setup.descriptors.saturating_sub(OWN_DESCRIPTORS))?,
-        say: |line| eprintln!("{line}"),
-        triggers: None,
-        host_load: None,
-        at_snapshot: None,
-        on_failure: None,
-    })?;
+    let descriptors = usize::try_from(setup.descriptors.saturating_sub(OWN_DESCRIPTORS))?;
+    let asked = asked.guest(Some(guest)).process_descriptors(descriptors).say(|line| eprintln!("{line}"));
+    let recorder = Recorder::start(asked, vm)?;
     folder.keep();
     (0..VCPUS).for_each(|vcpu| vmm.vcpu_enter(vcpu));
     // A VM enters its guest so often that this is delivered within moments.
@@ -200,11 +159,14 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The limits of all layers but the host kernel's, which is not recorded.
-fn limits(setup: &VmSetup) -> Result<LayerLimits, LimitError> {
-    let layers = [LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser];
+/// What the recording is asked to be.
+fn request(setup: &VmSetup) -> RecordingRequest {
+    let mut request = RecordingRequest::new(&setup.trace);
     let limit = |layer| setup.limit.map(|rate| LayerLimit { layer, per_second: rate, burst: rate });
-    LayerLimits::new(&layers.into_iter().filter_map(limit).collect::<Vec<_>>(), setup.mode(), &layers)
+    (request.layers.mode, request.layers.events) = (setup.mode(), EVENTS.into());
+    request.layers.limits = RECORDED.into_iter().filter_map(limit).collect();
+    (request.files.max_size, request.files.compression) = (setup.max_size, setup.compression);
+    request
 }
 
 /// Records the VMM's layer: requests to a disk whose sectors count up.

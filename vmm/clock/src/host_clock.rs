@@ -1,6 +1,7 @@
 //! What a recording says about its clock: rate, relation to UTC, relation of each vCPU, and how wrong all that can be.
 
 use super::host_time::HostTime;
+use super::vcpu_clocks::ClockParameters;
 use clock_sync::calibration::{self, CrossTimestamp};
 use clock_sync::{tsc, warp};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -90,6 +91,19 @@ impl HostClock {
             self.frequency,
             self.rate_source,
         )
+    }
+
+    /// What the clocks begin with of a machine whose TSC runs as the host's does, with the offset that KVM says.
+    #[must_use]
+    pub fn parameters(&self) -> ClockParameters {
+        ClockParameters {
+            time: self.time,
+            frequency: self.trace_frequency(),
+            bound_ns: self.error_bound_ns(),
+            guest_tsc_hz: self.frequency,
+            first_offsets: Vec::new(),
+            offset_honoured: true,
+        }
     }
 
     /// The clock as `session.json` states it.

@@ -10,22 +10,17 @@ use shared_ring::region::{RegionConfig, Rings};
 use shared_ring::registry::Registry;
 use shared_ring::storage::{CpuLocal, Smp};
 use std::fs;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use strata_clock::{ClockParameters, HostClock, HostTime, VcpuClocks};
-use strata_recorder::layer::host::HostHistory;
-use strata_recorder::layer::limit::LayerLimits;
+use std::sync::Arc;
+use strata_clock::{HostClock, HostTime, VcpuClocks};
 use strata_recorder::recorder::Recorder;
 use strata_recorder::recorder::work_alarm::WorkAlarms;
 use strata_recorder::region::TraceRegion;
-use strata_recorder::session::Sources;
-use strata_recorder::session::recording::{GuestSide, Recording, VcpuThreads};
-use strata_recorder::session::selection::Selection;
+use strata_recorder::session::recording::{GuestSide, VcpuThreads};
+use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest};
 use strata_recorder::trigger::TriggerRequest;
 use strata_recorder::vmm_events::VmmTracer;
-use strata_recording::access::Readers;
-use strata_recording::manifest::{FORMAT_VERSION, Host, Manifest, Started, Vm};
-use strata_recording::reserve::Reserve;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Host, Vm};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -79,43 +74,73 @@ impl RecorderSide {
         triggers: Option<TriggerRequest>,
         alarms: &Arc<WorkAlarms>,
     ) -> anyhow::Result<Self> {
-        let (folder, region, rings, sources) = prepare(shape, mode, triggers, alarms)?;
-        Ok(Self { folder, region, rings, recorder: Recorder::start(sources)? })
+        let Prepared { folder, region, rings, asked, vm } = Prepared::of(shape, mode, triggers, alarms)?;
+        Ok(Self { folder, region, rings, recorder: Recorder::start(asked, vm)? })
     }
 }
 
-/// The folder, the region, the kernel's rings, and what a recorder is made of that would record as
-/// [`RecorderSide::start`] says.
-///
-/// # Errors
-/// When there is no memory, or the folder cannot be made.
-pub fn prepare(
-    shape: Shape,
-    mode: Mode,
-    triggers: Option<TriggerRequest>,
-    alarms: &Arc<WorkAlarms>,
-) -> anyhow::Result<(TempDir, Arc<TraceRegion>, Rings, Sources)> {
-    let folder = TempDir::new()?;
-    let trace = folder.path().join("trace");
-    fs::create_dir(&trace)?;
-    let rings_of = |(size, count)| Ok::<_, anyhow::Error>(Rings { geometry: Geometry::new(size, count)?, mode });
-    let rings = rings_of(shape.kernel_rings)?;
-    let clock = HostClock { time: HostTime::Tsc, ..HostClock::observe(None) };
-    let (uuid, frequency) = (Uuid::new_v4(), clock.trace_frequency());
-    let config = RegionConfig {
-        vcpus: shape.vcpus,
-        sessions: std::array::from_fn(|slot| (slot <= shape.more_sessions).then_some(rings)),
-        process_rings: rings_of(shape.process_rings)?,
-        process_slots: shape.process_slots,
-        registry_size: 64 << 10,
-        process_registry_size: 60 << 10,
-    };
-    let region = Arc::new(TraceRegion::create(tempfile::tempfile()?, config, uuid, frequency)?);
-    let memory = HostMemory::private(VmmTracer::memory_size(shape.vcpus, rings));
-    let vmm = Arc::new(VmmTracer::new(shape.vcpus, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
-    let sides = (Arc::clone(&region), vmm);
-    let sources = sources(&clock, uuid, trace, sides, (shape, rings), Arc::clone(alarms), triggers)?;
-    Ok((folder, region, rings, sources))
+/// A recorder that would record as [`RecorderSide::start`] says.
+pub struct Prepared {
+    pub folder: TempDir,
+    pub region: Arc<TraceRegion>,
+    pub rings: Rings,
+    pub asked: RecordingBuilder,
+    pub vm: RecordedVm,
+}
+
+impl Prepared {
+    /// # Errors
+    /// When there is no memory, or the folder cannot be made.
+    pub fn of(
+        shape: Shape,
+        mode: Mode,
+        triggers: Option<TriggerRequest>,
+        alarms: &Arc<WorkAlarms>,
+    ) -> anyhow::Result<Self> {
+        let folder = TempDir::new()?;
+        let trace = folder.path().join("trace");
+        fs::create_dir(&trace)?;
+        let rings_of = |(size, count)| Ok::<_, anyhow::Error>(Rings { geometry: Geometry::new(size, count)?, mode });
+        let rings = rings_of(shape.kernel_rings)?;
+        let clock = HostClock { time: HostTime::Tsc, ..HostClock::observe(None) };
+        let (uuid, frequency) = (Uuid::new_v4(), clock.trace_frequency());
+        let config = RegionConfig {
+            vcpus: shape.vcpus,
+            sessions: std::array::from_fn(|slot| (slot <= shape.more_sessions).then_some(rings)),
+            process_rings: rings_of(shape.process_rings)?,
+            process_slots: shape.process_slots,
+            registry_size: 64 << 10,
+            process_registry_size: 60 << 10,
+        };
+        let region = Arc::new(TraceRegion::create(tempfile::tempfile()?, config, uuid, frequency)?);
+        let memory = HostMemory::private(VmmTracer::memory_size(shape.vcpus, rings));
+        let vmm = Arc::new(VmmTracer::new(shape.vcpus, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
+        let guest = GuestSide {
+            region: Arc::clone(&region),
+            slot: 0,
+            rings,
+            vmm: Some(vmm),
+            events: Vec::new().into(),
+            agent: false,
+            beside_region: None,
+        };
+        let utc = read_together(|| HostTime::Tsc.now(), frequency);
+        let vm = RecordedVm {
+            vm: Vm { name: "vm0".into(), vcpus: shape.vcpus, ..Vm::default() },
+            host: Host::default(),
+            clock: clock.statement(uuid, utc, Vec::new()),
+            clocks: Arc::new(VcpuClocks::new("vm0", shape.vcpus, clock.parameters(), Box::new(|_, _, _| ()))),
+            vcpu_threads: VcpuThreads::default(),
+        };
+        let mut request = RecordingRequest::new(trace);
+        (request.layers.mode, request.layers.events) = (mode, "guest:*".into());
+        request.triggers = triggers.unwrap_or_default();
+        let asked = RecordingBuilder::new(&request, &LayerKind::ALL)?
+            .guest(Some(guest))
+            .alarms(Arc::clone(alarms))
+            .process_descriptors(shape.process_descriptors);
+        Ok(Self { folder, region, rings, asked, vm })
+    }
 }
 
 /// What records on `vcpu` as the guest's kernel does.
@@ -134,75 +159,4 @@ pub fn register(region: &TraceRegion, events: &[Event]) {
     for event in events {
         registry.append(event);
     }
-}
-
-/// What the recorder is made of.
-fn sources(
-    clock: &HostClock,
-    uuid: Uuid,
-    trace: PathBuf,
-    (region, vmm): (Arc<TraceRegion>, Arc<VmmTracer>),
-    (shape, rings): (Shape, Rings),
-    alarms: Arc<WorkAlarms>,
-    triggers: Option<TriggerRequest>,
-) -> anyhow::Result<Sources> {
-    let frequency = clock.trace_frequency();
-    let utc = read_together(|| HostTime::Tsc.now(), frequency);
-    let parameters = ClockParameters {
-        time: HostTime::Tsc,
-        frequency,
-        bound_ns: clock.error_bound_ns(),
-        guest_tsc_hz: frequency,
-        offset_honoured: true,
-        first_offsets: Vec::new(),
-    };
-    let guest = GuestSide {
-        region,
-        slot: 0,
-        rings,
-        vmm: Some(vmm),
-        events: Vec::new().into(),
-        agent: false,
-        beside_region: None,
-    };
-    let manifest = Manifest {
-        format: FORMAT_VERSION,
-        strata: env!("CARGO_PKG_VERSION").into(),
-        started: Started::at(utc.utc_ns),
-        clock: clock.statement(uuid, utc, Vec::new()),
-        host: Host::default(),
-        vms: vec![Vm { name: "vm0".into(), vcpus: shape.vcpus, ..Vm::default() }],
-        layers: Vec::new(),
-        missing: Vec::new(),
-        max_size: None,
-        compression: None,
-        outcome: None,
-    };
-    let recording = Recording {
-        dir: Some(trace),
-        readers: Readers::Owner,
-        rotation: None,
-        reserve: Reserve::default(),
-        manifest,
-        vm: "vm0".into(),
-        selection: Selection::parse("guest:*")?,
-        vcpu_threads: Arc::new(Mutex::new(Vec::new())) as VcpuThreads,
-        clocks: Arc::new(VcpuClocks::new("vm0", shape.vcpus, parameters, Box::new(|_, _, _| ()))),
-        guest: Some(guest),
-    };
-    Ok(Sources {
-        recording,
-        host: None,
-        mode: rings.mode,
-        host_history: HostHistory { limit: 0, file: None },
-        limits: LayerLimits::default(),
-        alarms,
-        events: String::new(),
-        process_descriptors: shape.process_descriptors,
-        say: |_| (),
-        on_failure: None,
-        triggers,
-        host_load: None,
-        at_snapshot: None,
-    })
 }

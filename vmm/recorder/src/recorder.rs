@@ -10,16 +10,14 @@ pub mod work_alarm;
 
 use crate::control::protocol::{Answer, Request};
 use crate::recorder::polling::{Found, PollInterval, SLEEP};
-use crate::recorder::scheduling::{Drain, Scheduling, Watchdog};
+use crate::recorder::scheduling::Watchdog;
 use crate::recorder::work_alarm::{Bell, Sleeper, WorkAlarms, sleeper};
-use crate::session::Sources;
 use crate::session::recording::{AtCompletion, RecordingError};
 use crate::session::sessions::Sessions;
-use std::sync::Arc;
+use crate::session::{RecordedVm, RecordingBuilder};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use strata_host_kernel::HostTracer;
 use strata_jail::policy::Thread;
 use strata_recording::manifest::Manifest;
 use thiserror::Error;
@@ -85,25 +83,13 @@ impl RecorderControl {
 }
 
 impl Recorder {
-    /// Begins to record.
+    /// Begins the recording `asked` of `vm`, on a thread that runs as it says.
     ///
     /// # Errors
     /// When the recording's folder cannot be written.
-    pub fn start(sources: Sources) -> Result<Self, RecorderError> {
-        Self::start_with(&Scheduling::default(), sources)
-    }
-
-    /// Begins to record, on a thread that runs as `scheduling` says.
-    ///
-    /// # Errors
-    /// When the recording's folder cannot be written.
-    pub fn start_with(scheduling: &Scheduling, mut sources: Sources) -> Result<Self, RecorderError> {
-        if scheduling.drain == Drain::Idle {
-            // A look that has begun when the recorder is late is ended at normal priority.
-            sources.host.iter_mut().for_each(HostTracer::poll_briefly);
-        }
-        let (alarms, scheduling) = (Arc::clone(&sources.alarms), scheduling.clone());
-        let sessions = Sessions::start(sources)?;
+    pub fn start(mut asked: RecordingBuilder, vm: RecordedVm) -> Result<Self, RecorderError> {
+        let (alarms, scheduling) = asked.begin();
+        let sessions = Sessions::start(asked, vm)?;
         let (commands, received) = channel();
         let (sleeper, bell) = sleeper().map_err(RecorderError::Thread)?;
         // Whoever starts a thread that records is to find the one that it wakes.

@@ -4,25 +4,27 @@
 //! kernel only, with mode, ring sizes and events of its own. The session of a recording that is attached to another
 //! process's VM records the host's kernel only, and has no rings.
 
+mod builder;
 mod error;
 pub mod flight_recorder;
 pub mod layers;
 mod new_session;
 pub mod recording;
+mod request;
 pub mod selection;
 pub mod sessions;
 mod snapshot;
-mod sources;
 mod status;
 pub mod streaming;
 mod triggers;
 
+pub use builder::{OnFailure, RecordedVm, RecordingBuilder, Say};
 pub use error::SessionError;
 pub use new_session::{MAX_NAME, NewSession};
-pub use sources::{OnFailure, Say, Sources};
+pub use request::{FilesRequest, HOST_HISTORY, LayersRequest, RecordingRequest, RequestError};
 
 use crate::layer::guest_processes::GuestProcesses;
-use crate::layer::host::{HostLayer, HostWindow};
+use crate::layer::host::{HostHistory, HostLayer, HostWindow};
 use crate::layer::kernel_rings::KernelRings;
 use crate::layer::limit::LayerLimits;
 use crate::layer::vmm::vmm_layer;
@@ -51,8 +53,6 @@ use strata_recording::trace_folder::TraceFolder;
 use strata_recording::writer::Rotation;
 use triggers::armed;
 
-/// The host kernel's records that a flight recorder holds unless told otherwise, bytes.
-pub const HOST_HISTORY: usize = 64 << 20;
 /// How long the guest's CPUs may take to let go of a session's rings.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 /// Pause between two checks whether they have.
@@ -92,13 +92,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// The first session: every layer of `sources`, recording.
+    /// The first session: every layer of the recording `asked` of `vm`, recording.
     ///
     /// # Errors
     /// When its recording cannot be written.
-    pub fn main(sources: Sources) -> Result<Self, RecordingError> {
-        let Sources { recording, host, mode, host_history, events, process_descriptors, say, on_failure, .. } = sources;
-        let (request, load, limits) = (sources.triggers, sources.host_load, sources.limits);
+    pub fn main(asked: RecordingBuilder, vm: RecordedVm) -> Result<Self, RecordingError> {
+        let RecordingBuilder { request, limits, host, process_descriptors, say, .. } = asked;
+        let recording = vm.recording(&request, asked.selection, asked.guest, asked.missing);
+        let LayersRequest { mode, events, host_history, .. } = request.layers;
+        let history = HostHistory { limit: host_history, file: asked.history_file };
         let limiter = |layer| limits.of(layer, Instant::now());
         let rotation = recording.rotation.as_ref();
         let kernel = kernel_rings(&recording);
@@ -132,13 +134,13 @@ impl Session {
                 }))
             }
             _ => {
-                let host = host.map(|tracer| HostWindow::new(tracer, host_history));
+                let host = host.map(|tracer| HostWindow::new(tracer, history));
                 Layers::FlightRecorder(Box::new(FlightRecorder::new(host, vmm, kernel.clone(), processes)))
             }
         };
-        let mut triggers = layers.triggers(&recording, load);
-        let TriggerRequest { triggers: asked, every, after } = request.unwrap_or_default();
-        for trigger in asked {
+        let mut triggers = layers.triggers(&recording, asked.host_load);
+        let TriggerRequest { triggers: wanted, every, after } = request.triggers;
+        for trigger in wanted {
             // What it is about was checked before. One too many, or given twice, is said, and the VM starts.
             if let Err(refusal) = triggers.arm(trigger, every, after, 0) {
                 say(&format!("--trigger: {refusal}"));
@@ -147,8 +149,8 @@ impl Session {
         let mut session = Self::of(MAIN_SESSION.into(), mode, events, kernel, layers, recording, say);
         session.active = true;
         session.triggers = Some(triggers);
-        session.at_snapshot = sources.at_snapshot;
-        session.on_failure = on_failure;
+        session.at_snapshot = asked.at_snapshot;
+        session.on_failure = asked.on_failure;
         session.save(true)?;
         session.expect_declared_events();
         Ok(session)

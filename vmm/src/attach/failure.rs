@@ -8,25 +8,19 @@ use strata_host_kernel::{HostTraceError, TracefsError};
 use strata_recorder::control::directory::DirectoryError;
 use strata_recorder::control::protocol::Mode;
 use strata_recorder::control::server::ServerError;
-use strata_recorder::layer::limit::LimitError;
 use strata_recorder::recorder::RecorderError;
-use strata_recorder::recorder::scheduling::SchedulingError;
 use strata_recorder::region::RegionError;
 use strata_recorder::region::region_file::RegionFileError;
-use strata_recorder::session::selection::SelectionError;
-use strata_recorder::trigger::expression::TriggerError;
+use strata_recorder::session::RequestError;
 use strata_recording::trace_folder::TraceFolderError;
 use thiserror::Error;
 
 /// Why a recording could not be attached to a VM, or is not complete.
 #[derive(Debug, Error)]
 pub enum AttachError {
-    /// The recorder cannot run where or when it is to.
+    /// The recording cannot be had as it is asked for.
     #[error(transparent)]
-    Scheduling(#[from] SchedulingError),
-    /// A trigger names what there is not.
-    #[error("--trigger: {0}")]
-    Trigger(#[from] TriggerError),
+    Recording(#[from] RequestError),
     /// Only root sees what is needed.
     #[error("attaching needs root, for KVM's debugfs and the host kernel's tracepoints: sudo strata attach {pid} …")]
     NotRoot {
@@ -121,12 +115,6 @@ pub enum AttachError {
         /// Where to.
         trace: Option<PathBuf>,
     },
-    /// A flight recorder keeps within its memory.
-    #[error("--max-size is for --mode discard: a flight recorder holds the last 64 MiB")]
-    BoundedBySize,
-    /// A layer's records cannot be limited so.
-    #[error(transparent)]
-    Limit(#[from] LimitError),
     /// The region's file cannot be used.
     #[error(transparent)]
     RegionFile(#[from] RegionFileError),
@@ -183,9 +171,6 @@ pub enum AttachError {
         /// The vCPU.
         vcpu: u32,
     },
-    /// The event selection cannot be used.
-    #[error(transparent)]
-    Selection(#[from] SelectionError),
     /// Nothing of the host's kernel is to be recorded.
     #[error(
         "'{events}' chooses no event of the host's kernel, and only those can be recorded here: --events 'host-kernel:kvm:*'"

@@ -22,6 +22,7 @@ use follower::{Follower, Sinks};
 use hot_plug::HotPlugged;
 use region::{GuestRegion, JOIN_LIMIT};
 use rustix::process::geteuid;
+use shared_ring::event::EventDescription;
 use shared_ring::layout::Mode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -36,27 +37,15 @@ use strata_host_kernel::namespace::check_thread_ids;
 use strata_host_kernel::{HostTracer, Tracefs};
 use strata_machine::probe_kvm;
 use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
-use strata_recorder::control::protocol::LayerLimit;
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::host_description::describe_host;
-use strata_recorder::layer::host::HostHistory;
-use strata_recorder::layer::host_tracer::{Traced, start_host_tracer};
-use strata_recorder::layer::limit::LayerLimits;
+use strata_recorder::layer::host_tracer::Traced;
 use strata_recorder::recorder::Recorder;
-use strata_recorder::recorder::scheduling::Scheduling;
-use strata_recorder::session::recording::{Recording, VcpuThreads};
-use strata_recorder::session::selection::Selection;
-use strata_recorder::session::{Say, Sources};
-use strata_recorder::trigger::TriggerRequest;
-use strata_recorder::trigger::host_load::HostLoad;
-use strata_recording::access::Readers;
+use strata_recorder::session::recording::VcpuThreads;
+use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest, RequestError, Say};
 use strata_recording::clock::{Clock, VcpuRelation};
-use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Attached, FORMAT_VERSION, Manifest, Missing, Started, Vm};
-use strata_recording::reserve::Reserve;
-use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
-use strata_recording::writer::Rotation;
+use strata_recording::manifest::{Attached, Manifest, Missing, Started, Vm};
 use uuid::Uuid;
 use vm::{ForeignVm, Look};
 
@@ -76,26 +65,8 @@ pub struct AttachRequest {
     pub region: Option<PathBuf>,
     /// QMP socket of the VM's QEMU, which is given a region through it for as long as the recording lasts.
     pub qmp: Option<PathBuf>,
-    /// Where the recording goes.
-    pub trace: PathBuf,
-    /// Bytes that the recording keeps within; without it, it grows.
-    pub max_size: Option<u64>,
-    /// How the recording is compressed, if it is.
-    pub compression: Option<Compression>,
-    /// Limits of layers' records.
-    pub limits: Vec<LayerLimit>,
-    /// The records that a flight recorder holds, bytes.
-    pub host_history: usize,
-    /// Who may read the recording.
-    pub readers: Readers,
-    /// Which events are recorded, as [`Selection::parse`] reads it.
-    pub events: String,
-    /// Whether records are written as they come, or the newest are held in memory.
-    pub mode: Mode,
-    /// What is watched for, and leads to a snapshot.
-    pub triggers: TriggerRequest,
-    /// Where and when the recorder runs.
-    pub scheduling: Scheduling,
+    /// What is recorded.
+    pub recording: RecordingRequest,
     /// Time after which the recording ends by itself.
     pub duration: Option<Duration>,
 }
@@ -151,11 +122,12 @@ pub struct AttachReport {
 /// # Errors
 /// Nothing was recorded, and nothing is left behind; or the recording is not complete.
 pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachError> {
-    let (selection, limits, vm) = check(request)?;
+    let (mut recording, vm) = check(request)?;
+    let mode = request.recording.layers.mode;
     descriptors::raise_limit();
     let name = request.name.clone().unwrap_or_else(|| default_name(&vm.process.comm, request.pid));
     let first = vm.look()?.ok_or(AttachError::Ended { pid: request.pid })?;
-    let open = |path: &Path| region::open(path, request.pid, request.mode, &first);
+    let open = |path: &Path| region::open(path, request.pid, mode, &first);
     let file = request.region.as_deref().map(open).transpose()?;
     let description = describe(request, &vm, &name, &first);
     let (ending, endings) = channel();
@@ -164,11 +136,9 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let probed = probe_kvm();
     let clock = HostClock::observe(probed.tsc_khz);
     let traced = Traced { process: request.pid, threads: vm.thread_ids(), takes_more: true };
-    let host = start_host_tracer(&selection, clock.time, traced)?;
-    host.iter().for_each(|host| follow_all_threads(host, &vm));
-    check_triggers(request, host.as_ref(), &selection)?;
-    let host_load = HostLoad::open().ok();
-    request.triggers.check_host(host_load.is_some())?;
+    recording.trace_host(clock.time, traced)?;
+    recording.host().into_iter().for_each(|host| follow_all_threads(host, &vm));
+    recording.check_triggers(unrecorded(request.has_guest()))?;
     // To enable many events takes its time.
     if vm.has_ended_within(Duration::ZERO) {
         return Err(AttachError::Ended { pid: request.pid });
@@ -179,7 +149,7 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
         region::check_clock(clock.time, offset_honoured, &first)?;
     }
     // From here on the VM is changed. Whatever fails, dropping this changes it back.
-    let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), request.mode, say);
+    let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), mode, say);
     let plugged = request.qmp.as_deref().map(plug).transpose()?;
     let file = match &plugged {
         Some(plugged) => Some(open(&plugged.file())?),
@@ -190,79 +160,43 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     let region_path = file.as_ref().map(|file| file.path.clone());
     let take = |file| GuestRegion::take(file, statement.uuid, clock.trace_frequency(), say);
     let guest = file.map(take).transpose()?;
-    let attached = Attached { pid: request.pid, comm: vm.process.comm.clone() };
-    let manifest = Manifest {
-        format: FORMAT_VERSION,
-        strata: env!("CARGO_PKG_VERSION").into(),
-        started: Started::at(statement.utc.utc_ns),
-        clock: statement,
-        host: describe_host(probed.kind.name()),
-        vms: vec![Vm {
-            name: name.clone(),
-            vcpus: first.vcpu_count(),
-            attached: Some(attached),
-            region: region_path,
-            ..Vm::default()
-        }],
-        layers: Vec::new(),
-        missing: missing_layers(guest.is_some()),
-        max_size: None,
-        compression: request.compression,
-        outcome: None,
-    };
-    let parameters = ClockParameters {
-        time: clock.time,
-        frequency: clock.trace_frequency(),
-        bound_ns: clock.error_bound_ns(),
-        guest_tsc_hz: clock.frequency,
-        first_offsets: Vec::new(),
-        offset_honoured,
-    };
+    recording.note_missing(missing_layers(guest.is_some()));
+    let parameters = ClockParameters { offset_honoured, ..clock.parameters() };
     let sink: EpochSink = match &guest {
         Some(guest) => guest.epoch_sink(),
         None => Box::new(|_, _, _| ()),
     };
     let clocks = Arc::new(VcpuClocks::new(&name, vcpus, parameters, sink));
     let sinks = Sinks { threads: VcpuThreads::default(), clocks: Arc::clone(&clocks) };
-    sinks.take(first);
-    let side = guest.as_ref().map(|guest| guest.begin(&selection)).transpose()?;
-
-    let mut folder = TraceFolder::create(&request.trace, request.readers)?;
-    // Removed in the end if nothing is in it.
-    let _snapshots = SnapshotFolder::create(&request.trace, request.readers)?;
-    let failed = ending.clone();
-    let sources = Sources {
-        recording: Recording {
-            dir: Some(absolute(&request.trace)),
-            readers: request.readers,
-            rotation: request.max_size.map(Rotation::new),
-            reserve: Reserve::default(),
-            manifest,
-            vm: name.clone(),
-            selection,
-            vcpu_threads: Arc::clone(&sinks.threads),
-            clocks,
-            guest: side,
+    let recorded = RecordedVm {
+        vm: Vm {
+            name: name.clone(),
+            vcpus: first.vcpu_count(),
+            attached: Some(Attached { pid: request.pid, comm: vm.process.comm.clone() }),
+            region: region_path,
+            ..Vm::default()
         },
-        host,
-        mode: request.mode,
-        host_history: HostHistory { limit: request.host_history, file: None },
-        events: request.events.clone(),
-        triggers: Some(request.triggers.clone()),
-        host_load,
-        at_snapshot: None,
-        limits,
-        // Threads of another process cannot be watched so.
-        alarms: Arc::default(),
-        process_descriptors: if guest.is_some() { descriptors::for_processes(vcpus, false) } else { 0 },
-        say,
-        on_failure: Some(Box::new(move || {
+        host: describe_host(probed.kind.name()),
+        clock: statement,
+        clocks,
+        vcpu_threads: Arc::clone(&sinks.threads),
+    };
+    sinks.take(first);
+    let side = guest.as_ref().map(|guest| guest.begin(recording.selection())).transpose()?;
+
+    // The second is removed in the end if nothing is in it.
+    let (mut folder, _snapshots) = request.recording.files.create()?;
+    let failed = ending.clone();
+    let recording = recording
+        .guest(side)
+        .process_descriptors(if guest.is_some() { descriptors::for_processes(vcpus, false) } else { 0 })
+        .say(say)
+        .on_failure(Some(Box::new(move || {
             // There is no VM of this process's to go on with.
             let _ = failed.send(Ending::TraceFailed);
             true
-        })),
-    };
-    let recorder = Recorder::start_with(&request.scheduling, sources)?;
+        })));
+    let recorder = Recorder::start(recording, recorded)?;
     let control = answers::answers(description, recorder.control(), ending.clone());
     let control = ControlServer::start(&directory.socket(), control)?;
     let follower = Follower::start(vm, sinks, ending)?;
@@ -288,19 +222,15 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
     Ok(AttachReport { ending, manifest: manifest?, stays_plugged })
 }
 
-/// The request's choice of events, and its VM, when everything about it can be had. Nothing is left behind.
-fn check(request: &AttachRequest) -> Result<(Selection, LayerLimits, ForeignVm), AttachError> {
-    if request.max_size.is_some() && request.mode == Mode::FlightRecorder {
-        return Err(AttachError::BoundedBySize);
-    }
+/// The recording that is asked for, and its VM, when everything about it can be had. Nothing is left behind.
+fn check(request: &AttachRequest) -> Result<(RecordingBuilder, ForeignVm), AttachError> {
     let layers = if request.has_guest() {
         &[LayerKind::HostKernel, LayerKind::GuestKernel, LayerKind::GuestUser][..]
     } else {
         &[LayerKind::HostKernel]
     };
-    let limits = LayerLimits::new(&request.limits, request.mode, layers)?;
-    request.scheduling.try_out()?;
-    let selection = Selection::parse(&request.events)?;
+    let recording = RecordingBuilder::new(&request.recording, layers)?;
+    let selection = recording.selection();
     if !geteuid().is_root() {
         return Err(AttachError::NotRoot { pid: request.pid });
     }
@@ -310,30 +240,18 @@ fn check(request: &AttachRequest) -> Result<(Selection, LayerLimits, ForeignVm),
     let events = Tracefs::find().and_then(|tracefs| tracefs.available_events()).map_err(AttachError::Tracefs)?;
     let events: Vec<String> = events.iter().map(ToString::to_string).collect();
     let any = events.iter().any(|event| selection.includes(LayerKind::HostKernel, event));
-    selection.check(&[(LayerKind::HostKernel, events)])?;
+    selection.check(&[(LayerKind::HostKernel, events)]).map_err(RequestError::from)?;
     if !any && !request.has_guest() {
-        return Err(AttachError::NoEvents { events: request.events.clone() });
+        return Err(AttachError::NoEvents { events: request.recording.layers.events.clone() });
     }
     // Tried and removed again: what is refused below leaves no folder.
-    drop(TraceFolder::create(&request.trace, request.readers)?);
-    drop(SnapshotFolder::create(&request.trace, request.readers)?);
-    Ok((selection, limits, vm))
+    drop(request.recording.files.create()?);
+    Ok((recording, vm))
 }
 
-/// Checks the triggers against the events of the host's kernel, and refuses those on layers that are not recorded from
-/// outside. Events of a guest with a region are known when its agent comes up.
-fn check_triggers(
-    request: &AttachRequest,
-    host: Option<&HostTracer>,
-    selection: &Selection,
-) -> Result<(), AttachError> {
-    let events = host.map(HostTracer::events).unwrap_or_default();
-    request.triggers.check(LayerKind::HostKernel, &events, selection)?;
-    request.triggers.check(LayerKind::Vmm, &[], selection)?;
-    if !request.has_guest() {
-        request.triggers.check(LayerKind::GuestKernel, &[], selection)?;
-    }
-    Ok(())
+/// The layers that are not recorded from outside. Events of a guest with a region are known when its agent comes up.
+const fn unrecorded(has_guest: bool) -> &'static [(LayerKind, &'static [EventDescription])] {
+    if has_guest { &[(LayerKind::Vmm, &[])] } else { &[(LayerKind::Vmm, &[]), (LayerKind::GuestKernel, &[])] }
 }
 
 /// The name of a VM that got none: its process's, as far as a VM's name can hold that, and the process's number.
@@ -355,15 +273,10 @@ fn describe(request: &AttachRequest, vm: &ForeignVm, name: &str, look: &Look) ->
         started: Started::at(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
         vcpus: look.vcpu_count(),
         memory: 0,
-        trace: Some(absolute(&request.trace)),
+        trace: Some(request.recording.files.absolute_trace()),
         vmm_rings: None,
         attached: Some(Attached { pid: request.pid, comm: vm.process.comm.clone() }),
     }
-}
-
-/// Where the recording goes, as other processes find it too. A path that cannot be made absolute stays as it is.
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 /// Makes the folder of `description` in `runtime`, unless somebody records process `pid` already.
@@ -427,8 +340,8 @@ fn missing_layers(has_region: bool) -> Vec<Missing> {
 }
 
 fn tell_begin(request: &AttachRequest, name: &str, say: Say) {
-    let (trace, pid) = (request.trace.display(), request.pid);
-    match request.mode {
+    let (trace, pid) = (request.recording.files.trace.display(), request.pid);
+    match request.recording.layers.mode {
         Mode::Discard => say(&format!("attached to process {pid} as {name}, tracing into {trace}; Ctrl-C detaches")),
         Mode::FlightRecorder => say(&format!(
             "attached to process {pid} as {name}, flight recorder on; written into {trace} at the end (Ctrl-C detaches); \
@@ -482,7 +395,6 @@ fn stop_on_signals(ending: Sender<Ending>) -> Result<(), AttachError> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
-    use strata_recorder::session::HOST_HISTORY;
     use strata_recorder::trigger::expression::Trigger;
     use strata_recording::manifest::is_vm_name;
 
@@ -534,45 +446,29 @@ mod tests {
         assert_eq!(wait(None), Ending::VmEnded);
     }
 
-    /// A request for a process that there is not.
-    fn request() -> AttachRequest {
-        AttachRequest {
-            pid: u32::MAX,
-            vm: None,
-            name: None,
-            region: None,
-            qmp: None,
-            trace: "/nonexistent/trace".into(),
-            max_size: None,
-            compression: None,
-            limits: Vec::new(),
-            host_history: HOST_HISTORY,
-            readers: Readers::Owner,
-            events: "default".into(),
-            mode: Mode::Discard,
-            triggers: TriggerRequest::default(),
-            scheduling: Scheduling::default(),
-            duration: None,
-        }
-    }
-
     #[test]
     fn trigger_on_a_layer_that_is_not_recorded_from_outside_is_refused() {
-        let check = |trigger: &str, region: Option<&str>| {
-            let triggers = TriggerRequest { triggers: vec![Trigger::parse(trigger).unwrap()], ..Default::default() };
-            let request = AttachRequest { region: region.map(Into::into), triggers, ..request() };
-            check_triggers(&request, None, &Selection::parse("default").unwrap()).map_err(|error| error.to_string())
+        let check = |trigger: &str, has_guest: bool| {
+            let mut request = RecordingRequest::new("/nonexistent/trace");
+            request.triggers.triggers = vec![Trigger::parse(trigger).unwrap()];
+            let recording = RecordingBuilder::new(&request, &LayerKind::ALL).unwrap();
+            recording.check_triggers(unrecorded(has_guest)).map_err(|error| error.to_string())
         };
 
-        assert!(check("wakeup>1ms", None).unwrap_err().contains("'sched:sched_switch'"));
-        assert_eq!(check("wakeup>1ms", Some("/dev/shm/web")), Ok(()));
-        assert!(check("guest-panic", Some("/dev/shm/web")).unwrap_err().contains("'vmm:control'"));
+        assert!(check("wakeup>1ms", false).unwrap_err().contains("'sched:sched_switch'"));
+        assert_eq!(check("wakeup>1ms", true), Ok(()));
+        assert!(check("guest-panic", true).unwrap_err().contains("'vmm:control'"));
     }
 
     #[test]
     fn size_of_a_flight_recorder_is_refused_before_anything_is_looked_at() {
-        let request = AttachRequest { max_size: Some(1 << 30), mode: Mode::FlightRecorder, ..request() };
+        let mut recording = RecordingRequest::new("/nonexistent/trace");
+        (recording.files.max_size, recording.layers.mode) = (Some(1 << 30), Mode::FlightRecorder);
+        let request =
+            AttachRequest { pid: u32::MAX, vm: None, name: None, region: None, qmp: None, recording, duration: None };
 
-        assert!(matches!(attach(&request, |_| ()), Err(AttachError::BoundedBySize)));
+        let refused = attach(&request, |_| ());
+
+        assert!(matches!(refused, Err(AttachError::Recording(RequestError::BoundedBySize))));
     }
 }

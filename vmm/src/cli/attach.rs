@@ -10,6 +10,7 @@ use strata_recorder::control::protocol::{LayerLimit, Mode};
 use strata_recorder::recorder::cpu_list::CpuList;
 use strata_recorder::recorder::scheduling::{Drain, Scheduling};
 use strata_recorder::session::selection;
+use strata_recorder::session::{FilesRequest, LayersRequest, RecordingRequest};
 use strata_recorder::trigger::TriggerRequest;
 use strata_recorder::trigger::expression::Trigger;
 use strata_recording::access::Readers;
@@ -144,24 +145,13 @@ impl TryFrom<AttachArgs> for AttachRequest {
             (None, pid) => pid.unwrap_or_default(),
         };
         let name = name.or(libvirt.filter(|domain| is_vm_name(domain)));
-        Ok(Self {
-            pid,
-            vm,
-            name,
-            region,
-            qmp,
-            trace,
-            max_size,
-            compression: compress,
-            limits,
-            host_history,
-            readers: readable_by,
-            events,
-            mode: mode.into(),
+        let recording = RecordingRequest {
+            layers: LayersRequest { events, mode: mode.into(), limits, host_history },
+            files: FilesRequest { trace, readers: readable_by, max_size, compression: compress },
             triggers,
             scheduling: Scheduling { cpus: recorder_cpus, drain },
-            duration,
-        })
+        };
+        Ok(Self { pid, vm, name, region, qmp, recording, duration })
     }
 }
 

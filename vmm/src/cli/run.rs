@@ -16,6 +16,7 @@ use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use strata_recorder::recorder::cpu_list::CpuList;
 use strata_recorder::recorder::scheduling::{Drain, Scheduling};
 use strata_recorder::session::selection;
+use strata_recorder::session::{FilesRequest, LayersRequest, RecordingRequest};
 use strata_recorder::trigger::TriggerRequest;
 use strata_recorder::trigger::expression::Trigger;
 use strata_recording::access::Readers;
@@ -279,16 +280,28 @@ impl From<RunArgs> for RunRequest {
         let disks = args.image.into_iter().chain(args.disks).collect();
         #[allow(clippy::expect_used, reason = "the parsers of both arguments accept only what makes a geometry")]
         let geometry = Geometry::new(args.sub_buffer_size, args.sub_buffers).expect("arguments make a geometry");
+        let recording = args.trace.map(|trace| RecordingRequest {
+            layers: LayersRequest {
+                events: args.events,
+                mode: args.mode.into(),
+                limits: args.limits,
+                host_history: args.host_history,
+            },
+            files: FilesRequest {
+                trace,
+                readers: args.readable_by,
+                max_size: args.max_size,
+                compression: args.compress,
+            },
+            triggers: TriggerRequest { triggers: args.triggers, every: args.trigger_every, after: args.trigger_after },
+            scheduling: Scheduling { cpus: args.recorder_cpus, drain: args.drain },
+        });
         let agentless = args.agentless.map(|events| AgentlessRequest { events, size: args.agentless_size });
         Self {
             agentless,
             geometry,
             process_slots: args.process_slots,
-            scheduling: Scheduling { cpus: args.recorder_cpus, drain: args.drain },
-            triggers: TriggerRequest { triggers: args.triggers, every: args.trigger_every, after: args.trigger_after },
             sample_frequency: args.sample_frequency,
-            mode: args.mode.into(),
-            host_history: args.host_history,
             name: args.name,
             boot,
             cpus: args.cpus,
@@ -302,12 +315,8 @@ impl From<RunArgs> for RunRequest {
             balloon: args.balloon,
             console_bandwidth: args.console_bandwidth,
             cmdline: args.cmdline,
-            trace: args.trace,
-            max_size: args.max_size,
-            compression: args.compress,
-            limits: args.limits,
+            recording,
             on_trace_failure: args.on_trace_failure,
-            readers: args.readable_by,
             jail: JailRequest {
                 mode: args.jail,
                 user: args.user,
@@ -315,7 +324,6 @@ impl From<RunArgs> for RunRequest {
                 inherited: Inherited::default(),
             },
             agent,
-            events: args.events,
         }
     }
 }

@@ -48,7 +48,7 @@ pub fn run_boots(
     boot: impl Fn(&RunRequest) -> BootEnd,
     say: Say,
 ) -> Result<BootEnd, BootsError> {
-    let first = request.trace.clone();
+    let first = request.recording.as_ref().map(|recording| recording.files.trace.clone());
     if let Some(first) = &first {
         first.file_name().ok_or(BootsError::NoName)?;
         taken(first).map_or(Ok(()), |path| Err(BootsError::Taken(path)))?;
@@ -61,7 +61,9 @@ pub fn run_boots(
     let mut quick = QuickBoots::default();
     let mut number = 1;
     loop {
-        request.trace = first.as_deref().map(|first| trace_of_boot(first, number));
+        if let (Some(recording), Some(first)) = (&mut request.recording, &first) {
+            recording.files.trace = trace_of_boot(first, number);
+        }
         let begun = Instant::now();
         let end = processes.run(|| boot(&request)).map_err(BootsError::Process)?;
         match (end, processes.stopped_by()) {
@@ -140,7 +142,7 @@ mod tests {
     #[test]
     fn each_boot_has_a_recording_of_its_own() {
         let lines = lines_of_three_boots(&["--trace", "/nowhere/trace"], |request| {
-            request.trace.as_ref().unwrap().display().to_string()
+            request.recording.as_ref().unwrap().files.trace.display().to_string()
         });
 
         assert_eq!(lines, ["/nowhere/trace", "/nowhere/trace-2", "/nowhere/trace-3"]);

@@ -11,34 +11,19 @@ use strata_jail::user::User;
 use strata_machine::{MachineError, VsockError};
 use strata_recorder::control::directory::DirectoryError;
 use strata_recorder::control::server::ServerError;
-use strata_recorder::layer::limit::LimitError;
 use strata_recorder::recorder::RecorderError;
-use strata_recorder::recorder::scheduling::SchedulingError;
 use strata_recorder::region::RegionError;
 use strata_recorder::region::mapped_file::MappedFileError;
-use strata_recorder::session::selection::SelectionError;
-use strata_recorder::trigger::expression::TriggerError;
+use strata_recorder::session::RequestError;
 use strata_recording::trace_folder::TraceFolderError;
 use thiserror::Error;
 
 /// Why a guest was not run, or its recording is not complete.
 #[derive(Debug, Error)]
 pub enum RunFailure {
-    /// A flight recorder keeps within its rings.
-    #[error("--max-size is for --mode discard: what a flight recorder holds depends on its rings")]
-    BoundedBySize,
-    /// A layer's records cannot be limited so.
+    /// The recording cannot be had as it is asked for.
     #[error(transparent)]
-    Limit(#[from] LimitError),
-    /// A trigger names what there is not.
-    #[error("--trigger: {0}")]
-    Trigger(#[from] TriggerError),
-    /// The recorder cannot run where or when it is to.
-    #[error(transparent)]
-    Scheduling(#[from] SchedulingError),
-    /// The event selection cannot be used.
-    #[error(transparent)]
-    Selection(#[from] SelectionError),
+    Recording(#[from] RequestError),
     /// The trace folder cannot be used.
     #[error(transparent)]
     TraceFolder(#[from] TraceFolderError),

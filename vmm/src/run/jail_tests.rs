@@ -20,6 +20,7 @@ use strata_machine::test_guest;
 use strata_recorder::control::protocol::{Answer, Mode, Request, Status};
 use strata_recorder::control::{client, wait_trigger};
 use strata_recorder::recorder::cpu_list::CpuList;
+use strata_recorder::session::RecordingRequest;
 use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
 use tempfile::TempDir;
@@ -310,8 +311,7 @@ fn recorder_writes_its_recording_and_nothing_that_lies_beside_it() {
     };
     let request = RunRequest::from(*args);
     let directory = VmDirectory::create(&path("runtime"), &describe_vm(&request)).unwrap();
-    let folder = TraceFolder::create(&trace, request.readers).unwrap();
-    let snapshots = SnapshotFolder::create(&trace, request.readers).unwrap();
+    let (folder, snapshots) = RecordingRequest::new(&trace).files.create().unwrap();
     let places = places(&directory, &request, Some((&folder, &snapshots)));
     let write = |name: &str| fs::File::options().append(true).create(true).open(path(name)).is_ok();
 

@@ -1,54 +1,28 @@
-//! What a recording says of its VM and host before anything is recorded, and what it will lack.
+//! What a recording says of its vCPUs before anything is recorded, and what it will lack.
 
-use super::request::{Agent, RunRequest};
+use super::request::Agent;
 use crate::agentless::READ_AT_END;
-use std::path::PathBuf;
 use strata_clock::HostTime;
 use strata_machine::{KvmProbe, Machine};
-use strata_recorder::host_description::describe_host;
+use strata_recorder::session::RecordingBuilder;
 use strata_recorder::session::recording::NO_AGENT;
-use strata_recording::clock::{Clock, VcpuRelation};
+use strata_recording::clock::VcpuRelation;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{FORMAT_VERSION, Manifest, Missing, Started, Vm};
-
-/// The manifest of a recording whose VM is about to start: its `clock`, the region's file, and what is `missing`.
-pub(super) fn manifest(
-    request: &RunRequest,
-    probed: &KvmProbe,
-    clock: Clock,
-    region: PathBuf,
-    missing: Vec<Missing>,
-) -> Manifest {
-    Manifest {
-        format: FORMAT_VERSION,
-        strata: env!("CARGO_PKG_VERSION").into(),
-        started: Started::at(clock.utc.utc_ns),
-        clock,
-        host: describe_host(probed.kind.name()),
-        vms: vec![Vm { name: request.name.clone(), vcpus: request.cpus, region: Some(region), ..Vm::default() }],
-        layers: Vec::new(),
-        missing,
-        max_size: None,
-        compression: request.compression,
-        outcome: None,
-    }
-}
+use strata_recording::manifest::Missing;
 
 /// How each vCPU's counter begins. None when KVM does not tell the TSC offsets.
 pub(super) fn vcpu_relations(
     machine: &Machine,
     probed: &KvmProbe,
     vm: &str,
-    missing: &mut Vec<Missing>,
+    recording: &mut RecordingBuilder,
 ) -> Vec<VcpuRelation> {
     let Some(offsets) = machine.tsc_offsets() else {
-        for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
-            missing.push(Missing {
-                layer,
-                reason: "this host's KVM does not tell the guest's TSC offset".into(),
-                fix: "use Linux 5.16 or later on the host".into(),
-            });
-        }
+        recording.note_missing([LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| Missing {
+            layer,
+            reason: "this host's KVM does not tell the guest's TSC offset".into(),
+            fix: "use Linux 5.16 or later on the host".into(),
+        }));
         return Vec::new();
     };
     let (how, honoured) = match probed.tsc_offset_honoured {
@@ -69,7 +43,7 @@ pub(super) fn vcpu_relations(
 }
 
 /// Notes what is missing unless the guest brings an agent of its own.
-pub(super) fn note_no_agent(agent: &Agent, is_agentless: bool, missing: &mut Vec<Missing>) {
+pub(super) fn note_no_agent(agent: &Agent, is_agentless: bool, recording: &mut RecordingBuilder) {
     let fix = match agent {
         Agent::Unspecified => {
             "give --agent auto, or --agent strata.ko built for the guest's kernel, or install strata-agent in the guest"
@@ -78,12 +52,10 @@ pub(super) fn note_no_agent(agent: &Agent, is_agentless: bool, missing: &mut Vec
         // Why the module is not used is noted already.
         Agent::Module(_) => return,
     };
-    for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
-        missing.push(match layer {
-            LayerKind::GuestKernel if is_agentless => {
-                Missing { layer, reason: READ_AT_END.into(), fix: "end the guest, or give --agent".into() }
-            }
-            _ => Missing { layer, reason: NO_AGENT.into(), fix: fix.into() },
-        });
-    }
+    recording.note_missing([LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| match layer {
+        LayerKind::GuestKernel if is_agentless => {
+            Missing { layer, reason: READ_AT_END.into(), fix: "end the guest, or give --agent".into() }
+        }
+        _ => Missing { layer, reason: NO_AGENT.into(), fix: fix.into() },
+    }));
 }

@@ -89,8 +89,8 @@ fn run_plan(mut plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFa
     if let Some(vsock) = &request.vsock {
         plan.config.vsock = Some(Arc::new(jail.act(|| vsock.open())??));
     }
-    match &request.trace {
-        Some(trace) => PreparedVm::prepare(plan, trace, description, directory, jail, say)?.start()?.finish(),
+    match plan.recording.take() {
+        Some(recording) => PreparedVm::prepare(plan, recording, description, directory, jail, say)?.start()?.finish(),
         None => {
             let Ran { outcome, console_dropped } = run_untraced(plan, description, &directory, jail, say)?;
             Ok(RunReport { outcome, manifest: None, console_dropped, trace_failed: false })
@@ -144,14 +144,15 @@ fn places(directory: &VmDirectory, request: &RunRequest, recording: Option<(&Tra
 
 fn describe_vm(request: &RunRequest) -> VmDescription {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let recording = request.recording.as_ref();
     VmDescription {
         name: request.name.clone(),
         pid: std::process::id(),
         started: Started::at(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
         vcpus: request.cpus,
         memory: request.memory,
-        trace: request.absolute_trace(),
-        vmm_rings: request.trace.is_some().then(|| rings::vmm_rings(request).into()),
+        trace: recording.map(|recording| recording.files.absolute_trace()),
+        vmm_rings: recording.map(|recording| rings::vmm_rings(request, recording.layers.mode).into()),
         attached: None,
     }
 }

@@ -5,17 +5,15 @@ use super::request::{Agent, Boot, RunRequest};
 use crate::agentless::{Agentless, AgentlessRequest};
 use crate::{agent, bootable_disk, ready_made_module};
 use shared_ring::event::EventDescription;
-use shared_ring::layout::Mode;
 use std::fs;
 use std::path::Path;
 use strata_host_kernel::{EventName, Tracefs};
 use strata_jail::Jail;
 use strata_machine::{BootFile, KvmProbe, Limits, MachineConfig, MachineError, probe_kvm};
-use strata_recorder::layer::limit::LayerLimits;
-use strata_recorder::session::selection::{Selection, SelectionError};
+use strata_recorder::session::selection::Selection;
+use strata_recorder::session::{RecordingBuilder, RequestError};
 use strata_recorder::vmm_events::EVENTS;
 use strata_recording::layer::LayerKind;
-use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 
 /// A checked request: its files can be read, its numbers run on this host, and its choice of events exists.
 pub(super) struct Plan<'a> {
@@ -25,12 +23,10 @@ pub(super) struct Plan<'a> {
     pub config: MachineConfig,
     /// What kind of KVM the host has.
     pub probed: KvmProbe,
-    /// Which events are recorded.
-    pub selection: Selection,
+    /// What is recorded, if anything is.
+    pub recording: Option<RecordingBuilder>,
     /// The events that the file of the guest's module declares; empty without one.
     pub guest_events: Vec<EventDescription>,
-    /// What keeps layers within rates.
-    pub limits: LayerLimits,
     /// What the guest is booted with out of its disk, in a line.
     pub found_on_disk: Option<String>,
     /// How the guest's kernel is traced without an agent.
@@ -81,16 +77,12 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// The first part of the request that cannot be had.
     pub(super) fn check(request: &'a RunRequest, jail: &Jail) -> Result<Self, RunFailure> {
-        if request.max_size.is_some() && request.mode == Mode::FlightRecorder {
-            return Err(RunFailure::BoundedBySize);
-        }
-        let limits = LayerLimits::new(&request.limits, request.mode, &LayerKind::ALL)?;
-        request.scheduling.try_out()?;
-        let selection = Selection::parse(&request.events)?;
+        let checked = request.recording.as_ref().map(|asked| RecordingBuilder::new(asked, &LayerKind::ALL));
+        let recording = checked.transpose()?;
         let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
         let booted = Booted::find(request)?;
         let module = match &request.agent {
-            Agent::Module(named) if request.trace.is_some() => {
+            Agent::Module(named) if recording.is_some() => {
                 let module = match ready_made_module::folder(named) {
                     Some(folder) => {
                         ready_made_module::pick(&folder, booted.kernel.name(), &read_kernel(&booted.kernel)?)?
@@ -107,14 +99,10 @@ impl<'a> Plan<'a> {
             // Those of an agent that the guest itself brings are known once it registers them.
             None => Vec::new(),
         };
-        check_selection(&selection, host_events.as_deref().ok(), &guest_events)?;
-        if let Some(trace) = &request.trace {
+        if let Some(recording) = &recording {
+            check_selection(recording.selection(), host_events.as_deref().ok(), &guest_events)?;
             // Tried and removed again: a run that is refused below leaves no folder.
-            let try_both = || {
-                let folder = TraceFolder::create(trace, request.readers)?;
-                SnapshotFolder::create(trace, request.readers).map(|snapshots| (folder, snapshots))
-            };
-            let tried = jail.act(try_both)?;
+            let tried = jail.act(|| recording.request().files.create())?;
             drop(tried.map_err(|source| match jail.user() {
                 Some(user) => RunFailure::TraceFolderOfUser { user, source },
                 None => source.into(),
@@ -155,7 +143,7 @@ impl<'a> Plan<'a> {
         }
         let probed = probe_kvm();
         let found_on_disk = booted.found_on_disk;
-        Ok(Self { request, config, probed, selection, guest_events, limits, found_on_disk, agentless })
+        Ok(Self { request, config, probed, recording, guest_events, found_on_disk, agentless })
     }
 }
 
@@ -171,13 +159,13 @@ fn check_selection(
     selection: &Selection,
     host: Option<&[EventName]>,
     guest: &[EventDescription],
-) -> Result<(), SelectionError> {
+) -> Result<(), RequestError> {
     let mut catalogues = vec![(LayerKind::Vmm, EVENTS.iter().map(|event| event.name.into()).collect())];
     if !guest.is_empty() {
         catalogues.push((LayerKind::GuestKernel, guest.iter().map(|event| event.name.clone()).collect()));
     }
     catalogues.extend(host.map(|events| (LayerKind::HostKernel, events.iter().map(ToString::to_string).collect())));
-    selection.check(&catalogues)
+    Ok(selection.check(&catalogues)?)
 }
 
 fn read_kernel(kernel: &BootFile) -> Result<Vec<u8>, RunFailure> {

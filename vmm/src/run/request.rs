@@ -2,16 +2,12 @@
 
 use super::trace_failure::OnTraceFailure;
 use crate::agentless::AgentlessRequest;
-use shared_ring::layout::{Geometry, Mode};
+use shared_ring::layout::Geometry;
 use std::path::PathBuf;
 use strata_jail::JailRequest;
 use strata_machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig, VsockConfig};
 use strata_rate_limit::RateLimit;
-use strata_recorder::control::protocol::LayerLimit;
-use strata_recorder::recorder::scheduling::Scheduling;
-use strata_recorder::trigger::TriggerRequest;
-use strata_recording::access::Readers;
-use strata_recording::compression::Compression;
+use strata_recorder::session::RecordingRequest;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -42,48 +38,22 @@ pub struct RunRequest {
     pub console_bandwidth: Option<RateLimit>,
     /// The guest's kernel command line.
     pub cmdline: String,
-    /// Where the recording goes; nothing is traced without it.
-    pub trace: Option<PathBuf>,
+    /// What is recorded; nothing is traced without it.
+    pub recording: Option<RecordingRequest>,
     /// What the VM's process gives up before the guest runs.
     pub jail: JailRequest,
-    /// Bytes that the recording keeps within; without it, it grows.
-    pub max_size: Option<u64>,
-    /// How the recording is compressed, if it is.
-    pub compression: Option<Compression>,
-    /// Limits of layers' records.
-    pub limits: Vec<LayerLimit>,
-    /// The host kernel's records that a flight recorder holds, bytes.
-    pub host_history: usize,
     /// What happens to the VM when a layer of the recording ends early.
     pub on_trace_failure: OnTraceFailure,
-    /// Who may read the recording.
-    pub readers: Readers,
     /// What goes into the guest to trace it.
     pub agent: Agent,
     /// How the guest's kernel is traced without an agent.
     pub agentless: Option<AgentlessRequest>,
-    /// Which events are recorded, as [`Selection::parse`](strata_recorder::session::selection::Selection::parse) reads it.
-    pub events: String,
-    /// What rings do when they are full.
-    pub mode: Mode,
     /// Geometry of the guest kernel's rings.
     pub geometry: Geometry,
     /// Processes of the guest that can record at the same time.
     pub process_slots: u32,
-    /// What is watched for, and leads to a snapshot.
-    pub triggers: TriggerRequest,
-    /// Where and when the recorder runs.
-    pub scheduling: Scheduling,
     /// Samples of each vCPU per second; the agent's default if there is none.
     pub sample_frequency: Option<u32>,
-}
-
-impl RunRequest {
-    /// Where the recording goes, as other processes find it too. A path that cannot be made absolute stays as it is.
-    #[must_use]
-    pub fn absolute_trace(&self) -> Option<PathBuf> {
-        self.trace.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()))
-    }
 }
 
 /// Where a guest's kernel comes from.

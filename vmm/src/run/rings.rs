@@ -21,18 +21,14 @@ const PROCESS_REGISTRY_SIZE: usize = 124 << 10;
 /// The VMM's own rings: 16 sub-buffers of 64 KiB for each thread.
 const VMM_RINGS: (u64, u32) = (64 << 10, 16);
 
-/// The rings of the VMM layer: a flight recorder should reach as far back in them as in the guest kernel's.
-pub(super) fn vmm_rings(request: &RunRequest) -> Rings {
-    let geometry = match request.mode {
+/// The rings of the VMM layer in a recording in `mode`: a flight recorder should reach as far back in them as in the
+/// guest kernel's.
+pub(super) fn vmm_rings(request: &RunRequest, mode: Mode) -> Rings {
+    let geometry = match mode {
         Mode::Discard => geometry(VMM_RINGS),
         Mode::FlightRecorder => request.geometry,
     };
-    Rings { geometry, mode: request.mode }
-}
-
-/// The guest kernel's rings of the session that the VM is started with.
-pub(super) fn kernel_rings(request: &RunRequest) -> Rings {
-    Rings { geometry: request.geometry, mode: request.mode }
+    Rings { geometry, mode }
 }
 
 /// What a region for a VM of another VMM's is made for, with `kernel_rings` (bytes and number of sub-buffers) in mode `mode`.
@@ -53,9 +49,9 @@ pub(crate) const fn foreign_region(
     }
 }
 
-/// What the trace region of `request` has room for.
-pub(super) fn region_config(request: &RunRequest) -> RegionConfig {
-    let rings = kernel_rings(request);
+/// What the trace region of `request` has room for, where the session that the VM is started with has these `rings` of
+/// the guest's kernel.
+pub(super) fn region_config(request: &RunRequest, rings: Rings) -> RegionConfig {
     let extra = Some(Rings { geometry: geometry(EXTRA_RINGS), mode: Mode::FlightRecorder });
     RegionConfig {
         vcpus: request.cpus,

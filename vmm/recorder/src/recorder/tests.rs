@@ -6,12 +6,9 @@ pub(crate) use bench::{manifest, recording};
 
 use super::*;
 use crate::control::protocol::{self, LayerLimit, Live, TriggerStatus};
-use crate::layer::host::HostHistory;
-use crate::layer::limit::LayerLimits;
-use crate::recorder::work_alarm::WorkAlarms;
 use crate::region::region_file::{self, RegionFile, RegionShape};
 use crate::region::{MAIN_SESSION, TraceRegion};
-use crate::session::HOST_HISTORY;
+use crate::session::RecordingRequest;
 use crate::session::recording::{GuestSide, Recording, VcpuThreads};
 use crate::session::selection::Selection;
 use crate::trigger::TriggerRequest;
@@ -38,13 +35,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use strata_clock::{ClockParameters, HostTime, VcpuClocks};
 use strata_observer::{BlockRequestKind, Observer};
-use strata_recording::access::Readers;
 use strata_recording::clock::{Clock, UtcAnchor};
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{FORMAT_VERSION, Host, Started, Vm};
+use strata_recording::manifest::{Host, Vm};
 use strata_recording::reader::Trace;
-use strata_recording::reserve::Reserve;
-use strata_recording::writer::Rotation;
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -292,7 +286,7 @@ fn disk_usage(dir: &Path) -> u64 {
 #[test]
 fn recording_within_a_size_keeps_the_newest_records_while_it_runs() {
     const LIMIT: u64 = 256 << 10;
-    let bench = Bench::within(Mode::Discard, Some(Rotation::new(LIMIT)));
+    let bench = Bench::within(LIMIT);
     bench.ask(Request::SessionStart { name: MAIN_SESSION.into() });
 
     let used = (0..40).map(|_| {

@@ -432,7 +432,7 @@ mod tests {
         let memory = HostMemory::private(layout.size);
         let table = ProcessTable::new(Parts::of(memory.clone(), &layout).unwrap(), "vm0".into(), 0);
         let mut recorder = FlightRecorder::new(None, None, None, Some(table));
-        let recording = recording(None);
+        let recording = recording();
         let set = |slot: u32, status| {
             let entry = layout.process_table + slot as usize * size_of::<ProcessEntry>();
             memory.store(entry + offset_of!(ProcessEntry, pid), u64::from(100 + slot));

@@ -97,6 +97,23 @@ pub struct GuestSide {
 pub const NO_AGENT: &str = "no agent was given to the guest, and it has not brought one";
 
 impl Recording {
+    /// A recording of the VM `vm` that is written nowhere, begins with `manifest` and has no guest's side.
+    #[must_use]
+    pub fn new(manifest: Manifest, vm: String, selection: Selection, clocks: Arc<VcpuClocks>) -> Self {
+        Self {
+            dir: None,
+            readers: Readers::default(),
+            manifest,
+            rotation: None,
+            reserve: Reserve::default(),
+            vm,
+            selection,
+            vcpu_threads: VcpuThreads::default(),
+            clocks,
+            guest: None,
+        }
+    }
+
     /// The recording, in the folder `dir` and within the size of `rotation`, of a session called `name` that is made
     /// while the VM of this one runs and records `selection` of the guest's kernel into the rings of `guest`.
     #[must_use]
@@ -115,17 +132,14 @@ impl Recording {
             ),
             fix: format!("see the trace of session {MAIN_SESSION}"),
         });
+        let manifest = Manifest { layers: Vec::new(), missing: missing.into(), ..self.manifest.clone() };
         Self {
             dir,
             rotation,
-            reserve: Reserve::default(),
             readers: self.readers,
-            manifest: Manifest { layers: Vec::new(), missing: missing.into(), ..self.manifest.clone() },
-            vm: self.vm.clone(),
-            selection,
             vcpu_threads: Arc::clone(&self.vcpu_threads),
-            clocks: Arc::clone(&self.clocks),
             guest: Some(guest),
+            ..Self::new(manifest, self.vm.clone(), selection, Arc::clone(&self.clocks))
         }
     }
 

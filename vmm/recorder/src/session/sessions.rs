@@ -5,7 +5,7 @@ use crate::control::protocol::{Answer, Request, Status};
 use crate::recorder::polling::Found;
 use crate::region::MAIN_SESSION;
 use crate::session::recording::RecordingError;
-use crate::session::{NewSession, Session, SessionError, Sources};
+use crate::session::{NewSession, RecordedVm, RecordingBuilder, Session, SessionError};
 use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
 use std::time::Duration;
@@ -21,12 +21,12 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// The session that a VM is started with, of `sources`.
+    /// The session that `vm` is started with, of the recording `asked`.
     ///
     /// # Errors
     /// When its recording cannot be written.
-    pub fn start(sources: Sources) -> Result<Self, RecordingError> {
-        Ok(Self { sessions: vec![Session::main(sources)?] })
+    pub fn start(asked: RecordingBuilder, vm: RecordedVm) -> Result<Self, RecordingError> {
+        Ok(Self { sessions: vec![Session::main(asked, vm)?] })
     }
 
     /// Polls every session once; says how much there was.

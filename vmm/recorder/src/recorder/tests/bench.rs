@@ -40,11 +40,21 @@ pub(super) fn rings(mode: Mode) -> Rings {
     Rings { geometry: Geometry::new(4096, 4).unwrap(), mode }
 }
 
-pub(crate) fn manifest() -> Manifest {
-    Manifest {
-        format: FORMAT_VERSION,
-        strata: "test".into(),
-        started: Started::at(0),
+const EVENTS: &str = "guest:*,vmm:*,user:*";
+
+/// A VM with one vCPU.
+fn recorded_vm() -> RecordedVm {
+    let parameters = ClockParameters {
+        time: HostTime::Tsc,
+        frequency: 2_000_000_000,
+        bound_ns: 10,
+        guest_tsc_hz: 2_000_000_000,
+        offset_honoured: true,
+        first_offsets: Vec::new(),
+    };
+    RecordedVm {
+        vm: Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() },
+        host: Host::default(),
         clock: Clock {
             uuid: Uuid::from_u128(1),
             frequency_hz: 2_000_000_000,
@@ -56,53 +66,39 @@ pub(crate) fn manifest() -> Manifest {
             epochs: Vec::new(),
             utc_readings: Vec::new(),
         },
-        host: Host::default(),
-        vms: vec![Vm { name: "vm0".into(), vcpus: 1, ..Vm::default() }],
-        layers: Vec::new(),
-        missing: Vec::new(),
-        max_size: None,
-        compression: None,
-        outcome: None,
+        clocks: Arc::new(VcpuClocks::new("vm0", 1, parameters, Box::new(|_, _, _| ()))),
+        vcpu_threads: VcpuThreads::default(),
     }
 }
 
-/// A recording of a VM with one vCPU, in the folder `dir`.
-pub(crate) fn recording(dir: Option<PathBuf>) -> Recording {
-    let parameters = ClockParameters {
-        time: HostTime::Tsc,
-        frequency: 2_000_000_000,
-        bound_ns: 10,
-        guest_tsc_hz: 2_000_000_000,
-        offset_honoured: true,
-        first_offsets: Vec::new(),
-    };
-    Recording {
-        clocks: Arc::new(VcpuClocks::new("vm0", 1, parameters, Box::new(|_, _, _| ()))),
-        dir,
-        readers: Readers::Owner,
-        rotation: None,
-        reserve: Reserve::default(),
-        manifest: manifest(),
-        vm: "vm0".into(),
-        selection: Selection::parse("guest:*,vmm:*,user:*").unwrap(),
-        vcpu_threads: VcpuThreads::default(),
-        guest: None,
-    }
+pub(crate) fn manifest() -> Manifest {
+    recording().manifest
+}
+
+/// A recording of a VM with one vCPU that is written nowhere.
+pub(crate) fn recording() -> Recording {
+    let request = RecordingRequest::new("trace");
+    let selection = Selection::parse(EVENTS).unwrap();
+    Recording { dir: None, ..recorded_vm().recording(&request, selection, None, Vec::new()) }
 }
 
 impl Bench {
     pub(super) fn new(mode: Mode) -> Self {
-        Self::within(mode, None)
+        Self::asked(&request(mode))
     }
 
-    /// Its recording keeps within the size of `rotation`, if there is one.
-    pub(super) fn within(mode: Mode, rotation: Option<Rotation>) -> Self {
-        Self::of(TempDir::new().unwrap(), Self::region(mode), mode, rotation, None, &[])
+    /// Its recording keeps within `size`.
+    pub(super) fn within(size: u64) -> Self {
+        let mut request = request(Mode::Discard);
+        request.files.max_size = Some(size);
+        Self::asked(&request)
     }
 
     /// Its layers keep within `limits`.
     pub(super) fn limited(limits: &[LayerLimit]) -> Self {
-        Self::of(TempDir::new().unwrap(), Self::region(Mode::Discard), Mode::Discard, None, None, limits)
+        let mut request = request(Mode::Discard);
+        request.layers.limits = limits.to_vec();
+        Self::asked(&request)
     }
 
     pub(super) fn region(mode: Mode) -> TraceRegion {
@@ -130,8 +126,8 @@ impl Bench {
     /// The same with a time after which a snapshot is taken.
     pub(super) fn watched_with(mode: Mode, triggers: &[&str], after: Duration) -> Self {
         let triggers = triggers.iter().map(|text| Trigger::parse(text).unwrap()).collect();
-        let request = TriggerRequest { triggers, every: None, after };
-        Self::of(TempDir::new().unwrap(), Self::region(mode), mode, None, Some(request), &[])
+        let triggers = TriggerRequest { triggers, every: None, after };
+        Self::asked(&RecordingRequest { triggers, ..request(mode) })
     }
 
     /// What has become of the triggers, once `is_enough` of it.
@@ -165,36 +161,39 @@ impl Bench {
         let file = RegionFile::open(&path).unwrap();
         let region = TraceRegion::behind_device(file, Uuid::from_u128(1), 2_000_000_000).unwrap();
         region.open_session(0, MAIN_SESSION, rings(mode)).unwrap();
-        Self::of(dir, region, mode, None, None, &[])
+        Self::of(dir, region, &request(mode))
     }
 
-    pub(super) fn of(
-        dir: TempDir,
-        region: TraceRegion,
-        mode: Mode,
-        rotation: Option<Rotation>,
-        triggers: Option<TriggerRequest>,
-        limits: &[LayerLimit],
-    ) -> Self {
-        Self::started(dir, region, mode, rotation, triggers, limits, |sources| Recorder::start(sources).unwrap())
+    /// It is recorded as `request` says, but for the folder.
+    fn asked(request: &RecordingRequest) -> Self {
+        Self::of(TempDir::new().unwrap(), Self::region(request.layers.mode), request)
     }
+
+    fn of(dir: TempDir, region: TraceRegion, request: &RecordingRequest) -> Self {
+        Self::started(dir, region, request, |asked, vm| Recorder::start(asked, vm).unwrap())
+    }
+}
+
+/// What a recording in `mode` is asked to be.
+pub(super) fn request(mode: Mode) -> RecordingRequest {
+    let mut request = RecordingRequest::new("");
+    (request.layers.mode, request.layers.events) = (mode, EVENTS.into());
+    request
 }
 
 impl<R> Bench<R> {
     pub(super) fn started(
         dir: TempDir,
         region: TraceRegion,
-        mode: Mode,
-        rotation: Option<Rotation>,
-        triggers: Option<TriggerRequest>,
-        limits: &[LayerLimit],
-        start: impl FnOnce(Sources) -> R,
+        request: &RecordingRequest,
+        start: impl FnOnce(RecordingBuilder, RecordedVm) -> R,
     ) -> Self {
-        let limits = LayerLimits::new(limits, mode, &LayerKind::ALL).unwrap();
+        let (mode, mut request) = (request.layers.mode, request.clone());
         let region = Arc::new(region);
         let trace = dir.path().join("trace");
         fs::create_dir(&trace).unwrap();
         fs::create_dir(snapshots_of(&trace).unwrap()).unwrap();
+        request.files.trace = trace;
         let memory = HostMemory::private(VmmTracer::memory_size(1, rings(mode)));
         let vmm = Arc::new(VmmTracer::new(1, rings(mode), memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
         assert!([&EVENT, &WAKING, &SWITCH].iter().all(|event| registry(&region).append(event)));
@@ -207,27 +206,15 @@ impl<R> Bench<R> {
             agent: true,
             beside_region: None,
         };
-        let recording = Recording { rotation, guest: Some(guest), ..recording(Some(trace)) };
-        let events = "guest:*,vmm:*,user:*".into();
         let failures = Arc::new(AtomicUsize::new(0));
         let failed = Arc::clone(&failures);
-        let alarms = Arc::new(WorkAlarms::default());
-        let sources = Sources {
-            recording,
-            host: None,
-            mode,
-            host_history: HostHistory { limit: HOST_HISTORY, file: None },
-            events,
-            limits,
-            alarms,
-            process_descriptors: 64,
-            say,
-            triggers,
-            host_load: None,
-            at_snapshot: None,
-            on_failure: Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0)),
-        };
-        Self { dir, region, vmm, recorder: start(sources), failures }
+        let asked = RecordingBuilder::new(&request, &LayerKind::ALL)
+            .unwrap()
+            .guest(Some(guest))
+            .process_descriptors(64)
+            .say(say)
+            .on_failure(Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0)));
+        Self { dir, region, vmm, recorder: start(asked, recorded_vm()), failures }
     }
 
     /// The guest enters, and its vCPU records `count` events into the rings of session slot `slot`.

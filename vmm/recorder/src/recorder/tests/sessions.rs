@@ -87,8 +87,7 @@ fn session_that_cannot_be_is_refused_and_takes_no_slot() {
 /// Sessions that nobody polls but the test, whose main one is in `mode`; they have been polled once.
 fn sessions(mode: Mode) -> Bench<Sessions> {
     let (dir, region) = (TempDir::new().unwrap(), Bench::region(mode));
-    let start = |sources| Sessions::start(sources).unwrap();
-    let mut bench = Bench::started(dir, region, mode, None, None, &[], start);
+    let mut bench = Bench::started(dir, region, &request(mode), |asked, vm| Sessions::start(asked, vm).unwrap());
     bench.recorder.poll();
     bench
 }

@@ -1,0 +1,227 @@
+//! A recording before it begins: what was asked for, checked, and the parts that whoever records brings.
+//!
+//! A monitor makes a [`RecordingBuilder`] of a request before it makes anything else, gives it what is to be recorded
+//! as it comes to have that, and starts a [`Recorder`](crate::recorder::Recorder) with it and with the VM.
+
+use crate::layer::host_tracer::{Traced, start_host_tracer};
+use crate::layer::limit::LayerLimits;
+use crate::recorder::scheduling::{Drain, Scheduling};
+use crate::recorder::work_alarm::WorkAlarms;
+use crate::session::recording::{AtSnapshot, GuestSide, Recording, VcpuThreads};
+use crate::session::request::{RecordingRequest, RequestError};
+use crate::session::selection::Selection;
+use crate::trigger::host_load::HostLoad;
+use shared_ring::event::EventDescription;
+use std::fs::File;
+use std::sync::Arc;
+use strata_clock::{HostTime, VcpuClocks};
+use strata_host_kernel::{HostTraceError, HostTracer};
+use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{FORMAT_VERSION, Host, Manifest, Missing, Started, Vm};
+use strata_recording::writer::Rotation;
+
+/// What happens when a layer ends early; called again with the next poll while it returns `false`. It is called on the
+/// recorder's thread.
+pub type OnFailure = Box<dyn FnMut() -> bool + Send>;
+
+/// Tells the user a line. It is called on the recorder's thread.
+pub type Say = fn(&str);
+
+/// A recording before it begins. Without any part it has no layers, tells nobody anything, and goes on with the other
+/// layers when one fails.
+pub struct RecordingBuilder {
+    pub(super) request: RecordingRequest,
+    pub(super) selection: Selection,
+    pub(super) limits: LayerLimits,
+    pub(super) host: Option<HostTracer>,
+    pub(super) host_load: Option<HostLoad>,
+    pub(super) history_file: Option<File>,
+    pub(super) guest: Option<GuestSide>,
+    pub(super) alarms: Arc<WorkAlarms>,
+    pub(super) process_descriptors: usize,
+    pub(super) missing: Vec<Missing>,
+    pub(super) say: Say,
+    pub(super) on_failure: Option<OnFailure>,
+    pub(super) at_snapshot: Option<AtSnapshot>,
+}
+
+/// The VM that is recorded, and the clock of its recording.
+pub struct RecordedVm {
+    /// What the recording says of the VM at first.
+    pub vm: Vm,
+    /// What it says of the host.
+    pub host: Host,
+    /// What it says of its clock at first.
+    pub clock: Clock,
+    /// The vCPUs' clocks.
+    pub clocks: Arc<VcpuClocks>,
+    /// Index and host thread of each vCPU, filled in as they start or are found.
+    pub vcpu_threads: VcpuThreads,
+}
+
+impl RecordingBuilder {
+    /// The recording that `request` asks for, of these `layers` at most.
+    ///
+    /// # Errors
+    /// When it cannot be had as it is asked for.
+    pub fn new(request: &RecordingRequest, layers: &[LayerKind]) -> Result<Self, RequestError> {
+        let (selection, limits) = request.check(layers)?;
+        Ok(Self {
+            request: request.clone(),
+            selection,
+            limits,
+            host: None,
+            host_load: None,
+            history_file: None,
+            guest: None,
+            alarms: Arc::default(),
+            process_descriptors: 0,
+            missing: Vec::new(),
+            say: |_| (),
+            on_failure: None,
+            at_snapshot: None,
+        })
+    }
+
+    /// Starts to trace the host's kernel for `traced`, if any of its events are wanted, with times of `time`. Do this
+    /// before the process gives up what that needs.
+    ///
+    /// # Errors
+    /// The kernel cannot be traced here or by this user, or none of the wanted events can be. Everything else can still
+    /// be recorded.
+    pub fn trace_host(&mut self, time: HostTime, traced: Traced) -> Result<(), HostTraceError> {
+        self.host_load = HostLoad::open().ok();
+        self.host = start_host_tracer(&self.selection, time, traced)?;
+        Ok(())
+    }
+
+    /// A flight recorder holds the host kernel's records in `file`, an empty one, so that they outlive the process.
+    #[must_use]
+    pub fn host_history(self, file: Option<File>) -> Self {
+        Self { history_file: file, ..self }
+    }
+
+    /// The guest's side, and the VMM's own events.
+    #[must_use]
+    pub fn guest(self, guest: Option<GuestSide>) -> Self {
+        Self { guest, ..self }
+    }
+
+    /// What wakes the recorder when the guest works.
+    #[must_use]
+    pub fn alarms(self, alarms: Arc<WorkAlarms>) -> Self {
+        Self { alarms, ..self }
+    }
+
+    /// How many file descriptors the streams of guest processes may take; without this, none.
+    #[must_use]
+    pub fn process_descriptors(self, process_descriptors: usize) -> Self {
+        Self { process_descriptors, ..self }
+    }
+
+    /// Who is told what the user should know at once, a line each.
+    #[must_use]
+    pub fn say(self, say: Say) -> Self {
+        Self { say, ..self }
+    }
+
+    /// What happens when a layer has ended early.
+    #[must_use]
+    pub fn on_failure(self, on_failure: Option<OnFailure>) -> Self {
+        Self { on_failure, ..self }
+    }
+
+    /// What takes that which snapshots have beside the layers.
+    #[must_use]
+    pub fn at_snapshot(self, at_snapshot: Option<AtSnapshot>) -> Self {
+        Self { at_snapshot, ..self }
+    }
+
+    /// Notes layers that the recording will lack.
+    pub fn note_missing(&mut self, missing: impl IntoIterator<Item = Missing>) {
+        self.missing.extend(missing);
+    }
+
+    /// Checks the triggers against the events of the host's kernel and those of other layers that are `known`. A layer
+    /// without events is not recorded; events of one that is left out are not known yet.
+    ///
+    /// # Errors
+    /// When a trigger is on something that is not recorded, or on the host's load where that is not told.
+    pub fn check_triggers(&self, known: &[(LayerKind, &[EventDescription])]) -> Result<(), RequestError> {
+        let triggers = &self.request.triggers;
+        triggers.check_host(self.host_load.is_some())?;
+        let host = self.host.as_ref().map(HostTracer::events).unwrap_or_default();
+        triggers.check(LayerKind::HostKernel, &host, &self.selection)?;
+        Ok(known.iter().try_for_each(|(layer, events)| triggers.check(*layer, events, &self.selection))?)
+    }
+
+    /// What wakes the recorder's thread, and how that runs.
+    pub(crate) fn begin(&mut self) -> (Arc<WorkAlarms>, Scheduling) {
+        if self.request.scheduling.drain == Drain::Idle {
+            // A look that has begun when the recorder is late is ended at normal priority.
+            self.host.iter_mut().for_each(HostTracer::poll_briefly);
+        }
+        (Arc::clone(&self.alarms), self.request.scheduling.clone())
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub const fn request(&self) -> &RecordingRequest {
+        &self.request
+    }
+
+    /// Which events are wanted.
+    #[must_use]
+    pub const fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    /// What traces the host's kernel, once it is traced.
+    #[must_use]
+    pub const fn host(&self) -> Option<&HostTracer> {
+        self.host.as_ref()
+    }
+
+    /// The layers that the recording will lack, as far as that is known.
+    #[must_use]
+    pub fn missing(&self) -> &[Missing] {
+        &self.missing
+    }
+}
+
+impl RecordedVm {
+    /// The recording of it that `request` asks for, with the events of `selection`, the `guest`'s side and what is
+    /// `missing`.
+    pub(crate) fn recording(
+        self,
+        request: &RecordingRequest,
+        selection: Selection,
+        guest: Option<GuestSide>,
+        missing: Vec<Missing>,
+    ) -> Recording {
+        let Self { vm, host, clock, clocks, vcpu_threads } = self;
+        let name = vm.name.clone();
+        let manifest = Manifest {
+            format: FORMAT_VERSION,
+            strata: env!("CARGO_PKG_VERSION").into(),
+            started: Started::at(clock.utc.utc_ns),
+            clock,
+            host,
+            vms: vec![vm],
+            layers: Vec::new(),
+            missing,
+            max_size: None,
+            compression: request.files.compression,
+            outcome: None,
+        };
+        Recording {
+            dir: Some(request.files.absolute_trace()),
+            readers: request.files.readers,
+            rotation: request.files.max_size.map(Rotation::new),
+            vcpu_threads,
+            guest,
+            ..Recording::new(manifest, name, selection, clocks)
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a recording is asked to be, and what of that is refused before anything is made.
+
+use crate::control::protocol::LayerLimit;
+use crate::layer::limit::{LayerLimits, LimitError};
+use crate::recorder::scheduling::{Scheduling, SchedulingError};
+use crate::session::selection::{self, Selection, SelectionError};
+use crate::trigger::TriggerRequest;
+use crate::trigger::expression::TriggerError;
+use shared_ring::layout::Mode;
+use std::path::PathBuf;
+use strata_recording::access::Readers;
+use strata_recording::compression::Compression;
+use strata_recording::layer::LayerKind;
+use strata_recording::trace_folder::{SnapshotFolder, TraceFolder, TraceFolderError};
+use thiserror::Error;
+
+/// The host kernel's records that a flight recorder holds unless told otherwise, bytes.
+pub const HOST_HISTORY: usize = 64 << 20;
+
+/// What a recording is asked to be.
+#[derive(Clone, Debug)]
+pub struct RecordingRequest {
+    /// Which records it has.
+    pub layers: LayersRequest,
+    /// Where they go.
+    pub files: FilesRequest,
+    /// What is watched for, and leads to a snapshot.
+    pub triggers: TriggerRequest,
+    /// Where and when the recorder runs.
+    pub scheduling: Scheduling,
+}
+
+/// Which records of which layers are recorded, and how many of them.
+#[derive(Clone, Debug)]
+pub struct LayersRequest {
+    /// The choice of events, as [`Selection::parse`] reads it.
+    pub events: String,
+    /// Whether records are written as they come, or the newest are held in memory. The rings of a guest's side have the
+    /// same mode.
+    pub mode: Mode,
+    /// The most records of layers each second.
+    pub limits: Vec<LayerLimit>,
+    /// The host kernel's records that a flight recorder holds, bytes.
+    pub host_history: usize,
+}
+
+/// Where a recording goes, and who may read it.
+#[derive(Clone, Debug)]
+pub struct FilesRequest {
+    /// Its folder.
+    pub trace: PathBuf,
+    /// Who may read it, and snapshots of it.
+    pub readers: Readers,
+    /// Bytes that it keeps within; without it, it grows.
+    pub max_size: Option<u64>,
+    /// How it is compressed, if it is.
+    pub compression: Option<Compression>,
+}
+
+/// Why there is no recording as it is asked for.
+#[derive(Debug, Error)]
+pub enum RequestError {
+    /// A flight recorder keeps within its memory.
+    #[error("--max-size is for --mode discard: what a flight recorder holds depends on its rings and --host-history")]
+    BoundedBySize,
+    /// A layer's records cannot be limited so.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The recorder cannot run where or when it is to.
+    #[error(transparent)]
+    Scheduling(#[from] SchedulingError),
+    /// The choice of events cannot be used.
+    #[error(transparent)]
+    Selection(#[from] SelectionError),
+    /// A trigger names what there is not.
+    #[error("--trigger: {0}")]
+    Trigger(#[from] TriggerError),
+}
+
+impl RecordingRequest {
+    /// A recording into the folder `trace` as it is without any option.
+    #[must_use]
+    pub fn new(trace: impl Into<PathBuf>) -> Self {
+        Self {
+            layers: LayersRequest {
+                events: selection::DEFAULT.into(),
+                mode: Mode::Discard,
+                limits: Vec::new(),
+                host_history: HOST_HISTORY,
+            },
+            files: FilesRequest { trace: trace.into(), readers: Readers::default(), max_size: None, compression: None },
+            triggers: TriggerRequest::default(),
+            scheduling: Scheduling::default(),
+        }
+    }
+
+    /// The choice of events and the limits of a recording of `layers`, when all that is asked for can be had.
+    pub(super) fn check(&self, layers: &[LayerKind]) -> Result<(Selection, LayerLimits), RequestError> {
+        if self.files.max_size.is_some() && self.layers.mode == Mode::FlightRecorder {
+            return Err(RequestError::BoundedBySize);
+        }
+        let limits = LayerLimits::new(&self.layers.limits, self.layers.mode, layers)?;
+        self.scheduling.try_out()?;
+        Ok((Selection::parse(&self.layers.events)?, limits))
+    }
+}
+
+impl FilesRequest {
+    /// The recording's folder, as other processes find it too. A path that cannot be made absolute stays as it is.
+    #[must_use]
+    pub fn absolute_trace(&self) -> PathBuf {
+        std::path::absolute(&self.trace).unwrap_or_else(|_| self.trace.clone())
+    }
+
+    /// Makes the folders of the recording and of its snapshots. Each is removed again when it is dropped: the first
+    /// unless it is [kept](TraceFolder::keep), the second if nothing is in it.
+    ///
+    /// # Errors
+    /// When one cannot be had.
+    pub fn create(&self) -> Result<(TraceFolder, SnapshotFolder), TraceFolderError> {
+        let folder = TraceFolder::create(&self.trace, self.readers)?;
+        SnapshotFolder::create(&self.trace, self.readers).map(|snapshots| (folder, snapshots))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_of_a_flight_recorder_is_refused() {
+        let mut request = RecordingRequest::new("trace");
+        request.files.max_size = Some(1 << 30);
+        request.layers.mode = Mode::FlightRecorder;
+
+        assert!(matches!(request.check(&LayerKind::ALL), Err(RequestError::BoundedBySize)));
+    }
+
+    #[test]
+    fn folder_is_one_that_other_processes_find() {
+        let trace = RecordingRequest::new("trace").files.absolute_trace();
+
+        assert!(trace.is_absolute() && trace.ends_with("trace"), "{trace:?}");
+    }
+}
