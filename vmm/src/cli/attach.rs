@@ -1,20 +1,12 @@
 //! `strata attach`.
 
+use super::recording::RecordingArgs;
 use super::values;
 use crate::attach::AttachRequest;
 use crate::attach::libvirt::{self, DomainError};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
-use strata_recorder::control::protocol::{LayerLimit, Mode};
-use strata_recorder::recorder::cpu_list::CpuList;
-use strata_recorder::recorder::scheduling::{Drain, Scheduling};
-use strata_recorder::session::selection;
-use strata_recorder::session::{FilesRequest, LayersRequest, RecordingRequest};
-use strata_recorder::trigger::TriggerRequest;
-use strata_recorder::trigger::expression::Trigger;
-use strata_recording::access::Readers;
-use strata_recording::compression::Compression;
 use strata_recording::manifest::is_vm_name;
 
 /// Arguments of `strata attach`.
@@ -22,7 +14,8 @@ use strata_recording::manifest::is_vm_name;
 #[command(
     after_help = "Needs root. Neither the VM nor its guest is stopped, and only --qmp changes it. The recording ends \
     with the VM, with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration; it is completed each \
-    time. Exit status: 0, or 1 when nothing could be recorded or the trace failed.\n\nExamples:\n  \
+    time. Its layers are host-kernel, and with --region or --qmp guest-kernel and guest-user. Exit status: 0, or 1 \
+    when nothing could be recorded or the trace failed.\n\nExamples:\n  \
     strata attach --libvirt web --trace trace\n  \
     strata attach 4242 --trace trace --duration 10s\n  \
     strata attach 4242 --region /dev/shm/web --trace trace\n  \
@@ -38,7 +31,8 @@ pub struct AttachArgs {
     /// The VM that libvirt runs as this domain, instead of its process
     #[arg(long, value_name = "DOMAIN", conflicts_with = "pid")]
     pub libvirt: Option<String>,
-    /// Record the guest too, through this trace region, which `strata region create` made and the VM has as a device
+    /// Record the guest too, through this trace region, which `strata region create` made for the same --mode and the VM
+    /// has as a device
     #[arg(long, value_name = "FILE")]
     pub region: Option<PathBuf>,
     /// Record the guest too, by giving its QEMU a trace region through this QMP socket of QEMU's (-qmp
@@ -55,58 +49,12 @@ pub struct AttachArgs {
     /// The VM with this file descriptor, where the process has several
     #[arg(long, value_name = "FD")]
     pub vm: Option<u32>,
-    /// Events to record: globs host-kernel:GROUP:EVENT, with --region or --qmp guest-kernel: and guest-user: too, '!'
-    /// takes away; or presets: minimal, default, io, net, all; `strata events --list host-kernel` lists them
-    #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT)]
-    pub events: String,
-    /// discard writes records as they come; flight-recorder holds the newest of them (see --host-history; the guest's
-    /// in its rings; the region must be made for that), and writes them at the end (and by `strata ctl NAME snapshot
-    /// DIR`)
-    #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode())]
-    pub mode: Mode,
-    /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way
-    #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history)]
-    pub host_history: usize,
-    /// Watch for something, and write a snapshot into TRACE-snapshots when it happens; with --mode discard, mark
-    /// it in the trace. May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms',
-    /// 'host-load>80%', 'oom', 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit
-    /// comm=="db"'
-    #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse)]
-    pub triggers: Vec<Trigger>,
-    /// Let each trigger lead to a snapshot (or mark) again when so much time has passed since its last one; without it,
-    /// once
-    #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "triggers")]
-    pub trigger_every: Option<Duration>,
-    /// Go on recording for so long before the snapshot of a trigger
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = values::duration, requires = "triggers")]
-    pub trigger_after: Duration,
-    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace
-    /// grows
-    #[arg(long, value_name = "SIZE", value_parser = values::max_size)]
-    pub max_size: Option<u64>,
-    /// Compress the trace and its snapshots, packet by packet. `strata` reads it as it is; for babeltrace2 there is
-    /// `strata export --to ctf`
-    #[arg(long, value_name = "FORM", value_parser = values::compression())]
-    pub compress: Option<Compression>,
-    /// Limit the records of a layer to so many each second, and behind ':' so many at once (without it, as many as come
-    /// in a second). What is more is dropped and counted as lost; the limit of guest-user is each process's. May be
-    /// repeated, once for each layer
-    #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]", value_parser = values::layer_limit)]
-    pub limits: Vec<LayerLimit>,
-    /// The host's CPUs on which strata records, as in 0 or 0,2-3: apart from those of the vCPUs, it takes no time of
-    /// the guest's
-    #[arg(long, value_name = "LIST")]
-    pub recorder_cpus: Option<CpuList>,
-    /// When records are taken out of the rings: as they come ('always'), or while the host has nothing else to do
-    /// ('idle') and otherwise when a ring is a quarter full. A ring that is full loses records, which is counted
-    #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain())]
-    pub drain: Drain,
+    /// What is recorded.
+    #[command(flatten)]
+    pub recording: RecordingArgs,
     /// End after this time: a number of seconds, or one with ms, s, m or h, as in 90s
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Duration>,
-    /// Who may read the trace and its snapshots. It holds names of the host's processes and what they waited for
-    #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers())]
-    pub readable_by: Readers,
 }
 
 impl TryFrom<AttachArgs> for AttachRequest {
@@ -116,41 +64,14 @@ impl TryFrom<AttachArgs> for AttachRequest {
     ///
     /// libvirt does not run the domain that was asked for.
     fn try_from(args: AttachArgs) -> Result<Self, DomainError> {
-        let AttachArgs {
-            pid,
-            libvirt,
-            region,
-            qmp,
-            trace,
-            name,
-            vm,
-            events,
-            mode,
-            host_history,
-            triggers,
-            trigger_every,
-            trigger_after,
-            max_size,
-            compress,
-            limits,
-            recorder_cpus,
-            drain,
-            duration,
-            readable_by,
-        } = args;
-        let triggers = TriggerRequest { triggers, every: trigger_every, after: trigger_after };
+        let AttachArgs { pid, libvirt, region, qmp, trace, name, vm, recording, duration } = args;
         let pid = match (&libvirt, pid) {
             (Some(domain), _) => libvirt::process_of(domain)?,
             // the command line's rules leave nothing else
             (None, pid) => pid.unwrap_or_default(),
         };
         let name = name.or(libvirt.filter(|domain| is_vm_name(domain)));
-        let recording = RecordingRequest {
-            layers: LayersRequest { events, mode: mode.into(), limits, host_history },
-            files: FilesRequest { trace, readers: readable_by, max_size, compression: compress },
-            triggers,
-            scheduling: Scheduling { cpus: recorder_cpus, drain },
-        };
+        let recording = recording.into_request(trace);
         Ok(Self { pid, vm, name, region, qmp, recording, duration })
     }
 }

@@ -1,12 +1,13 @@
 //! `strata ps`, `strata ctl` and `strata recover`: VMs that run, and those whose process died.
 
+use super::recording::BoundArgs;
 use super::values;
 use clap::{Args, Subcommand};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use strata_recorder::control::protocol::{LayerLimit, Mode, Request};
+use strata_recorder::control::protocol::{Mode, Request};
 use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use trace_merge::events::parse_seconds;
 
@@ -185,14 +186,9 @@ pub enum SessionCommand {
         /// Record into this new folder, which lies where snapshots may; in flight-recorder mode when the session ends
         #[arg(long, value_name = "DIR")]
         trace: Option<PathBuf>,
-        /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more
-        #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
-        max_size: Option<u64>,
-        /// Limit its records to so many each second, and behind ':' so many at once: guest-kernel=RATE[:BURST]. What is
-        /// more is dropped and counted as lost
-        #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]")]
-        #[arg(value_parser = values::layer_limit, requires = "trace")]
-        limits: Vec<LayerLimit>,
+        /// How large the trace gets.
+        #[command(flatten)]
+        bounds: BoundArgs,
     },
     /// Begin to record, or go on
     Start {
@@ -246,8 +242,7 @@ impl CtlCommand {
                 sub_buffers,
                 events,
                 trace,
-                max_size,
-                limits,
+                bounds: BoundArgs { max_size, limits },
             }) => {
                 let trace = trace.map(std::path::absolute).transpose()?;
                 Request::SessionCreate { name, mode, sub_buffer_size, sub_buffers, events, trace, max_size, limits }

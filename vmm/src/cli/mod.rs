@@ -5,6 +5,7 @@ pub mod config_file;
 mod control;
 mod export;
 mod query;
+mod recording;
 mod run;
 mod trace;
 pub(crate) mod values;
@@ -13,6 +14,7 @@ pub use attach::AttachArgs;
 pub use control::{CtlArgs, CtlCommand, MetricsArgs, PsArgs, RecoverArgs, SessionCommand, TopArgs, TriggerCommand};
 pub use export::{DrawnWhyArgs, ExportArgs, Format, OpenArgs};
 pub use query::QueryArgs;
+pub use recording::{BoundArgs, RecordingArgs};
 pub use run::RunArgs;
 pub use trace::{
     DiffArgs, EventsArgs, FlowsArgs, FunctionsArgs, MergeArgs, PageArgs, ReadArgs, ReportArgs, ReportCommand, TaskSum,

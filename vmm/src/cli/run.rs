@@ -1,26 +1,17 @@
 //! `strata run`.
 
+use super::recording::RecordingArgs;
 use super::values;
 use crate::agentless::{self, AgentlessRequest};
 use crate::run::{Agent, Boot, KERNEL_RINGS, OnReboot, OnTraceFailure, PROCESS_SLOTS, RunRequest};
 use clap::Args;
 use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS};
 use std::path::PathBuf;
-use std::time::Duration;
 use strata_jail::JailRequest;
 use strata_jail::inherited::Inherited;
 use strata_machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig, VsockConfig};
 use strata_rate_limit::RateLimit;
-use strata_recorder::control::protocol::{LayerLimit, Mode};
 use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
-use strata_recorder::recorder::cpu_list::CpuList;
-use strata_recorder::recorder::scheduling::{Drain, Scheduling};
-use strata_recorder::session::selection;
-use strata_recorder::session::{FilesRequest, LayersRequest, RecordingRequest};
-use strata_recorder::trigger::TriggerRequest;
-use strata_recorder::trigger::expression::Trigger;
-use strata_recording::access::Readers;
-use strata_recording::compression::Compression;
 
 /// How a disk is written.
 const DISK: &str = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off][,format=raw]";
@@ -136,27 +127,13 @@ pub struct RunArgs {
     /// Record a trace into this folder: a new one, or an empty one of yours
     #[arg(long, value_name = "DIR")]
     pub trace: Option<PathBuf>,
-    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace
-    /// grows
-    #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
-    pub max_size: Option<u64>,
-    /// Compress the trace, its snapshots and those of further sessions, packet by packet. `strata` reads it as it is;
-    /// for babeltrace2 there is `strata export --to ctf`
-    #[arg(long, value_name = "FORM", value_parser = values::compression(), requires = "trace")]
-    pub compress: Option<Compression>,
-    /// Limit the records of a layer to so many each second, and behind ':' so many at once (without it, as many as come
-    /// in a second). What is more is dropped and counted as lost; the limit of guest-user is each process's. May be
-    /// repeated, once for each layer
-    #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]", value_parser = values::layer_limit, requires = "trace")]
-    pub limits: Vec<LayerLimit>,
+    /// What is recorded.
+    #[command(flatten)]
+    pub recording: RecordingArgs,
     /// What happens to the VM when a layer of the trace ends early, because the disk is full for instance: continue,
     /// pause (until `strata ctl VM resume`), or stop with exit status 1
     #[arg(long, value_name = "WHAT", default_value = "continue", value_parser = values::on_trace_failure(), requires = "trace")]
     pub on_trace_failure: OnTraceFailure,
-    /// Who may read the trace and its snapshots. It holds names, paths, addresses and arguments of system calls, of the
-    /// guest and of the host
-    #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = "trace")]
-    pub readable_by: Readers,
     /// Kernel module that records in the guest; strata adds it to the initrd in memory and changes nothing of the
     /// guest's. 'auto' takes the ready-made one of the guest's kernel (package strata-modules; $STRATA_AGENT_MODULES
     /// names another folder), a folder the one that it has for that kernel, RELEASE/strata.ko
@@ -188,36 +165,10 @@ pub struct RunArgs {
     /// Put nothing into the guest
     #[arg(long, conflicts_with = "agent")]
     pub no_agent: bool,
-    /// Events to record: globs LAYER:GROUP:EVENT, '!' takes away; or presets: minimal, default, io, net, all. Layers
-    /// are host-kernel, vmm, guest-kernel and guest-user, or short host, guest and user; `strata events --list LAYER`
-    /// lists their events
-    #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
-    pub events: String,
     /// Samples of each vCPU per second while guest-kernel:strata:sample is recorded: what it executes, with its stack
     /// if guest-kernel:strata:stack is recorded too
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=20_000), requires = "agent")]
     pub sample_frequency: Option<u32>,
-    /// What happens when a ring is full: discard drops new records and counts them, flight-recorder overwrites the
-    /// oldest and writes the trace at the end (and by `strata ctl VM snapshot DIR`)
-    #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = "trace")]
-    pub mode: Mode,
-    /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way. A guest that
-    /// exits all the time makes tens of megabytes a second
-    #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history, requires = "trace")]
-    pub host_history: usize,
-    /// Watch for something, and write a snapshot into TRACE-snapshots when it happens; with --mode discard, mark
-    /// it in the trace. May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms',
-    /// 'host-load>80%', 'oom', 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit
-    /// comm=="db"'
-    #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse, requires = "trace")]
-    pub triggers: Vec<Trigger>,
-    /// Let each trigger lead to a snapshot (or mark) again when so much time has passed since its last one; without it,
-    /// once
-    #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "triggers")]
-    pub trigger_every: Option<Duration>,
-    /// Go on recording for so long before the snapshot of a trigger
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = values::duration, requires = "triggers")]
-    pub trigger_after: Duration,
     /// Size of a sub-buffer, bytes.
     #[arg(long, help = format!("Size of a sub-buffer of the guest kernel's rings: {}", sub_buffer_sizes()))]
     #[arg(value_name = "SIZE", default_value_t = KERNEL_RINGS.0, value_parser = values::sub_buffer_size, requires = "trace")]
@@ -231,14 +182,6 @@ pub struct RunArgs {
         takes 1 MiB of memory for each vCPU"))]
     #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
     pub process_slots: u32,
-    /// The host's CPUs on which strata records, as in 0 or 0,2-3: apart from those of the vCPUs, it takes no time of
-    /// the guest's
-    #[arg(long, value_name = "LIST", requires = "trace")]
-    pub recorder_cpus: Option<CpuList>,
-    /// When records are taken out of the rings: as they come ('always'), or while the host has nothing else to do
-    /// ('idle') and otherwise when a ring is a quarter full. A ring that is full loses records, which is counted
-    #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain(), requires = "trace")]
-    pub drain: Drain,
     /// Run as this user once everything that needs root is open: a name, UID or UID:GID. Without it, strata that was
     /// started with sudo runs as the user who called sudo, and any other keeps its user; root without sudo stays root,
     /// without its capabilities. The recording belongs to that user
@@ -280,22 +223,7 @@ impl From<RunArgs> for RunRequest {
         let disks = args.image.into_iter().chain(args.disks).collect();
         #[allow(clippy::expect_used, reason = "the parsers of both arguments accept only what makes a geometry")]
         let geometry = Geometry::new(args.sub_buffer_size, args.sub_buffers).expect("arguments make a geometry");
-        let recording = args.trace.map(|trace| RecordingRequest {
-            layers: LayersRequest {
-                events: args.events,
-                mode: args.mode.into(),
-                limits: args.limits,
-                host_history: args.host_history,
-            },
-            files: FilesRequest {
-                trace,
-                readers: args.readable_by,
-                max_size: args.max_size,
-                compression: args.compress,
-            },
-            triggers: TriggerRequest { triggers: args.triggers, every: args.trigger_every, after: args.trigger_after },
-            scheduling: Scheduling { cpus: args.recorder_cpus, drain: args.drain },
-        });
+        let recording = args.trace.map(|trace| args.recording.into_request(trace));
         let agentless = args.agentless.map(|events| AgentlessRequest { events, size: args.agentless_size });
         Self {
             agentless,
@@ -330,9 +258,11 @@ impl From<RunArgs> for RunRequest {
 
 #[cfg(test)]
 mod tests {
-    use super::{Compression, OnReboot, OnTraceFailure, Readers};
+    use super::{OnReboot, OnTraceFailure};
     use crate::cli::{Cli, Command};
     use clap::Parser;
+    use strata_recording::access::Readers;
+    use strata_recording::compression::Compression;
 
     #[test]
     fn agent_needs_a_trace() {
@@ -345,7 +275,7 @@ mod tests {
         let readers = |args: &[&str]| {
             let run = ["strata", "run", "--kernel", "k", "--trace", "t"].iter().chain(args);
             let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };
-            Some(args.readable_by)
+            Some(args.recording.readable_by)
         };
 
         assert_eq!(readers(&[]), Some(Readers::Owner));
@@ -358,7 +288,7 @@ mod tests {
         let size = |args: &[&str]| {
             let run = ["strata", "run", "--kernel", "k"].iter().chain(args);
             let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };
-            args.max_size
+            args.recording.bounds.max_size
         };
 
         assert_eq!(size(&["--trace", "t", "--max-size", "2G"]), Some(2 << 30));
@@ -373,7 +303,7 @@ mod tests {
             let Command::Run(args) = Cli::try_parse_from(run).map_err(|error| error.to_string())?.command else {
                 return Err("another command".into());
             };
-            Ok::<_, String>(args.compress)
+            Ok::<_, String>(args.recording.compress)
         };
 
         assert_eq!(compression(&["--trace", "t"]), Ok(None));

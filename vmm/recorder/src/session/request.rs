@@ -4,8 +4,8 @@ use crate::control::protocol::LayerLimit;
 use crate::layer::limit::{LayerLimits, LimitError};
 use crate::recorder::scheduling::{Scheduling, SchedulingError};
 use crate::session::selection::{self, Selection, SelectionError};
-use crate::trigger::TriggerRequest;
 use crate::trigger::expression::TriggerError;
+use crate::trigger::{AFTER, TriggerRequest};
 use shared_ring::layout::Mode;
 use std::path::PathBuf;
 use strata_recording::access::Readers;
@@ -89,7 +89,7 @@ impl RecordingRequest {
                 host_history: HOST_HISTORY,
             },
             files: FilesRequest { trace: trace.into(), readers: Readers::default(), max_size: None, compression: None },
-            triggers: TriggerRequest::default(),
+            triggers: TriggerRequest { after: AFTER, ..TriggerRequest::default() },
             scheduling: Scheduling::default(),
         }
     }

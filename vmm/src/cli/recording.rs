@@ -1,0 +1,135 @@
+//! The options of a recording, which `strata run` and `strata attach` share, and `strata ctl` in part.
+
+use super::values;
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+use strata_recorder::control::protocol::{LayerLimit, Mode};
+use strata_recorder::recorder::cpu_list::CpuList;
+use strata_recorder::recorder::scheduling::{Drain, Scheduling};
+use strata_recorder::session::{FilesRequest, LayersRequest, RecordingRequest, selection};
+use strata_recorder::trigger::TriggerRequest;
+use strata_recorder::trigger::expression::Trigger;
+use strata_recording::access::Readers;
+use strata_recording::compression::Compression;
+
+/// What keeps a recording small.
+#[derive(Debug, Args)]
+pub struct BoundArgs {
+    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace
+    /// grows
+    #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
+    pub max_size: Option<u64>,
+    /// Limit the records of a layer to so many each second, and behind ':' so many at once (without it, as many as come
+    /// in a second). What is more is dropped and counted as lost; the limit of guest-user is each process's. May be
+    /// repeated, once for each layer
+    #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]", value_parser = values::layer_limit, requires = "trace")]
+    pub limits: Vec<LayerLimit>,
+}
+
+/// What is recorded of a VM besides the folder that it goes to, which not every command needs.
+#[derive(Debug, Args)]
+pub struct RecordingArgs {
+    /// How large it gets.
+    #[command(flatten)]
+    pub bounds: BoundArgs,
+    /// Compress the trace, its snapshots and those of further sessions, packet by packet. `strata` reads it as it is;
+    /// for babeltrace2 there is `strata export --to ctf`
+    #[arg(long, value_name = "FORM", value_parser = values::compression(), requires = "trace")]
+    pub compress: Option<Compression>,
+    /// Who may read the trace and its snapshots. It holds names, paths, addresses and arguments of system calls, of the
+    /// host and of the guest
+    #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = "trace")]
+    pub readable_by: Readers,
+    /// Events to record: globs LAYER:GROUP:EVENT, '!' takes away; or presets: minimal, default, io, net, all. Layers
+    /// are host-kernel, vmm, guest-kernel and guest-user, or short host, guest and user; `strata events --list LAYER`
+    /// lists their events
+    #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
+    pub events: String,
+    /// discard writes records as they come; when a ring is full it drops new ones and counts them. flight-recorder
+    /// holds the newest: the guest's in its rings, which overwrite the oldest, the host kernel's as --host-history says.
+    /// It writes them at the end (and by `strata ctl VM snapshot DIR`)
+    #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = "trace")]
+    pub mode: Mode,
+    /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way. A guest that
+    /// exits all the time makes tens of megabytes a second
+    #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history, requires = "trace")]
+    pub host_history: usize,
+    /// Watch for something, and write a snapshot into TRACE-snapshots when it happens; with --mode discard, mark
+    /// it in the trace. May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms',
+    /// 'host-load>80%', 'oom', 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit
+    /// comm=="db"'
+    #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse, requires = "trace")]
+    pub triggers: Vec<Trigger>,
+    /// Let each trigger lead to a snapshot (or mark) again when so much time has passed since its last one; without it,
+    /// once
+    #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "triggers")]
+    pub trigger_every: Option<Duration>,
+    /// Go on recording for so long before the snapshot of a trigger
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = values::duration, requires = "triggers")]
+    pub trigger_after: Duration,
+    /// The host's CPUs on which strata records, as in 0 or 0,2-3: apart from those of the vCPUs, it takes no time of
+    /// the guest's
+    #[arg(long, value_name = "LIST", requires = "trace")]
+    pub recorder_cpus: Option<CpuList>,
+    /// When records are taken out of the rings: as they come ('always'), or while the host has nothing else to do
+    /// ('idle') and otherwise when a ring is a quarter full. A ring that is full loses records, which is counted
+    #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain(), requires = "trace")]
+    pub drain: Drain,
+}
+
+impl RecordingArgs {
+    /// What is asked for of a recording into the folder `trace`.
+    #[must_use]
+    pub fn into_request(self, trace: PathBuf) -> RecordingRequest {
+        let Self { events, mode, host_history, readable_by: readers, compress: compression, .. } = self;
+        let BoundArgs { max_size, limits } = self.bounds;
+        RecordingRequest {
+            layers: LayersRequest { events, mode: mode.into(), limits, host_history },
+            files: FilesRequest { trace, readers, max_size, compression },
+            triggers: TriggerRequest { triggers: self.triggers, every: self.trigger_every, after: self.trigger_after },
+            scheduling: Scheduling { cpus: self.recorder_cpus, drain: self.drain },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::AttachRequest;
+    use crate::cli::{Cli, Command};
+    use crate::run::RunRequest;
+    use clap::Parser;
+
+    /// What `strata run` and `strata attach` make of `options`.
+    fn requests(options: &[&str]) -> [Option<RecordingRequest>; 2] {
+        let parsed = |command: &[&str]| Cli::try_parse_from(command.iter().chain(&["--trace", "t"]).chain(options));
+        [&["strata", "run", "--kernel", "k"][..], &["strata", "attach", "42"]].map(|command| {
+            match parsed(command).unwrap().command {
+                Command::Run(args) => RunRequest::from(*args).recording,
+                Command::Attach(args) => AttachRequest::try_from(args).ok().map(|request| request.recording),
+                _ => None,
+            }
+        })
+    }
+
+    #[test]
+    fn options_mean_the_same_to_each_command() {
+        let options = "--events host-kernel:kvm:* --max-size 1G --limit vmm=10 --compress zstd --readable-by all \
+            --host-history 2M --trigger oom --trigger-every 1m --trigger-after 5ms --recorder-cpus 0 --drain idle";
+
+        let [run, attach] = requests(&options.split_whitespace().collect::<Vec<_>>());
+
+        let run = run.unwrap();
+        assert_eq!(format!("{run:?}"), format!("{:?}", attach.unwrap()));
+        assert_eq!((run.files.max_size, run.triggers.after), (Some(1 << 30), Duration::from_millis(5)));
+    }
+
+    #[test]
+    fn recording_without_options_is_the_one_that_other_monitors_begin_with() {
+        let [run, attach] = requests(&[]);
+
+        let expected = format!("{:?}", RecordingRequest::new("t"));
+        assert_eq!([run, attach].map(|request| format!("{:?}", request.unwrap())), [expected.clone(), expected]);
+    }
+}
