@@ -34,13 +34,13 @@ pub struct Sinks {
 
 impl Sinks {
     /// Takes what `look` shows.
-    pub fn take(&self, look: Look) {
+    pub fn take(&self, look: &Look) {
         for vcpu in &look.vcpus {
             self.clocks.observe_offset(vcpu.vcpu, vcpu.tsc.offset);
         }
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         // A vCPU that is taken away, or whose thread has just ended, has run all the same.
-        for (vcpu, tid) in look.threads {
+        for &(vcpu, tid) in &look.threads {
             match threads.iter_mut().find(|(known, _)| *known == vcpu) {
                 Some(entry) => entry.1 = tid,
                 None => threads.push((vcpu, tid)),
@@ -88,7 +88,7 @@ fn follow(vm: &ForeignVm, sinks: &Sinks, asked: &AtomicBool) -> bool {
         }
         // What cannot be read now may be in a second; the end is seen above.
         if let Ok(Some(look)) = vm.look() {
-            sinks.take(look);
+            sinks.take(&look);
         }
     }
 }
@@ -117,9 +117,9 @@ mod tests {
         let clocks = Arc::new(VcpuClocks::new("vm0", 2, parameters, Box::new(|_, _, _| ())));
         let sinks = Sinks { threads: VcpuThreads::default(), clocks: Arc::clone(&clocks) };
 
-        sinks.take(look(&[(0, -5), (1, -5)], &[(0, 70)]));
-        sinks.take(look(&[(0, -5), (1, -9)], &[(1, 71)]));
-        sinks.take(look(&[(0, -5)], &[(0, 72)]));
+        sinks.take(&look(&[(0, -5), (1, -5)], &[(0, 70)]));
+        sinks.take(&look(&[(0, -5), (1, -9)], &[(1, 71)]));
+        sinks.take(&look(&[(0, -5)], &[(0, 72)]));
 
         assert_eq!(*sinks.threads.lock().unwrap(), [(0, 72), (1, 71)]);
         assert_eq!(clocks.epochs().iter().map(|epoch| epoch.vcpu).collect::<Vec<_>>(), [0, 1, 1]);

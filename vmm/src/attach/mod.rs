@@ -12,45 +12,23 @@ pub mod libvirt;
 mod process;
 mod qmp;
 pub mod region;
+mod steps;
 mod threads;
 mod vm;
 
 use crate::run::descriptors;
-use clock_sync::calibration::read_together;
 pub use failure::AttachError;
-use follower::{Follower, Sinks};
-use hot_plug::HotPlugged;
 use region::{GuestRegion, JOIN_LIMIT};
-use rustix::process::geteuid;
-use shared_ring::event::EventDescription;
 use shared_ring::layout::Mode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::collections::BTreeSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
-use strata_host_kernel::namespace::check_thread_ids;
-use strata_host_kernel::{HostTracer, Tracefs};
-use strata_machine::probe_kvm;
-use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
-use strata_recorder::control::server::ControlServer;
-use strata_recorder::host_description::describe_host;
-use strata_recorder::layer::host_tracer::Traced;
-use strata_recorder::recorder::Recorder;
-use strata_recorder::session::recording::VcpuThreads;
-use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest, RequestError, Say};
-use strata_recording::clock::{Clock, VcpuRelation};
-use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Attached, Manifest, Missing, Started, Vm};
-use uuid::Uuid;
-use vm::{ForeignVm, Look};
-
-/// Most times that a process's threads are listed until no new one has come.
-const MAX_LISTINGS: u32 = 100;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+use steps::Checked;
+use strata_recorder::session::{RecordingRequest, Say};
+use strata_recording::manifest::Manifest;
 
 /// Which VM to record, and how.
 #[derive(Clone, Debug)]
@@ -122,221 +100,10 @@ pub struct AttachReport {
 /// # Errors
 /// Nothing was recorded, and nothing is left behind; or the recording is not complete.
 pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachError> {
-    let (mut recording, vm) = check(request)?;
-    let mode = request.recording.layers.mode;
     descriptors::raise_limit();
-    let name = request.name.clone().unwrap_or_else(|| default_name(&vm.process.comm, request.pid));
-    let first = vm.look()?.ok_or(AttachError::Ended { pid: request.pid })?;
-    let open = |path: &Path| region::open(path, request.pid, mode, &first);
-    let file = request.region.as_deref().map(open).transpose()?;
-    let description = describe(request, &vm, &name, &first);
-    let (ending, endings) = channel();
-    stop_on_signals(ending.clone())?;
-    let directory = claim(&directory::runtime_folder()?, &description, request.pid)?;
-    let probed = probe_kvm();
-    let clock = HostClock::observe(probed.tsc_khz);
-    let traced = Traced { process: request.pid, threads: vm.thread_ids(), takes_more: true };
-    recording.trace_host(clock.time, traced)?;
-    recording.host().into_iter().for_each(|host| follow_all_threads(host, &vm));
-    recording.check_triggers(unrecorded(request.has_guest()))?;
-    // To enable many events takes its time.
-    if vm.has_ended_within(Duration::ZERO) {
-        return Err(AttachError::Ended { pid: request.pid });
-    }
-
-    let offset_honoured = probed.tsc_offset_honoured != Some(false);
-    if request.has_guest() {
-        region::check_clock(clock.time, offset_honoured, &first)?;
-    }
-    // From here on the VM is changed. Whatever fails, dropping this changes it back.
-    let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), mode, say);
-    let plugged = request.qmp.as_deref().map(plug).transpose()?;
-    let file = match &plugged {
-        Some(plugged) => Some(open(&plugged.file())?),
-        None => file,
-    };
-    let statement = clock_statement(&clock, &name, &first, offset_honoured);
-    let vcpus = file.as_ref().map_or(first.vcpu_count(), |file| file.config.vcpus);
-    let region_path = file.as_ref().map(|file| file.path.clone());
-    let take = |file| GuestRegion::take(file, statement.uuid, clock.trace_frequency(), say);
-    let guest = file.map(take).transpose()?;
-    recording.note_missing(missing_layers(guest.is_some()));
-    let parameters = ClockParameters { offset_honoured, ..clock.parameters() };
-    let sink: EpochSink = match &guest {
-        Some(guest) => guest.epoch_sink(),
-        None => Box::new(|_, _, _| ()),
-    };
-    let clocks = Arc::new(VcpuClocks::new(&name, vcpus, parameters, sink));
-    let sinks = Sinks { threads: VcpuThreads::default(), clocks: Arc::clone(&clocks) };
-    let recorded = RecordedVm {
-        vm: Vm {
-            name: name.clone(),
-            vcpus: first.vcpu_count(),
-            attached: Some(Attached { pid: request.pid, comm: vm.process.comm.clone() }),
-            region: region_path,
-            ..Vm::default()
-        },
-        host: describe_host(probed.kind.name()),
-        clock: statement,
-        clocks,
-        vcpu_threads: Arc::clone(&sinks.threads),
-    };
-    sinks.take(first);
-    let side = guest.as_ref().map(|guest| guest.begin(recording.selection())).transpose()?;
-
-    // The second is removed in the end if nothing is in it.
-    let (mut folder, _snapshots) = request.recording.files.create()?;
-    let failed = ending.clone();
-    let recording = recording
-        .guest(side)
-        .process_descriptors(if guest.is_some() { descriptors::for_processes(vcpus, false) } else { 0 })
-        .say(say)
-        .on_failure(Some(Box::new(move || {
-            // There is no VM of this process's to go on with.
-            let _ = failed.send(Ending::TraceFailed);
-            true
-        })));
-    let recorder = Recorder::start(recording, recorded)?;
-    let control = answers::answers(description, recorder.control(), ending.clone());
-    let control = ControlServer::start(&directory.socket(), control)?;
-    let follower = Follower::start(vm, sinks, ending)?;
-    tell_begin(request, &name, say);
-
-    let ending = wait(&endings, request.duration, guest.as_ref(), say);
-    drop((follower, control));
-    if let Some(guest) = guest.as_ref().filter(|_| ending != Ending::VmEnded) {
-        guest.stop();
-    }
-    folder.keep();
-    let manifest = recorder.finish(ending.to_string());
-    // The guest's rings have been read, and it is told that nobody reads them any more.
-    drop(guest);
-    let stays_plugged = match plugged {
-        Some(plugged) if ending == Ending::VmEnded => {
-            plugged.forget();
-            false
-        }
-        Some(plugged) => !plugged.unplug(),
-        None => false,
-    };
-    Ok(AttachReport { ending, manifest: manifest?, stays_plugged })
-}
-
-/// The recording that is asked for, and its VM, when everything about it can be had. Nothing is left behind.
-fn check(request: &AttachRequest) -> Result<(RecordingBuilder, ForeignVm), AttachError> {
-    let layers = if request.has_guest() {
-        &[LayerKind::HostKernel, LayerKind::GuestKernel, LayerKind::GuestUser][..]
-    } else {
-        &[LayerKind::HostKernel]
-    };
-    let recording = RecordingBuilder::new(&request.recording, layers)?;
-    let selection = recording.selection();
-    if !geteuid().is_root() {
-        return Err(AttachError::NotRoot { pid: request.pid });
-    }
-    // The process's number, those of its threads, and KVM's names for its VMs are to be of one kind.
-    check_thread_ids().map_err(AttachError::Tracefs)?;
-    let vm = ForeignVm::find(request.pid, request.vm, Path::new(KVM_DEBUGFS))?;
-    let events = Tracefs::find().and_then(|tracefs| tracefs.available_events()).map_err(AttachError::Tracefs)?;
-    let events: Vec<String> = events.iter().map(ToString::to_string).collect();
-    let any = events.iter().any(|event| selection.includes(LayerKind::HostKernel, event));
-    selection.check(&[(LayerKind::HostKernel, events)]).map_err(RequestError::from)?;
-    if !any && !request.has_guest() {
-        return Err(AttachError::NoEvents { events: request.recording.layers.events.clone() });
-    }
-    // Tried and removed again: what is refused below leaves no folder.
-    drop(request.recording.files.create()?);
-    Ok((recording, vm))
-}
-
-/// The layers that are not recorded from outside. Events of a guest with a region are known when its agent comes up.
-const fn unrecorded(has_guest: bool) -> &'static [(LayerKind, &'static [EventDescription])] {
-    if has_guest { &[(LayerKind::Vmm, &[])] } else { &[(LayerKind::Vmm, &[]), (LayerKind::GuestKernel, &[])] }
-}
-
-/// The name of a VM that got none: its process's, as far as a VM's name can hold that, and the process's number.
-fn default_name(comm: &str, pid: u32) -> String {
-    let kept =
-        |character: char| if character.is_ascii_alphanumeric() || "._-".contains(character) { character } else { '-' };
-    let comm: String = comm.chars().map(kept).collect();
-    match comm.trim_start_matches(['.', '-']) {
-        "" => format!("vm-{pid}"),
-        comm => format!("{comm}-{pid}"),
-    }
-}
-
-fn describe(request: &AttachRequest, vm: &ForeignVm, name: &str, look: &Look) -> VmDescription {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    VmDescription {
-        name: name.into(),
-        pid: std::process::id(),
-        started: Started::at(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
-        vcpus: look.vcpu_count(),
-        memory: 0,
-        trace: Some(request.recording.files.absolute_trace()),
-        vmm_rings: None,
-        attached: Some(Attached { pid: request.pid, comm: vm.process.comm.clone() }),
-    }
-}
-
-/// Makes the folder of `description` in `runtime`, unless somebody records process `pid` already.
-fn claim(runtime: &Path, description: &VmDescription, pid: u32) -> Result<VmDirectory, AttachError> {
-    // Two who look at the same time would both find nobody.
-    let _alone = directory::lock(runtime)?;
-    let of_process = |attached: &Attached| attached.pid == pid;
-    let found = directory::list(runtime)?;
-    match found.into_iter().find(|found| found.alive && found.vm.attached.as_ref().is_some_and(of_process)) {
-        Some(other) => Err(AttachError::Attached { pid, by: other.vm.pid, trace: other.vm.trace }),
-        None => Ok(VmDirectory::create(runtime, description)?),
-    }
-}
-
-/// Has `host` trace the threads that came since they were listed first. From then on the kernel follows those that they
-/// start.
-fn follow_all_threads(host: &HostTracer, vm: &ForeignVm) {
-    let filter = host.thread_filter();
-    let mut known: BTreeSet<u32> = host.traced_threads().unwrap_or_default().into_iter().collect();
-    for _ in 0..MAX_LISTINGS {
-        let new: Vec<u32> = vm.thread_ids().into_iter().filter(|tid| known.insert(*tid)).collect();
-        if new.is_empty() {
-            break;
-        }
-        // One that has ended meanwhile has nothing more to show.
-        new.into_iter().for_each(|tid| drop(filter.add(tid)));
-    }
-}
-
-/// The host's clock, and how the vCPUs' counters relate to it.
-fn clock_statement(clock: &HostClock, vm: &str, look: &Look, offset_honoured: bool) -> Clock {
-    let relation = |vcpu: u32, tsc: &VcpuTsc| VcpuRelation {
-        vm: vm.into(),
-        vcpu,
-        tsc_offset: if offset_honoured { tsc.offset } else { 0 },
-        how: match clock.time {
-            _ if !offset_honoured => {
-                "KVM accepts an offset but ignores it (seen in a probe guest): the counters are the same".into()
-            }
-            HostTime::Tsc => format!("read from KVM's debugfs: {tsc}"),
-            HostTime::MonotonicRaw => {
-                format!("read from KVM's debugfs: {tsc}; KVM moves it on this host, which has given up its TSC")
-            }
-        },
-    };
-    let utc = read_together(|| clock.time.now(), clock.trace_frequency());
-    clock.statement(Uuid::new_v4(), utc, look.vcpus.iter().map(|vcpu| relation(vcpu.vcpu, &vcpu.tsc)).collect())
-}
-
-/// The layers that only the process that runs the VM can record, and those of a guest whose agent has not come up yet.
-fn missing_layers(has_region: bool) -> Vec<Missing> {
-    let missing = |layer| Missing {
-        layer,
-        reason: "recorded from outside: another process runs the VM".into(),
-        fix: "run the VM with `strata run --trace` to have every layer".into(),
-    };
-    if has_region {
-        return std::iter::once(missing(LayerKind::Vmm)).chain(region::missing_agent()).collect();
-    }
-    [LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser].map(missing).into()
+    let claimed = Checked::check(request, say)?.claim()?;
+    let recorded = claimed.trace_host()?.reach_guest(say)?.record(say)?;
+    recorded.finish(request.duration, say)
 }
 
 fn tell_begin(request: &AttachRequest, name: &str, say: Say) {
@@ -394,43 +161,8 @@ fn stop_on_signals(ending: Sender<Ending>) -> Result<(), AttachError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
-    use strata_recorder::trigger::expression::Trigger;
-    use strata_recording::manifest::is_vm_name;
-
-    #[test]
-    fn name_of_a_process_becomes_one_of_a_vm() {
-        assert_eq!(default_name("qemu-system-x86", 42), "qemu-system-x86-42");
-        assert_eq!(default_name("my vmm/1", 42), "my-vmm-1-42");
-        assert_eq!(default_name("", 42), "vm-42");
-        for comm in ["..", "a b", "\u{e9}\u{e9}", "-x", "((("] {
-            assert!(is_vm_name(&default_name(comm, 7)), "{comm}");
-        }
-    }
-
-    #[test]
-    fn vm_that_is_recorded_is_not_recorded_again_until_that_has_ended() {
-        let private = std::fs::Permissions::from_mode(0o700);
-        let runtime = tempfile::Builder::new().permissions(private).tempdir().unwrap();
-        let description = VmDescription {
-            name: "a".into(),
-            pid: 4242,
-            started: Started::at(1_700_000_000_000_000_000),
-            vcpus: 2,
-            memory: 512 << 20,
-            trace: Some("/tmp/trace".into()),
-            vmm_rings: None,
-            attached: Some(Attached { pid: 77, comm: "qemu".into() }),
-        };
-
-        let first = claim(runtime.path(), &description, 77).unwrap();
-        let second = claim(runtime.path(), &description, 77).unwrap_err().to_string();
-        let other = claim(runtime.path(), &VmDescription { attached: None, ..description.clone() }, 78);
-        drop(first);
-
-        assert!(second.contains("process 77 is recorded already") && second.contains("/tmp/trace"), "{second}");
-        assert!(other.is_ok() && claim(runtime.path(), &description, 77).is_ok());
-    }
+    use std::sync::mpsc::channel;
+    use strata_recorder::session::RequestError;
 
     #[test]
     fn first_reason_to_end_counts_and_time_is_one() {
@@ -444,20 +176,6 @@ mod tests {
         assert_eq!(wait(Some(Duration::from_millis(1))), Ending::TimeOver);
         drop(ending);
         assert_eq!(wait(None), Ending::VmEnded);
-    }
-
-    #[test]
-    fn trigger_on_a_layer_that_is_not_recorded_from_outside_is_refused() {
-        let check = |trigger: &str, has_guest: bool| {
-            let mut request = RecordingRequest::new("/nonexistent/trace");
-            request.triggers.triggers = vec![Trigger::parse(trigger).unwrap()];
-            let recording = RecordingBuilder::new(&request, &LayerKind::ALL).unwrap();
-            recording.check_triggers(unrecorded(has_guest)).map_err(|error| error.to_string())
-        };
-
-        assert!(check("wakeup>1ms", false).unwrap_err().contains("'sched:sched_switch'"));
-        assert_eq!(check("wakeup>1ms", true), Ok(()));
-        assert!(check("guest-panic", true).unwrap_err().contains("'vmm:control'"));
     }
 
     #[test]

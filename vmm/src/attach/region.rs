@@ -1,6 +1,7 @@
 //! The guest's side of an attached recording: a region that the VM has as a device (`strata region create`).
 
 use super::failure::AttachError;
+use super::hot_plug::HotPlugged;
 use super::vm::Look;
 use shared_ring::layout::Mode;
 use shared_ring::region::Rings;
@@ -23,12 +24,15 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 /// After so long without the guest it is said that nothing comes from it.
 pub const JOIN_LIMIT: Duration = Duration::from_secs(20);
 
-/// The region that a VM's guest is recorded through, until this is dropped: then the guest is told that nobody reads it.
+/// The region that a VM's guest is recorded through, until this is dropped: then the guest is told that nobody reads it,
+/// and a QEMU that was given it loses it.
 #[derive(Debug)]
 pub struct GuestRegion {
     /// The region.
     pub region: Arc<TraceRegion>,
     rings: Rings,
+    /// What gave it to QEMU, if anything did.
+    plugged: Option<HotPlugged>,
 }
 
 /// The file `path` of a region that process `pid` has as a device, fit for a recording in mode `mode` of the VM that `look` shows.
@@ -81,7 +85,13 @@ impl GuestRegion {
                 path.display()
             ));
         }
-        Ok(Self { region, rings })
+        Ok(Self { region, rings, plugged: None })
+    }
+
+    /// The same, which `plugged` gave to QEMU and takes away behind it.
+    pub(super) fn plugged_by(mut self, plugged: Option<HotPlugged>) -> Self {
+        self.plugged = plugged;
+        self
     }
 
     /// Where new epochs of a vCPU's clock go: to the guest.
@@ -115,6 +125,21 @@ impl GuestRegion {
             agent: false,
             beside_region: None,
         })
+    }
+
+    /// Tells the guest that nobody reads it any more, and takes it away from a QEMU that was given it, unless its VM has
+    /// ended: whether that has lost it. If not, it is said.
+    pub(super) fn leave(mut self, has_vm_ended: bool) -> bool {
+        let plugged = self.plugged.take();
+        drop(self);
+        match plugged {
+            Some(plugged) if has_vm_ended => {
+                plugged.forget();
+                true
+            }
+            Some(plugged) => plugged.unplug(),
+            None => true,
+        }
     }
 
     /// Has the guest record no more, if it runs, so that what it has recorded can be read to its end.

@@ -1,0 +1,406 @@
+//! The steps of a recording from outside, each a type that can only be made of the one before: [`Checked`],
+//! [`Claimed`], [`HostTraced`], [`GuestReached`], [`Recorded`]. What a step changes, of this host or of the VM, its
+//! type changes back when it is dropped, whichever later step fails.
+
+use super::failure::AttachError;
+use super::follower::{Follower, Sinks};
+use super::hot_plug::HotPlugged;
+use super::region::{self, GuestRegion};
+use super::vm::{ForeignVm, Look};
+use super::{AttachReport, AttachRequest, Ending, answers, stop_on_signals, tell_begin, wait};
+use crate::run::descriptors;
+use clock_sync::calibration::read_together;
+use rustix::process::geteuid;
+use shared_ring::event::EventDescription;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
+use strata_host_kernel::namespace::check_thread_ids;
+use strata_host_kernel::{HostTracer, Tracefs};
+use strata_machine::{KvmProbe, probe_kvm};
+use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
+use strata_recorder::control::server::ControlServer;
+use strata_recorder::host_description::describe_host;
+use strata_recorder::layer::host_tracer::Traced;
+use strata_recorder::recorder::Recorder;
+use strata_recorder::region::region_file::RegionFile;
+use strata_recorder::session::recording::{GuestSide, VcpuThreads};
+use strata_recorder::session::{RecordedVm, RecordingBuilder, RequestError, Say};
+use strata_recording::clock::{Clock, VcpuRelation};
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Attached, Missing, Started, Vm};
+use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
+use uuid::Uuid;
+
+/// Most times that a process's threads are listed until no new one has come.
+const MAX_LISTINGS: u32 = 100;
+
+/// A request whose every part has been checked, and a first look at its VM. Nothing is changed yet.
+pub(super) struct Checked<'a> {
+    request: &'a AttachRequest,
+    recording: RecordingBuilder,
+    vm: ForeignVm,
+    name: String,
+    first: Look,
+    /// The region that the VM has as a device.
+    region: Option<RegionFile>,
+}
+
+impl<'a> Checked<'a> {
+    /// Checks `request`, whose user is told what to know by `say`. Nothing is left behind.
+    pub(super) fn check(request: &'a AttachRequest, say: Say) -> Result<Self, AttachError> {
+        let layers = if request.has_guest() {
+            &[LayerKind::HostKernel, LayerKind::GuestKernel, LayerKind::GuestUser][..]
+        } else {
+            &[LayerKind::HostKernel]
+        };
+        let recording = RecordingBuilder::new(&request.recording, layers)?.say(say);
+        if !geteuid().is_root() {
+            return Err(AttachError::NotRoot { pid: request.pid });
+        }
+        // The process's number, those of its threads, and KVM's names for its VMs are to be of one kind.
+        check_thread_ids().map_err(AttachError::Tracefs)?;
+        let vm = ForeignVm::find(request.pid, request.vm, Path::new(KVM_DEBUGFS))?;
+        check_host_events(request, &recording)?;
+        // Tried and removed again: what is refused below leaves no folder.
+        drop(request.recording.files.create()?);
+        let name = request.name.clone().unwrap_or_else(|| default_name(&vm.process.comm, request.pid));
+        let first = vm.look()?.ok_or(AttachError::Ended { pid: request.pid })?;
+        let open = |path: &Path| region::open(path, request.pid, request.recording.layers.mode, &first);
+        let region = request.region.as_deref().map(open).transpose()?;
+        Ok(Self { request, recording, vm, name, first, region })
+    }
+
+    /// Makes the folder that other processes find the recording by, unless somebody records the process already. From
+    /// here on signals end the recording.
+    pub(super) fn claim(self) -> Result<Claimed<'a>, AttachError> {
+        let description = self.describe();
+        let (ending, endings) = channel();
+        stop_on_signals(ending.clone())?;
+        let directory = claim(&directory::runtime_folder()?, &description, self.request.pid)?;
+        Ok(Claimed { checked: self, description, ending, endings, directory })
+    }
+
+    fn describe(&self) -> VmDescription {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        VmDescription {
+            name: self.name.clone(),
+            pid: std::process::id(),
+            started: Started::at(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
+            vcpus: self.first.vcpu_count(),
+            memory: 0,
+            trace: Some(self.request.recording.files.absolute_trace()),
+            vmm_rings: None,
+            attached: Some(Attached { pid: self.request.pid, comm: self.vm.process.comm.clone() }),
+        }
+    }
+}
+
+/// A VM that nobody else records meanwhile.
+pub(super) struct Claimed<'a> {
+    checked: Checked<'a>,
+    description: VmDescription,
+    /// Who ends the recording says it here.
+    ending: Sender<Ending>,
+    endings: Receiver<Ending>,
+    /// Removed when it is dropped, with the control socket in it.
+    directory: VmDirectory,
+}
+
+impl<'a> Claimed<'a> {
+    /// Traces the host's kernel for the VM.
+    pub(super) fn trace_host(mut self) -> Result<HostTraced<'a>, AttachError> {
+        let Checked { request, recording, vm, .. } = &mut self.checked;
+        let probed = probe_kvm();
+        let clock = HostClock::observe(probed.tsc_khz);
+        let traced = Traced { process: request.pid, threads: vm.thread_ids(), takes_more: true };
+        recording.trace_host(clock.time, traced)?;
+        recording.host().into_iter().for_each(|host| follow_all_threads(host, vm));
+        recording.check_triggers(unrecorded(request.has_guest()))?;
+        // To enable many events takes its time.
+        if vm.has_ended_within(Duration::ZERO) {
+            return Err(AttachError::Ended { pid: request.pid });
+        }
+        Ok(HostTraced { claimed: self, probed, clock })
+    }
+}
+
+/// A VM for which the host's kernel is traced.
+pub(super) struct HostTraced<'a> {
+    claimed: Claimed<'a>,
+    probed: KvmProbe,
+    clock: HostClock,
+}
+
+impl<'a> HostTraced<'a> {
+    /// Takes the region that the VM has as a device, or gives its QEMU one, if the guest is to be recorded; relates the
+    /// vCPUs' clocks, and has the guest begin.
+    pub(super) fn reach_guest(mut self, say: Say) -> Result<GuestReached<'a>, AttachError> {
+        let offset_honoured = self.probed.tsc_offset_honoured != Some(false);
+        let Checked { request, recording, name, first, region, .. } = &mut self.claimed.checked;
+        if request.has_guest() {
+            region::check_clock(self.clock.time, offset_honoured, first)?;
+        }
+        let mode = request.recording.layers.mode;
+        let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), mode, say);
+        let plugged = request.qmp.as_deref().map(plug).transpose()?;
+        let file = match &plugged {
+            Some(plugged) => Some(region::open(&plugged.file(), request.pid, mode, first)?),
+            None => region.take(),
+        };
+        let clock = clock_statement(&self.clock, name, first, offset_honoured);
+        let vcpus = file.as_ref().map_or(first.vcpu_count(), |file| file.config.vcpus);
+        let path = file.as_ref().map(|file| file.path.clone());
+        let take = |file| GuestRegion::take(file, clock.uuid, clock.frequency_hz, say);
+        let guest = file.map(take).transpose()?.map(|guest| guest.plugged_by(plugged));
+        recording.note_missing(missing_layers(guest.is_some()));
+        let sink: EpochSink = match &guest {
+            Some(guest) => guest.epoch_sink(),
+            None => Box::new(|_, _, _| ()),
+        };
+        let parameters = ClockParameters { offset_honoured, ..self.clock.parameters() };
+        let clocks = Arc::new(VcpuClocks::new(name, vcpus, parameters, sink));
+        let sinks = Sinks { threads: VcpuThreads::default(), clocks: Arc::clone(&clocks) };
+        sinks.take(first);
+        let side = guest.as_ref().map(|guest| guest.begin(recording.selection())).transpose()?;
+        let recorded = RecordedVm {
+            vm: Vm {
+                name: name.clone(),
+                vcpus: first.vcpu_count(),
+                region: path,
+                attached: self.claimed.description.attached.clone(),
+                ..Vm::default()
+            },
+            host: describe_host(self.probed.kind.name()),
+            clock,
+            clocks,
+            vcpu_threads: Arc::clone(&sinks.threads),
+        };
+        Ok(GuestReached { claimed: self.claimed, vcpus, guest, side, recorded, sinks })
+    }
+}
+
+/// A VM whose guest, if it has a region, records into that.
+pub(super) struct GuestReached<'a> {
+    claimed: Claimed<'a>,
+    guest: Option<GuestRegion>,
+    side: Option<GuestSide>,
+    /// vCPUs that there is room for.
+    vcpus: u32,
+    recorded: RecordedVm,
+    sinks: Sinks,
+}
+
+impl GuestReached<'_> {
+    /// Begins to record, to answer what the control socket asks for, and to follow the VM.
+    pub(super) fn record(self, say: Say) -> Result<Recorded, AttachError> {
+        let Self { claimed, guest, side, vcpus, recorded, sinks } = self;
+        let Claimed { checked, description, ending, endings, directory } = claimed;
+        let Checked { request, recording, vm, name, .. } = checked;
+        let (folder, snapshots) = request.recording.files.create()?;
+        let failed = ending.clone();
+        let recording = recording
+            .process_descriptors(if side.is_some() { descriptors::for_processes(vcpus, false) } else { 0 })
+            .guest(side)
+            .on_failure(Some(Box::new(move || {
+                // There is no VM of this process's to go on with.
+                let _ = failed.send(Ending::TraceFailed);
+                true
+            })));
+        let recorder = Recorder::start(recording, recorded)?;
+        let answers = answers::answers(description, recorder.control(), ending.clone());
+        let control = ControlServer::start(&directory.socket(), answers)?;
+        let follower = Follower::start(vm, sinks, ending)?;
+        tell_begin(request, &name, say);
+        Ok(Recorded {
+            follower,
+            control,
+            recorder,
+            folder,
+            _snapshots: snapshots,
+            guest,
+            _directory: directory,
+            endings,
+        })
+    }
+}
+
+/// A VM that is being recorded.
+pub(super) struct Recorded {
+    follower: Follower,
+    control: ControlServer,
+    recorder: Recorder,
+    folder: TraceFolder,
+    /// Removed in the end if nothing is in it.
+    _snapshots: SnapshotFolder,
+    guest: Option<GuestRegion>,
+    _directory: VmDirectory,
+    endings: Receiver<Ending>,
+}
+
+impl Recorded {
+    /// Waits until the recording is to end, for `limit` at most if there is one, and completes it.
+    pub(super) fn finish(mut self, limit: Option<Duration>, say: Say) -> Result<AttachReport, AttachError> {
+        let ending = wait(&self.endings, limit, self.guest.as_ref(), say);
+        // Nobody asks any more, nor looks at the VM.
+        drop((self.follower, self.control));
+        let has_vm_ended = ending == Ending::VmEnded;
+        if let Some(guest) = self.guest.as_ref().filter(|_| !has_vm_ended) {
+            guest.stop();
+        }
+        self.folder.keep();
+        let manifest = self.recorder.finish(ending.to_string());
+        // The guest's rings have been read.
+        let stays_plugged = self.guest.is_some_and(|guest| !guest.leave(has_vm_ended));
+        Ok(AttachReport { ending, manifest: manifest?, stays_plugged })
+    }
+}
+
+/// Checks the choice of events against those that the host's kernel has.
+fn check_host_events(request: &AttachRequest, recording: &RecordingBuilder) -> Result<(), AttachError> {
+    let selection = recording.selection();
+    let events = Tracefs::find().and_then(|tracefs| tracefs.available_events()).map_err(AttachError::Tracefs)?;
+    let events: Vec<String> = events.iter().map(ToString::to_string).collect();
+    let any = events.iter().any(|event| selection.includes(LayerKind::HostKernel, event));
+    selection.check(&[(LayerKind::HostKernel, events)]).map_err(RequestError::from)?;
+    if !any && !request.has_guest() {
+        return Err(AttachError::NoEvents { events: request.recording.layers.events.clone() });
+    }
+    Ok(())
+}
+
+/// The layers that are not recorded from outside. Events of a guest with a region are known when its agent comes up.
+const fn unrecorded(has_guest: bool) -> &'static [(LayerKind, &'static [EventDescription])] {
+    if has_guest { &[(LayerKind::Vmm, &[])] } else { &[(LayerKind::Vmm, &[]), (LayerKind::GuestKernel, &[])] }
+}
+
+/// The name of a VM that got none: its process's, as far as a VM's name can hold that, and the process's number.
+fn default_name(comm: &str, pid: u32) -> String {
+    let kept =
+        |character: char| if character.is_ascii_alphanumeric() || "._-".contains(character) { character } else { '-' };
+    let comm: String = comm.chars().map(kept).collect();
+    match comm.trim_start_matches(['.', '-']) {
+        "" => format!("vm-{pid}"),
+        comm => format!("{comm}-{pid}"),
+    }
+}
+
+/// Makes the folder of `description` in `runtime`, unless somebody records process `pid` already.
+fn claim(runtime: &Path, description: &VmDescription, pid: u32) -> Result<VmDirectory, AttachError> {
+    // Two who look at the same time would both find nobody.
+    let _alone = directory::lock(runtime)?;
+    let of_process = |attached: &Attached| attached.pid == pid;
+    let found = directory::list(runtime)?;
+    match found.into_iter().find(|found| found.alive && found.vm.attached.as_ref().is_some_and(of_process)) {
+        Some(other) => Err(AttachError::Attached { pid, by: other.vm.pid, trace: other.vm.trace }),
+        None => Ok(VmDirectory::create(runtime, description)?),
+    }
+}
+
+/// Has `host` trace the threads that came since they were listed first. From then on the kernel follows those that they
+/// start.
+fn follow_all_threads(host: &HostTracer, vm: &ForeignVm) {
+    let filter = host.thread_filter();
+    let mut known: BTreeSet<u32> = host.traced_threads().unwrap_or_default().into_iter().collect();
+    for _ in 0..MAX_LISTINGS {
+        let new: Vec<u32> = vm.thread_ids().into_iter().filter(|tid| known.insert(*tid)).collect();
+        if new.is_empty() {
+            break;
+        }
+        // One that has ended meanwhile has nothing more to show.
+        new.into_iter().for_each(|tid| drop(filter.add(tid)));
+    }
+}
+
+/// The host's clock, and how the vCPUs' counters relate to it.
+fn clock_statement(clock: &HostClock, vm: &str, look: &Look, offset_honoured: bool) -> Clock {
+    let relation = |vcpu: u32, tsc: &VcpuTsc| VcpuRelation {
+        vm: vm.into(),
+        vcpu,
+        tsc_offset: if offset_honoured { tsc.offset } else { 0 },
+        how: match clock.time {
+            _ if !offset_honoured => {
+                "KVM accepts an offset but ignores it (seen in a probe guest): the counters are the same".into()
+            }
+            HostTime::Tsc => format!("read from KVM's debugfs: {tsc}"),
+            HostTime::MonotonicRaw => {
+                format!("read from KVM's debugfs: {tsc}; KVM moves it on this host, which has given up its TSC")
+            }
+        },
+    };
+    let utc = read_together(|| clock.time.now(), clock.trace_frequency());
+    clock.statement(Uuid::new_v4(), utc, look.vcpus.iter().map(|vcpu| relation(vcpu.vcpu, &vcpu.tsc)).collect())
+}
+
+/// The layers that only the process that runs the VM can record, and those of a guest whose agent has not come up yet.
+fn missing_layers(has_region: bool) -> Vec<Missing> {
+    let missing = |layer| Missing {
+        layer,
+        reason: "recorded from outside: another process runs the VM".into(),
+        fix: "run the VM with `strata run --trace` to have every layer".into(),
+    };
+    if has_region {
+        return std::iter::once(missing(LayerKind::Vmm)).chain(region::missing_agent()).collect();
+    }
+    [LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser].map(missing).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use strata_recorder::session::RecordingRequest;
+    use strata_recorder::trigger::expression::Trigger;
+    use strata_recording::manifest::is_vm_name;
+
+    #[test]
+    fn name_of_a_process_becomes_one_of_a_vm() {
+        assert_eq!(default_name("qemu-system-x86", 42), "qemu-system-x86-42");
+        assert_eq!(default_name("my vmm/1", 42), "my-vmm-1-42");
+        assert_eq!(default_name("", 42), "vm-42");
+        for comm in ["..", "a b", "\u{e9}\u{e9}", "-x", "((("] {
+            assert!(is_vm_name(&default_name(comm, 7)), "{comm}");
+        }
+    }
+
+    #[test]
+    fn vm_that_is_recorded_is_not_recorded_again_until_that_has_ended() {
+        let private = std::fs::Permissions::from_mode(0o700);
+        let runtime = tempfile::Builder::new().permissions(private).tempdir().unwrap();
+        let description = VmDescription {
+            name: "a".into(),
+            pid: 4242,
+            started: Started::at(1_700_000_000_000_000_000),
+            vcpus: 2,
+            memory: 512 << 20,
+            trace: Some("/tmp/trace".into()),
+            vmm_rings: None,
+            attached: Some(Attached { pid: 77, comm: "qemu".into() }),
+        };
+
+        let first = claim(runtime.path(), &description, 77).unwrap();
+        let second = claim(runtime.path(), &description, 77).unwrap_err().to_string();
+        let other = claim(runtime.path(), &VmDescription { attached: None, ..description.clone() }, 78);
+        drop(first);
+
+        assert!(second.contains("process 77 is recorded already") && second.contains("/tmp/trace"), "{second}");
+        assert!(other.is_ok() && claim(runtime.path(), &description, 77).is_ok());
+    }
+
+    #[test]
+    fn trigger_on_a_layer_that_is_not_recorded_from_outside_is_refused() {
+        let check = |trigger: &str, has_guest: bool| {
+            let mut request = RecordingRequest::new("/nonexistent/trace");
+            request.triggers.triggers = vec![Trigger::parse(trigger).unwrap()];
+            let recording = RecordingBuilder::new(&request, &LayerKind::ALL).unwrap();
+            recording.check_triggers(unrecorded(has_guest)).map_err(|error| error.to_string())
+        };
+
+        assert!(check("wakeup>1ms", false).unwrap_err().contains("'sched:sched_switch'"));
+        assert_eq!(check("wakeup>1ms", true), Ok(()));
+        assert!(check("guest-panic", true).unwrap_err().contains("'vmm:control'"));
+    }
+}
