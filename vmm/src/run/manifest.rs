@@ -4,7 +4,6 @@ use super::request::Agent;
 use crate::agentless::READ_AT_END;
 use strata_clock::HostTime;
 use strata_machine::{KvmProbe, Machine};
-use strata_recorder::session::RecordingBuilder;
 use strata_recorder::session::recording::NO_AGENT;
 use strata_recording::clock::VcpuRelation;
 use strata_recording::layer::LayerKind;
@@ -15,14 +14,16 @@ pub(super) fn vcpu_relations(
     machine: &Machine,
     probed: &KvmProbe,
     vm: &str,
-    recording: &mut RecordingBuilder,
+    missing: &mut Vec<Missing>,
 ) -> Vec<VcpuRelation> {
     let Some(offsets) = machine.tsc_offsets() else {
-        recording.note_missing([LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| Missing {
-            layer,
-            reason: "this host's KVM does not tell the guest's TSC offset".into(),
-            fix: "use Linux 5.16 or later on the host".into(),
-        }));
+        for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
+            missing.push(Missing {
+                layer,
+                reason: "this host's KVM does not tell the guest's TSC offset".into(),
+                fix: "use Linux 5.16 or later on the host".into(),
+            });
+        }
         return Vec::new();
     };
     let (how, honoured) = match probed.tsc_offset_honoured {
@@ -43,7 +44,7 @@ pub(super) fn vcpu_relations(
 }
 
 /// Notes what is missing unless the guest brings an agent of its own.
-pub(super) fn note_no_agent(agent: &Agent, is_agentless: bool, recording: &mut RecordingBuilder) {
+pub(super) fn note_no_agent(agent: &Agent, is_agentless: bool, missing: &mut Vec<Missing>) {
     let fix = match agent {
         Agent::Unspecified => {
             "give --agent auto, or --agent strata.ko built for the guest's kernel, or install strata-agent in the guest"
@@ -52,10 +53,12 @@ pub(super) fn note_no_agent(agent: &Agent, is_agentless: bool, recording: &mut R
         // Why the module is not used is noted already.
         Agent::Module(_) => return,
     };
-    recording.note_missing([LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| match layer {
-        LayerKind::GuestKernel if is_agentless => {
-            Missing { layer, reason: READ_AT_END.into(), fix: "end the guest, or give --agent".into() }
-        }
-        _ => Missing { layer, reason: NO_AGENT.into(), fix: fix.into() },
-    }));
+    for layer in [LayerKind::GuestKernel, LayerKind::GuestUser] {
+        missing.push(match layer {
+            LayerKind::GuestKernel if is_agentless => {
+                Missing { layer, reason: READ_AT_END.into(), fix: "end the guest, or give --agent".into() }
+            }
+            _ => Missing { layer, reason: NO_AGENT.into(), fix: fix.into() },
+        });
+    }
 }

@@ -1,8 +1,8 @@
 //! `strata run`: from a checked request to a completed recording.
 //!
 //! A request becomes a `Plan` once every part of it has been checked. A traced VM then goes through three types:
-//! `PreparedVm` has everything made and nothing running, `StartedVm` records and can be controlled, and its end is the
-//! [`RunReport`].
+//! `PreparedVm` has everything made (`prepare` does so step by step) and nothing running, `StartedVm` records and can be
+//! controlled, and its end is the [`RunReport`].
 
 mod answers;
 mod boot_process;
@@ -18,6 +18,7 @@ mod limits;
 mod manifest;
 mod on_reboot;
 mod plan;
+mod prepare;
 mod request;
 mod rings;
 mod trace_failure;
@@ -29,6 +30,7 @@ use guest::Ran;
 use limits::{ConsoleLimits, LimitedDevices};
 pub use on_reboot::{BootEnd, OnReboot};
 use plan::Plan;
+use prepare::Site;
 pub use request::{Agent, Boot, RunRequest};
 pub(crate) use rings::foreign_region;
 pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
@@ -90,7 +92,10 @@ fn run_plan(mut plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFa
         plan.config.vsock = Some(Arc::new(jail.act(|| vsock.open())??));
     }
     match plan.recording.take() {
-        Some(recording) => PreparedVm::prepare(plan, recording, description, directory, jail, say)?.start()?.finish(),
+        Some(recording) => {
+            let site = Site { description, directory, jail, say };
+            PreparedVm::prepare(plan, recording, site)?.start()?.finish()
+        }
         None => {
             let Ran { outcome, console_dropped } = run_untraced(plan, description, &directory, jail, say)?;
             Ok(RunReport { outcome, manifest: None, console_dropped, trace_failed: false })
