@@ -9,7 +9,7 @@ use lab::packaging::{self, Form};
 use lab::paths::Paths;
 use lab::scenarios::{claims, debug_kernel, flight_check, flight_recorder, guests, hotplug};
 use lab::tasks::suite::{Lengths, Tier};
-use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, query, sources, suite, torture};
+use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, query, scripts, sources, suite, torture};
 use lab::{progress, provision};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,7 +61,7 @@ enum Task {
     },
     /// Check the documents: width of lines, links, paths of the source tree.
     Documents,
-    /// Check the sources for what no lint finds: imports in one block, names without articles.
+    /// Check the sources for what no lint finds: imports in one block, names without articles, shell programs.
     Sources,
     /// Check the crates that the workspace is built from: reasons in docs/dependencies.md, registry, licences,
     /// versions.
@@ -360,7 +360,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             suite::run(&paths, tier, lab_seed, json.as_deref())?;
         }
         Task::Documents => documents::check(&paths)?,
-        Task::Sources => sources::check(&paths)?,
+        Task::Sources => {
+            sources::check(&paths)?;
+            scripts::check(&paths)?;
+        }
         Task::Dependencies => dependencies::check(&paths)?,
         Task::Crates => library_crates::check(&paths)?,
         Task::Query { trace, spark: false } => query::run(&paths, trace.as_deref())?,

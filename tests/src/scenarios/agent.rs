@@ -26,96 +26,17 @@ pub const CALLED: [&str; 3] = ["strata_reserve", "strata_commit", "strata_proces
 pub const RELOADS: u32 = 3;
 
 /// What the module has to pass on every kernel. It lies where the boot overlay put it.
-const HARDSHIP: &str = "\
-workload --events 500 && echo 'workload done'
-(while :; do cat /proc/interrupts; done > /dev/null) &
-kernel_load=$!
-(while :; do workload --events 20; sleep 0.2; done > /dev/null 2>&1) &
-user_load=$!
-i=0
-while [ $i -lt 3 ]; do
-    # a process that is just recording keeps the module
-    until rmmod strata 2> /dev/null; do sleep 0.1; done
-    cat /proc/interrupts > /dev/null
-    insmod /strata/strata.ko || echo 'cannot load again'
-    i=$((i + 1))
-done
-echo \"reloaded $i times\"
-for state in 0 1 0 1; do
-    echo $state > /sys/devices/system/cpu/cpu1/online && echo \"CPUs online: $(cat /sys/devices/system/cpu/online)\"
-    cat /proc/interrupts > /dev/null
-done
-kill $kernel_load $user_load
-wait
-workload --events 500 && echo 'workload done again'
-dmesg | grep 'strata: '
-if dmesg | grep -v hw-vuln | grep -E 'BUG|WARNING|Oops|Call Trace|stall|general protection'; then
-    echo 'guest kernel log has warnings'
-else
-    echo 'guest kernel log is clean'
-fi
-";
+const HARDSHIP: &str = include_str!("agent/hardship.sh");
 
 /// The hardship, and what lies before functions then: read from the kernel's memory, since its log names only the first
 /// function that has no room before it, which is one of its own.
-const COUNTED: &str = r#"sh /scripts/hardship
-(cd /sys/devices/system/cpu/vulnerabilities && grep . spectre_v2 retbleed)
-room() {
-    from=$((0x$(sed -n "s/ [tT] $1	.*//p" /proc/kallsyms) - 16))
-    # type and flags, offset, address, physical address, size, size in memory, alignment of each segment
-    set -- $(od -A n -v -t x8 -j 64 -N 1120 /proc/kcore)
-    while [ $# -ge 7 ]; do
-        offset=$((0x$2)) begin=$((0x$3)) size=$((0x$6))
-        if [ $begin -lt 0 ] && [ $from -ge $begin ] && [ $((from - begin)) -lt $size ]; then
-            dd if=/proc/kcore bs=1 skip=$((offset + from - begin)) count=16 2> /dev/null | od -A n -t x1
-            return
-        fi
-        shift 7
-    done
-}
-for function in @CALLED@; do
-    echo "before $function:$(room $function)"
-done
-"#;
+const COUNTED: &str = include_str!("agent/counted.sh");
 
 /// A guest without an agent that works still does its work.
-const WITHOUT: &str = "\
-dmesg | grep 'strata: '
-[ -e /dev/strata ] && echo 'there is a device'
-workload --events 100 && echo 'workload done'
-";
+const WITHOUT: &str = include_str!("agent/without.sh");
 
 /// What stands between two `@` is filled in.
-const HOST_SCRIPT: &str = r#"
-on() {
-    local name=$1 kernel=$2
-    shift 2
-    guest "$name" --kernel "$LAB/vmlinux-$kernel" --initrd "$LAB/guest-$kernel.cpio" --agent "$LAB/strata-$kernel.ko" "$@"
-}
-
-for kernel in @KERNELS@; do
-    on $kernel $kernel --trace "$LAB_OUT/$kernel.trace" --cmdline "$GUEST lab.script=hardship"
-done
-
-on @COUNTED_CALLS@ @COUNTED_CALLS_KERNEL@ --trace "$LAB_OUT/@COUNTED_CALLS@.trace" \
-    --cmdline "$GUEST lab.script=counted spectre_v2=retpoline retbleed=stuff"
-
-on unsigned bookworm --trace "$LAB_OUT/unsigned.trace" --cmdline "$GUEST lab.script=without module.sig_enforce=1"
-
-# no region, as on a hypervisor that is not strata
-strata agent inject --initrd "$LAB/guest-bookworm.cpio" --module "$LAB/strata-bookworm.ko" --kernel "$LAB/vmlinux-bookworm" \
-    --out "$LAB/injected.cpio" > "$LAB_OUT/inject.log" 2>&1
-guest absent --kernel "$LAB/vmlinux-bookworm" --initrd "$LAB/injected.cpio" \
-    --cmdline "$GUEST lab.script=without rdinit=/strata-init"
-
-region=$STRATA_RUNTIME_DIR/newer
-strata region create "$region" --cpus 2
-printf '@VERSION@' | dd of="$region" bs=1 seek=@OFFSET@ conv=notrunc
-cp "$region" "$region.before"
-on newer bookworm --region "$region" --cmdline "$GUEST lab.script=without"
-cmp "$region.before" "$region" && echo 'the guest has written nothing' > "$LAB_OUT/newer-region.log"
-exit 0
-"#;
+const HOST_SCRIPT: &str = include_str!("agent/host.sh");
 
 /// Why the scenarios could not be run.
 #[derive(Debug, thiserror::Error)]

@@ -31,59 +31,9 @@ pub const BURN_MS: u64 = 1500;
 /// The cgroup of the load that computes, and that of the one in a pid namespace of its own.
 pub const CGROUPS: [&str; 2] = ["/lab.slice/compute.service", "/lab.slice/contained.scope"];
 
-const GUEST_SCRIPT: &str = r#"
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
-mkdir /sys/fs/cgroup/lab.slice /sys/fs/cgroup/lab.slice/compute.service /sys/fs/cgroup/lab.slice/contained.scope
-in_cgroup() {
-    sh -c 'echo $$ > "/sys/fs/cgroup$0/cgroup.procs" && exec "$@"' "$@"
-}
-in_cgroup /lab.slice/compute.service known_load compute 1 8
-known_load convoy 4 15 10
-known_load reads /dev/vda 25
-known_load syscalls
-in_cgroup /lab.slice/contained.scope known_load contained 1500
-"#;
+const GUEST_SCRIPT: &str = include_str!("analysis/guest.sh");
 
-const HOST_SCRIPT: &str = r#"
-# two of the CPUs that this script may use
-cpus=$(sed -n 's/^Cpus_allowed_list:[^0-9]*//p' /proc/self/status)
-first=${cpus%%[!0-9]*}
-second=$((first + 1))
-strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 512M \
-    --agent "$LAB/strata.ko" --trace "$LAB_OUT/trace" --writable "$LAB_OUT" --disk "$LAB/disk.img,ro,delay=50ms" \
-    --sub-buffers 64 --cmdline 'console=ttyS0 quiet panic=-1 lab.script=analysis' \
-    < /dev/null > "$LAB_OUT/guest.log" 2>&1 &
-strata=$!
-(sleep 240; kill -KILL $strata) &
-limit=$!
-waited=0
-until grep -q 'known: compute' "$LAB_OUT/guest.log" || [ $waited -ge 120 ]; do
-    sleep 1
-    waited=$((waited + 1))
-done
-for task in /proc/$strata/task/*; do
-    case $(cat "$task/comm") in
-        vcpu1) known_load pin "${task##*/}" $second ;;
-        *) known_load pin "${task##*/}" $first ;;
-    esac
-done
-for thread in $(cat /sys/kernel/tracing/instances/strata-$strata-*/set_event_pid); do
-    case $thread in
-        *[!0-9]*) ;;
-        *) echo "$(cat /proc/$thread/comm)" ;;
-    esac
-done > "$LAB_OUT/threads"
-strata ctl vm0 session create late --events minimal --trace "$LAB_OUT/late.trace" &&
-    strata ctl vm0 session start late
-known_load hog $second 3 40 > "$LAB_OUT/hog.log"
-wait $strata
-status=$?
-kill $limit
-cat "$LAB_OUT/hog.log"
-grep 'known:' "$LAB_OUT/guest.log"
-tail -n 5 "$LAB_OUT/guest.log"
-exit $status
-"#;
+const HOST_SCRIPT: &str = include_str!("analysis/host.sh");
 
 /// Runs the guest once for all tests of one test run; leaves `trace`, `guest.log`, `hog.log` and
 /// `threads`.

@@ -15,57 +15,9 @@ pub const CROWD: u32 = 40;
 pub const USERS_CROWD: u32 = 20;
 
 /// Starts with one CPU; the second one comes online when a process records already.
-const GUEST_SCRIPT: &str = "\
-status() {
-    echo \"== status $*\"
-    strata-agent status \"$@\"
-    echo \"== status ended with $?\"
-}
-try() {
-    echo \"== $*\"
-    \"$@\"
-    echo \"== $1 ended with $?\"
-}
-# as udev's rule does, with a number for the group
-chown 0:4242 /dev/strata
-chmod 660 /dev/strata
-processes late-cpu 1 &
-sleep 1
-echo 1 > /sys/devices/system/cpu/cpu1/online
-wait
-status
-status --json
-try isolation
-try processes fork
-try processes exec
-try processes kill
-try processes migrate
-# as with a C library that registers no rseq areas
-try env GLIBC_TUNABLES=glibc.pthread.rseq=0 processes migrate
-try shop 1000
-try baker
-try orders
-sleep 1
-try processes crowd CROWD
-sleep 1
-try processes crowd USERS_CROWD 1000 4242
-sleep 1
-try processes crowd USERS_CROWD 1001 4242 2
-status --json
-try processes fork-in-handler
-try rmmod strata
-status
-echo '== kernel log'
-dmesg | grep -E 'BUG|WARNING|Oops|strata'
-";
+const GUEST_SCRIPT: &str = include_str!("applications/guest.sh");
 
-const HOST_SCRIPT: &str = r#"
-"$LAB/strata-agent" status > "$LAB_OUT/host-status.log" 2>&1
-echo "status ended with $?" >> "$LAB_OUT/host-status.log"
-guest applications --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --agent "$LAB/strata.ko" \
-    --trace "$LAB_OUT/applications.trace" --cmdline "$GUEST maxcpus=1 lab.script=applications"
-exit "$(cat "$LAB_OUT/applications.status")"
-"#;
+const HOST_SCRIPT: &str = include_str!("applications/host.sh");
 
 /// Runs the guest in the run folder `name`.
 ///

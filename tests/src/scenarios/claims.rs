@@ -17,25 +17,10 @@ const SECONDS: u32 = 20;
 const OTHERS: &str = "0 1 4";
 
 /// What stands between two `@` is filled in.
-const CLAIMING: &str = "\
-echo \"CPUs online: $(cat /sys/devices/system/cpu/online)\"
-claims @SECONDS@ @OTHERS@ && echo 'claims done'
-if dmesg | grep -v hw-vuln | grep -E 'BUG|WARNING|Oops|Call Trace|stall|general protection'; then
-    echo 'guest kernel log has warnings'
-fi
-";
+const CLAIMING: &str = include_str!("claims/claiming.sh");
 
 /// What stands between two `@` is filled in.
-const HOST_SCRIPT: &str = r#"
-for cpus in @FEW@ @MANY@; do
-    timeout -s KILL @LIMIT@ strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 1G --cpus $cpus \
-        --agent "$LAB/strata.ko" --trace "/tmp/claims-$cpus.trace" --events 'user:*' \
-        --cmdline "console=ttyS0 quiet panic=-1 lab.script=claiming" < /dev/null > "$LAB_OUT/claims-$cpus.log" 2>&1
-    echo $? > "$LAB_OUT/claims-$cpus.status"
-    tail -n 3 "$LAB_OUT/claims-$cpus.log"
-done
-exit 0
-"#;
+const HOST_SCRIPT: &str = include_str!("claims/host.sh");
 
 /// Runs guests of [`FEW`] and of `vcpus` vCPUs, one after the other, in the run folder `name`.
 ///

@@ -37,147 +37,19 @@ const KEPT_MODULES: [&str; 8] =
 
 /// Installs the packages in `$1`, a new root out of the archive `$2`, with the kernel unpacked in `$3`; the packages
 /// are the rest of the arguments.
-const INSTALL: &str = r#"
-set -e
-root=$1 base=$2 kernel=$3
-shift 3
-rm -rf "$root"
-mkdir "$root"
-tar -x -f "$base" -C "$root"
-cp -a "$kernel/boot/." "$root/boot/"
-cp -a "$kernel/usr/." "$root/usr/"
-cp -a "$kernel/lib/." "$root/usr/lib/"
-mkdir "$root/packages"
-cp "$@" "$root/packages/"
-unshare --mount --pid --fork sh -e -c 'mount -t proc proc "$1/proc"; exec chroot "$1" sh -e -c "
-    export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin TMPDIR=/tmp
-    dpkg --install /packages/*.deb
-    dkms status
-    cd /usr/lib/modules
-    for release in *; do
-        depmod \$release
-        update-initramfs -c -k \$release
-        linux-update-symlinks install \$release /boot/vmlinuz-\$release
-    done"' sh "$root"
-rm -r "$root/packages"
-ls -l "$root" "$root/boot"
-"#;
+const INSTALL: &str = include_str!("debian_guest/install.sh");
 
 /// Makes the image `$2` of the root `$1` without what a running guest has no use for, and with the report's unit.
-const MAKE_IMAGE: &str = r#"
-set -e
-root=$1 image=$2
-cd "$root"
-rm -rf usr/src/linux-headers-* usr/lib/linux-kbuild-* usr/lib/gcc usr/libexec/gcc usr/share/doc usr/share/locale \
-    usr/share/man usr/share/perl usr/share/i18n usr/share/zoneinfo usr/lib/x86_64-linux-gnu/perl \
-    usr/lib/x86_64-linux-gnu/*.a usr/lib/x86_64-linux-gnu/gconv usr/bin/*lto-dump* usr/include usr/lib/python3* \
-    boot/System.map* var/lib/apt/lists/* var/cache/apt/*.bin var/cache/apt/archives/*.deb
-find usr/lib -name 'lib*san.so*' -delete
-find usr/lib/modules/*/kernel -name '*.ko' | grep -vE '/(@KEPT@)[.]ko$' | xargs rm
-cat > usr/lib/systemd/system/lab-report.service << 'END'
-[Unit]
-Description=What the lab wants to know
-After=multi-user.target systemd-udev-settle.service network-online.target
-Wants=network-online.target
-
-[Service]
-Type=oneshot
-StandardOutput=journal+console
-ExecStart=/usr/bin/lab-report
-ExecStopPost=/usr/bin/systemctl poweroff
-
-[Install]
-WantedBy=graphical.target
-END
-cat > usr/lib/systemd/network/20-lab.network << 'END'
-[Match]
-Driver=virtio_net
-
-[Network]
-Address=192.168.77.2/24
-LinkLocalAddressing=no
-END
-chroot . /usr/bin/systemctl --quiet enable systemd-networkd.service
-echo 'deb [trusted=yes] http://192.168.77.1:8080/ ./' > etc/apt/sources.list
-# a first boot asks questions
-echo 5f0e0c9a3d7b4b0c8f3e2d1c0b9a8f7e > etc/machine-id
-ln -sf /usr/lib/systemd/system/graphical.target etc/systemd/system/default.target
-mkdir -p etc/systemd/system/graphical.target.wants
-ln -sf /usr/lib/systemd/system/lab-report.service etc/systemd/system/graphical.target.wants/
-size=$(($(du -s --apparent-size -k . | cut -f 1) * 5 / 4 + 16384))
-rm -f "$image"
-PATH=$PATH:/sbin:/usr/sbin mke2fs -q -t ext4 -d . "$image" "${size}k"
-"#;
+const MAKE_IMAGE: &str = include_str!("debian_guest/make_image.sh");
 
 /// What the guest shows on its console.
-const REPORT: &str = r#"#!/bin/sh
-echo "report: system $(systemctl is-system-running) on $(uname -r)"
-echo "report: root $(findmnt --noheadings --output SOURCE,FSTYPE,OPTIONS / | tr -s ' ')"
-echo "report: source of randomness $(cat /sys/class/misc/hw_random/rng_available)"
-echo "report: network $(cd /sys/class/net && for one in *; do echo "$one $(cat $one/operstate);"; done | tr '\n' ' ')"
-apt-get update 2>&1 | sed 's/^/report: apt: /'
-DEBIAN_FRONTEND=noninteractive apt-get --yes install lab-greeting 2>&1 | sed 's/^/report: apt: /'
-echo "report: installed $(lab-greeting)"
-echo "report: unit $(systemctl is-active strata-agent.service)"
-echo "report: device $(stat -c '%U:%G %a' /dev/strata)"
-dpkg-query --show --showformat 'report: package ${Package} ${Version} ${db:Status-Abbrev}\n' 'strata*'
-strata-agent status 2>&1 | sed 's/^/report: /'
-setpriv --reuid=nobody --regid=nogroup --groups="$(getent group strata | cut -d : -f 3)" workload --events 500 &&
-    echo "report: workload done"
-systemctl stop strata-agent.service
-echo "report: after stopping: $(systemctl is-active strata-agent.service), $(lsmod | grep -c '^strata ') modules"
-dmesg | grep 'strata: ' | sed 's/^/report: /'
-systemctl list-units --failed --no-legend --plain | sed 's/^/report: failed unit /'
-echo "report: failed units: $(systemctl list-units --failed --no-legend --plain | wc -l)"
-"#;
+const REPORT: &str = include_str!("debian_guest/report.sh");
 
 /// The repository in the folder `$1`: one package, whose program says that it is there.
-const MAKE_REPOSITORY: &str = r#"
-set -e
-rm -rf "$1"
-mkdir -p "$1/package/DEBIAN" "$1/package/usr/bin"
-cat > "$1/package/DEBIAN/control" << 'END'
-Package: lab-greeting
-Version: 1.0
-Architecture: all
-Maintainer: The lab <lab@localhost>
-Description: Says that it is installed
-END
-printf '#!/bin/sh\necho "a greeting of the lab"\n' > "$1/package/usr/bin/lab-greeting"
-chmod 755 "$1/package/usr/bin/lab-greeting"
-deb="$1/lab-greeting.deb"
-dpkg-deb --root-owner-group --build "$1/package" "$deb"
-{
-    dpkg-deb --field "$deb"
-    echo "Filename: ./lab-greeting.deb"
-    echo "Size: $(stat -c %s "$deb")"
-    echo "SHA256: $(sha256sum "$deb" | cut -d ' ' -f 1)"
-} > "$1/Packages"
-"#;
+const MAKE_REPOSITORY: &str = include_str!("debian_guest/make_repository.sh");
 
 /// `@MODULES@` is filled in.
-const HOST_SCRIPT: &str = r#"
-for module in @MODULES@; do insmod "$LAB/$module" || echo "cannot load $module"; done
-busybox tunctl -t strata7 || exit 1
-trap 'busybox tunctl -d strata7' EXIT
-echo 1 > /proc/sys/net/ipv6/conf/strata7/disable_ipv6
-ip addr add 192.168.77.1/24 dev strata7
-ip link set strata7 up
-mkdir "$LAB/repository"
-mv "$LAB/Packages" "$LAB/lab-greeting.deb" "$LAB/repository/"
-busybox httpd -p 192.168.77.1:8080 -h "$LAB/repository"
-timeout -s KILL 500 strata run --image "$LAB/debian.img" --memory 768M --cpus 2 --net tap=strata7 --rng \
-    --trace "$LAB_OUT/debian.trace" --cmdline "console=ttyS0 panic=-1 quiet systemd.show_status=false" \
-    < /dev/null > "$LAB_OUT/debian.log" 2>&1 &
-guest=$!
-until grep -q 'out of' "$LAB_OUT/debian.log" || ! kill -0 $guest; do sleep 0.2; done
-sleep 2
-strata run --name vm1 --image "$LAB/debian.img" --memory 768M < /dev/null > "$LAB_OUT/busy.log" 2>&1
-wait $guest
-echo $? > "$LAB_OUT/debian.status"
-tail -n 5 "$LAB_OUT/debian.log"
-exit 0
-"#;
+const HOST_SCRIPT: &str = include_str!("debian_guest/host.sh");
 
 /// Why the guest could not be made or run.
 #[derive(Debug, thiserror::Error)]

@@ -29,48 +29,7 @@ const REPORTS: &str =
 
 /// `@SECONDS@` and `@REPORTS@` are filled in. Everything goes on at once until the time is over; then the checkers are shown
 /// to be awake by what they have to report.
-const GUEST_SCRIPT: &str = "\
-insmod /strata.ko
-dmesg | grep 'strata: '
-end=$(($(cut -d . -f 1 /proc/uptime) + @SECONDS@))
-goes_on() { [ $(cut -d . -f 1 /proc/uptime) -lt $end ]; }
-# tells how often each of the things that go on at once was done
-count() { echo \"$1: $2 times\"; }
-(n=0; while goes_on; do cat /proc/interrupts /proc/*/stat; n=$((n + 1)); done > /dev/null 2>&1; count 'kernel load' $n >&2) &
-(n=0; while goes_on; do
-    echo 0 > /sys/devices/system/cpu/cpu2/online; sleep 0.2
-    echo 1 > /sys/devices/system/cpu/cpu2/online; sleep 0.2
-    n=$((n + 1))
-done; count 'CPU taken and given back' $n) &
-(n=0; while goes_on; do
-    insmod /colliding.ko; sleep 0.1; rmmod colliding
-    n=$((n + 1))
-done; count 'module with tracepoints loaded' $n) &
-(n=0; while goes_on; do workload --events 20; n=$((n + 1)); done > /dev/null 2>&1; count 'workload' $n >&2) &
-n=0
-while goes_on; do
-    for life in fork exec kill migrate fork-in-handler 'crowd 20'; do
-        goes_on || break
-        processes $life > /tmp/life 2>&1 || { echo \"processes $life:\"; cat /tmp/life; }
-    done
-    # a process that is just recording keeps the module
-    until rmmod strata 2> /dev/null; do sleep 0.1; done
-    insmod /strata.ko || echo 'cannot load again'
-    n=$((n + 1))
-done
-count 'processes, then the module loaded again' $n
-wait
-workload --events 20 > /dev/null && echo 'workload done'
-until rmmod strata 2> /dev/null; do sleep 0.1; done
-if dmesg | grep -v hw-vuln | grep -E -A 30 '@REPORTS@'; then
-    echo 'the log has reports'
-else
-    echo 'the log has no report'
-fi
-echo '== provoked'
-insmod /provoking.ko
-dmesg | grep -E '@REPORTS@'
-";
+const GUEST_SCRIPT: &str = include_str!("debug_kernel/guest.sh");
 
 /// What the guest's console says of each checker that was provoked.
 const PROVOKED: [&str; 4] =
@@ -78,29 +37,7 @@ const PROVOKED: [&str; 4] =
 
 /// `@CPUS@` is filled in. Changes what the main session records, and has others come, be written as snapshots and go, until
 /// the guest has ended.
-const HOST_SCRIPT: &str = r#"
-guest debug --kernel "$LAB/bzImage" --initrd "$LAB/guest.cpio" --cpus @CPUS@ --memory 2048 --trace "$LAB_OUT/debug.trace" \
-    --events all --cmdline "$GUEST loglevel=7 log_buf_len=4M lab.script=work" &
-exec > "$LAB_OUT/control.log" 2>&1
-until [ -e "$LAB_OUT/debug.trace/session.json" ] || [ -e "$LAB_OUT/debug.status" ]; do sleep 0.1; done
-rounds=0
-round() {
-    strata ctl debug session events main $1 &&
-        strata ctl debug session create round$rounds --mode flight-recorder --events $1 &&
-        strata ctl debug session start round$rounds && sleep 0.7 &&
-        strata ctl debug snapshot "$LAB_OUT/snapshot" --session round$rounds && rm -r "$LAB_OUT/snapshot" &&
-        strata ctl debug session destroy round$rounds && sleep 0.7
-}
-goes_on=true
-while $goes_on; do
-    for choice in minimal all default; do
-        $goes_on && round $choice && rounds=$((rounds + 1)) || goes_on=false
-    done
-done
-wait
-echo "$rounds rounds of sessions"
-exit 0
-"#;
+const HOST_SCRIPT: &str = include_str!("debug_kernel/host.sh");
 
 /// Why the guest could not be run.
 #[derive(Debug, thiserror::Error)]

@@ -44,56 +44,10 @@ pub enum HotplugError {
 }
 
 /// `@CYCLES@` and `@MODULES@`, in the order of loading, are filled in.
-const CHANGING: &str = "\
-echo 'guest is up'
-(while [ ! -e /tmp/done ]; do
-    loaded=
-    for module in @MODULES@; do insmod /modules/$module && loaded=\"${module%.ko} $loaded\"; done
-    for module in $loaded; do rmmod $module && echo 'modules loaded'; done
-done) > /tmp/modules 2>&1 &
-i=0
-while [ $i -lt @CYCLES@ ]; do
-    echo 0 > /sys/devices/system/cpu/cpu1/online
-    ls / > /dev/null
-    echo 1 > /sys/devices/system/cpu/cpu1/online
-    ls / > /dev/null
-    i=$((i + 1))
-    echo \"cycle $i\"
-done
-touch /tmp/done
-wait
-sort /tmp/modules | uniq -c | head
-workload --events 200 > /dev/null && echo 'workload done'
-until rmmod strata 2> /dev/null; do sleep 0.1; done
-insmod /modules/other-release.ko && echo 'a module of another release was loaded'
-dmesg | grep 'strata: '
-if dmesg | grep -v hw-vuln | grep -E -A 20 'BUG|WARNING|Oops|Call Trace|stall|blocked for more|general protection'; then
-    echo 'guest kernel log has warnings'
-else
-    echo 'guest kernel log is clean'
-fi
-";
+const CHANGING: &str = include_str!("hotplug/changing.sh");
 
 /// `@SECONDS@` is filled in.
-const HOST_SCRIPT: &str = r#"
-export STRATA_RUNTIME_DIR=$(mktemp -d)
-timeout -s KILL @SECONDS@ strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
-    --agent "$LAB/strata.ko" --name hotplug --trace "$LAB_OUT/hotplug.trace" --events all --mode flight-recorder \
-    --cmdline "console=ttyS0 quiet panic=-1 hung_task_panic=0 lab.script=changing" < /dev/null > "$LAB_OUT/hotplug.log" 2>&1 &
-guest=$!
-exec 3>&1 > "$LAB_OUT/control.log" 2>&1
-until grep -q 'guest is up' "$LAB_OUT/hotplug.log" || ! kill -0 $guest; do sleep 0.2; done
-# until the guest has ended
-while strata ctl hotplug session events main minimal; do
-    sleep 0.3
-    strata ctl hotplug session events main all
-    sleep 0.3
-done
-wait $guest
-echo $? > "$LAB_OUT/hotplug.status"
-tail -n 3 "$LAB_OUT/hotplug.log" >&3
-exit 0
-"#;
+const HOST_SCRIPT: &str = include_str!("hotplug/host.sh");
 
 /// Runs it in the run folder `name`; the CPU goes and comes `cycles` times.
 ///

@@ -50,166 +50,19 @@ const TOOLS: [Tool; 4] = [
 ];
 const SSH_SERVER: &str = "dropbear";
 /// Makes the key `$1` of the host's user.
-const MAKE_KEY: &str = r#"
-set -e
-rm -f "$1"
-dropbearkey -t ed25519 -f "$1"
-dropbearkey -y -f "$1" | grep ^ssh- > "$1.pub"
-"#;
+const MAKE_KEY: &str = include_str!("network/make_key.sh");
 
-const GUEST_SCRIPT: &str = "\
-free_kib() { grep MemFree: /proc/meminfo | tr -dc 0-9; }
-# $1 is how MemFree is to compare with the number of KiB $2.
-until_free() { for turn in $(seq 200); do [ $(free_kib) $1 $2 ] && break; sleep 0.1; done; }
-mkdir /tmp/pieces
-for piece in $(seq 128); do head -c 1048576 /dev/zero > /tmp/pieces/$piece; done
-rm /tmp/pieces/*[13579]
-before=$(free_kib)
-echo \"free before the balloon: $before\"
-until_free -lt $((before - 40000))
-echo \"free with the balloon: $(free_kib)\"
-until_free -gt $((before - 10000))
-echo \"free after the balloon: $(free_kib)\"
-rm -r /tmp/pieces
-echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
-ip addr add 192.168.77.2/24 dev eth0
-ip link set eth0 up
-cat /sys/class/net/eth0/address
-echo \"guest is up\"
-ping -c 5 192.168.77.1
-yes strata | head -c 262144 | nc 192.168.77.1 7777
-echo \"sent with status $?\"
-mkdir -p /etc/dropbear
-echo root:x:0:0::/root:/bin/sh > /etc/passwd
-dropbear -F -E -R -s -p 192.168.77.2:22 &
-until grep -q ':0016 ' /proc/net/tcp; do sleep 0.1; done
-echo \"ssh is open\"
-for turn in $(seq 300); do [ -e /tmp/greeted ] && break; sleep 0.1; done
-while grep -q '0016 [0-9A-F:]* 01 ' /proc/net/tcp; do sleep 0.1; done
-sleep 1
-ip link set eth0 down
-echo \"packets sent: $(cat /sys/class/net/eth0/statistics/tx_packets)\"
-echo \"packets received: $(cat /sys/class/net/eth0/statistics/rx_packets)\"
-echo \"random bytes: $(head -c 300 /dev/hwrng | wc -c)\"
-echo hello from the guest | sockets send 78
-echo hello | sockets send 79
-sockets echo 22
-";
+const GUEST_SCRIPT: &str = include_str!("network/guest.sh");
 
 /// What passt offers is what its host has: the address, and the gateway, by which the guest reaches the host itself.
-const PASST_GUEST_SCRIPT: &str = r#"
-echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
-cat > /tmp/lease << 'END'
-#!/bin/sh
-[ "$1" = bound ] || exit 0
-echo "leased $ip/$mask behind $router"
-ip addr add $ip/$mask dev $interface
-ip route add default via $router
-END
-chmod 755 /tmp/lease
-ip link set eth0 up
-udhcpc -i eth0 -s /tmp/lease -n -q
-yes strata | head -c 262144 | nc 192.168.77.254 7778
-echo "sent with status $?"
-"#;
+const PASST_GUEST_SCRIPT: &str = include_str!("network/passt_guest.sh");
 
 /// Runs with a network of its own, whose tap is what passt sees of a network, and with a root of its own, which passt
 /// can leave: it cannot leave the one that a kernel begins with. As root it becomes the user `nobody`.
-const PASST_SCRIPT: &str = r#"
-ip link set lo up
-busybox tunctl -t strata7
-ip addr add 192.168.77.1/24 dev strata7
-ip link set strata7 up
-ip route add default via 192.168.77.254 dev strata7
-sleep 300 | busybox nc -l -p 7778 > "$LAB_OUT/received-by-passt" &
-own=/tmp/own
-mkdir $own
-mount -t tmpfs own $own
-for path in /*; do
-    if [ -L "$path" ]; then
-        cp -a "$path" $own/
-    elif [ -d "$path" ] && [ "$path" != /etc ]; then
-        mkdir "$own$path" && mount -o rbind "$path" "$own$path"
-    fi
-done
-mkdir $own/etc
-echo 'nobody:x:65534:65534::/:/bin/false' > $own/etc/passwd
-[ -e $own/lib64 ] || { mkdir $own/lib64 && ln -s "$LAB/ld-linux-x86-64.so.2" $own/lib64/; }
-cd $own
-mount -o move . /
-exec chroot . sh -c '
-    LD_LIBRARY_PATH=$LAB timeout -s KILL 120 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" \
-        --memory 512M --cpus 2 --net passt --agent "$LAB/strata.ko" --trace "$LAB_OUT/passt.trace" \
-        --events "default,guest-kernel:net:*,guest-kernel:napi:*" --sub-buffers 64 \
-        --cmdline "console=ttyS0 quiet panic=-1 lab.script=passt" < /dev/null > "$LAB_OUT/passt.log" 2>&1
-    echo $? > "$LAB_OUT/passt.status"'
-"#;
+const PASST_SCRIPT: &str = include_str!("network/passt.sh");
 
 /// `@MODULES@` and `@PASST@` are filled in.
-const HOST_SCRIPT: &str = r#"
-for module in @MODULES@; do insmod "$LAB/$module" || echo "cannot load $module"; done
-busybox tunctl -t strata7 || exit 1
-trap 'busybox tunctl -d strata7' EXIT
-echo 1 > /proc/sys/net/ipv6/conf/strata7/disable_ipv6
-ip addr add 192.168.77.1/24 dev strata7
-ip link set strata7 up
-vm() {
-    strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 "$@" < /dev/null
-}
-vm --net tap=strata-none > "$LAB_OUT/missing.log" 2>&1
-# Its own input stays open: an end of that would end the connection.
-sleep 300 | busybox nc -l -p 7777 > "$LAB_OUT/received" &
-mkdir -m 700 /tmp/sockets
-sockets serve /tmp/sockets/vsock_78 > "$LAB_OUT/served" &
-vm --net tap=strata7,mac=52:54:00:12:34:56 --vsock cid=3,path=/tmp/sockets/vsock \
-    --rng --balloon --agent "$LAB/strata.ko" --trace "$LAB_OUT/network.trace" \
-    --events 'default,guest-kernel:net:*,guest-kernel:napi:*,host-kernel:net:*' --sub-buffers 64 \
-    --cmdline "console=ttyS0 quiet panic=-1 lab.script=network" > "$LAB_OUT/network.log" 2>&1 &
-guest=$!
-(sleep 260; kill -KILL $guest) &
-limit=$!
-says() { until grep -q "$1" "$LAB_OUT/network.log" || ! kill -0 $guest; do sleep 0.2; done; }
-says 'free before the balloon'
-process=$(strata ctl vm0 status --json | grep -m 1 '"pid"' | tr -dc 0-9)
-resident_kib() { grep RssAnon: /proc/$process/status | tr -dc 0-9; }
-resident() { echo "$1 $(resident_kib)" >> "$LAB_OUT/resident"; }
-before=$(resident_kib)
-resident before
-for turn in $(seq 10); do
-    strata ctl vm0 balloon 48M --json > "$LAB_OUT/inflated.json"
-    grep -q '"given": 50331648' "$LAB_OUT/inflated.json" && break
-done
-resident inflated
-says 'free with the balloon'
-for turn in $(seq 10); do
-    strata ctl vm0 balloon 0 --json > "$LAB_OUT/deflated.json"
-    grep -q '"given": 0,' "$LAB_OUT/deflated.json" && break
-done
-says 'guest is up'
-strata ctl vm0 balloon
-vm --name vm1 --net tap=strata7 > "$LAB_OUT/busy.log" 2>&1
-says 'ssh is open'
-[ -e /lib64 ] || { mkdir /lib64 && ln -s "$LAB/ld-linux-x86-64.so.2" /lib64/; }
-LD_LIBRARY_PATH=$LAB timeout -s KILL 25 dbclient -y -y -i "$LAB/ssh-key" root@192.168.77.2 'whoami; cat /proc/cmdline; touch /tmp/greeted' \
-    < /dev/null > "$LAB_OUT/by-ssh" 2> "$LAB_OUT/ssh.log"
-says 'port 22 is open'
-# The guest waits for the call. It reports what is free bit by bit, every two seconds.
-for turn in $(seq 60); do [ $(resident_kib) -lt $((before - 65536)) ] && break; sleep 0.5; done
-resident reported
-yes vsock | head -c 524288 | sockets call /tmp/sockets/vsock 22 > "$LAB_OUT/given-back"
-wait $guest
-echo $? > "$LAB_OUT/network.status"
-kill $limit
-ip link show > "$LAB_OUT/links"
-ls /tmp/sockets > "$LAB_OUT/sockets"
-tail -n 12 "$LAB_OUT/network.log"
-cat > /tmp/passt.sh << 'PASST'
-@PASST@
-PASST
-unshare -m -n sh /tmp/passt.sh
-tail -n 12 "$LAB_OUT/passt.log"
-exit 0
-"#;
+const HOST_SCRIPT: &str = include_str!("network/host.sh");
 
 /// Runs the guest once for all tests of one test run.
 ///

@@ -10,60 +10,12 @@ use crate::scenarios::{ScenarioError, emulated};
 use std::path::Path;
 
 /// Records everything, and ends with the module unloaded under load. The raw disk takes an archive.
-const ALL: &str = "\
-mkdir -p /tmp/out
-mount -t tracefs tracefs /sys/kernel/tracing
-ls /sys/kernel/tracing/events/*/*/format | grep -v -e /ftrace/ -e /syscalls/ | xargs cat > /tmp/out/formats
-workload --events 200 > /dev/null
-ls -lR /proc/sys > /dev/null
-dd if=/dev/zero of=/dev/vdb bs=64k count=16 2> /dev/null
-sync
-(i=0; while [ $i -lt 60 ]; do ls / > /dev/null; i=$((i + 1)); done) &
-sleep 2
-rmmod strata; echo \"rmmod ended with $?\"
-wait
-ls / > /dev/null
-dmesg > /tmp/out/dmesg
-tar cf /dev/vda -C /tmp/out formats dmesg
-sync
-";
+const ALL: &str = include_str!("tracepoints/all.sh");
 
 /// Works until it is stopped. What the module said is for whoever reads the log of a run that failed.
-const CHOSEN: &str = "\
-dmesg | grep strata
-echo 'guest is up'
-while :; do ls / > /dev/null; sleep 0.1; done
-";
+const CHOSEN: &str = include_str!("tracepoints/chosen.sh");
 
-const HOST_SCRIPT: &str = r#"
-start() {
-    local name=$1
-    shift
-    guest "$name" --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --agent "$LAB/strata.ko" \
-        --trace "$LAB_OUT/$name.trace" --cmdline "$GUEST lab.script=$name" "$@"
-}
-truncate -s 32M "$LAB_OUT/guest.tar" "$LAB_OUT/scratch"
-start all --events all --disk "$LAB_OUT/guest.tar" --disk "$LAB_OUT/scratch" --sub-buffers 64
-rm "$LAB_OUT/scratch"
-
-exec > "$LAB_OUT/control.log" 2>&1
-# Waits until the growing trace has events of this name, or its guest has ended.
-recorded() {
-    until strata events "$LAB_OUT/chosen.trace" --layer guest-kernel 2> /dev/null | grep -q "$1"; do
-        [ ! -e "$LAB_OUT/chosen.status" ] || { echo "no $1 was recorded"; break; }
-        sleep 1
-    done
-}
-start chosen --events minimal &
-recorded sched:sched_switch
-strata ctl chosen session events main 'guest:raw_syscalls:*'
-recorded raw_syscalls:sys_enter
-sleep 2
-strata ctl chosen session events main 'guest:nosuch:*'
-strata ctl chosen stop
-wait
-exit 0
-"#;
+const HOST_SCRIPT: &str = include_str!("tracepoints/host.sh");
 
 /// Runs it with guests of the kernel `kernels` and its agent `agent`, in the run folder `name`.
 ///

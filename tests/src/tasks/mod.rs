@@ -11,6 +11,7 @@ pub mod library_crates;
 mod map;
 pub mod markers;
 pub mod query;
+pub mod scripts;
 pub mod sources;
 pub mod suite;
 pub mod summary;

@@ -16,6 +16,7 @@ use crate::tasks::dependencies::{self, DependenciesError};
 use crate::tasks::documents::{self, DocumentsError};
 use crate::tasks::library_crates::{self, LibraryCrateError};
 use crate::tasks::markers::{self, MarkersError};
+use crate::tasks::scripts::{self, ScriptsError};
 use crate::tasks::sources::{self, SourcesError};
 use crate::tasks::summary::{STANDARD_OUTPUT, Summary, SummaryError};
 use crate::tasks::test_results::{TestResult, TestResults};
@@ -74,6 +75,9 @@ pub enum SuiteError {
     /// A document has lines that are too wide, or links that lead nowhere.
     #[error(transparent)]
     Documents(#[from] DocumentsError),
+    /// The shell programs of scenarios are not as they should be.
+    #[error(transparent)]
+    Scripts(#[from] ScriptsError),
     /// A source has imports in several blocks, names that begin with an article, or tests of no tier.
     #[error(transparent)]
     Sources(#[from] SourcesError),
@@ -278,6 +282,7 @@ impl<'p> Run<'p> {
     fn format(&self) -> Result<(), SuiteError> {
         self.cargo("format check", "format", &["fmt", "--all", "--check", "--", "--color", "never"])?;
         progress::step("sources", || sources::check(self.paths))?;
+        progress::step("shell programs", || scripts::check(self.paths))?;
         progress::step("documents", || documents::check(self.paths))?;
         Ok(())
     }

@@ -1,0 +1,27 @@
+workload --events 500 && echo 'workload done'
+(while :; do cat /proc/interrupts; done > /dev/null) &
+kernel_load=$!
+(while :; do workload --events 20; sleep 0.2; done > /dev/null 2>&1) &
+user_load=$!
+i=0
+while [ $i -lt 3 ]; do
+    # a process that is just recording keeps the module
+    until rmmod strata 2> /dev/null; do sleep 0.1; done
+    cat /proc/interrupts > /dev/null
+    insmod /strata/strata.ko || echo 'cannot load again'
+    i=$((i + 1))
+done
+echo "reloaded $i times"
+for state in 0 1 0 1; do
+    echo $state > /sys/devices/system/cpu/cpu1/online && echo "CPUs online: $(cat /sys/devices/system/cpu/online)"
+    cat /proc/interrupts > /dev/null
+done
+kill $kernel_load $user_load
+wait
+workload --events 500 && echo 'workload done again'
+dmesg | grep 'strata: '
+if dmesg | grep -v hw-vuln | grep -E 'BUG|WARNING|Oops|Call Trace|stall|general protection'; then
+    echo 'guest kernel log has warnings'
+else
+    echo 'guest kernel log is clean'
+fi

@@ -1,0 +1,3 @@
+echo 'guest is up'
+workload --exits &
+while :; do workload --events 500 > /dev/null; done

@@ -1,0 +1,2 @@
+echo guest is up
+while :; do :; done

@@ -1,0 +1,3 @@
+workload --events 500
+timeout 2 sh -c 'while :; do :; done'
+workload --events 500
