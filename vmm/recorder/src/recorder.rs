@@ -32,6 +32,9 @@ const LONGEST_RARE_PAUSE: Duration = Duration::from_millis(64);
 /// ring: what is told of a running VM is so old at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
+/// The outcome of a recording that nobody has finished.
+const FAILED: &str = "the VMM failed";
+
 /// Why the recorder failed.
 #[derive(Debug, Error)]
 pub enum RecorderError {
@@ -53,12 +56,13 @@ enum Command {
     Finish(String, Option<AtCompletion>),
 }
 
-/// A running recorder.
+/// A running recorder. Dropping it completes the recording of a VMM that has failed.
 #[derive(Debug)]
 pub struct Recorder {
     commands: Sender<Command>,
     bell: Bell,
-    thread: JoinHandle<Result<Manifest, RecordingError>>,
+    /// Joined once.
+    thread: Option<JoinHandle<Result<Manifest, RecordingError>>>,
 }
 
 /// Passes requests on to a recorder.
@@ -106,7 +110,7 @@ impl Recorder {
             .map_err(RecorderError::Thread)?;
         // It fails with the thread, whose result says why.
         let _ = is_ready.recv();
-        Ok(Self { commands, bell, thread })
+        Ok(Self { commands, bell, thread: Some(thread) })
     }
 
     /// What passes requests on to this recorder.
@@ -128,11 +132,24 @@ impl Recorder {
     ///
     /// # Errors
     /// As those of [`finish`](Self::finish), and those of `last`.
-    pub fn finish_with(self, outcome: String, last: Option<AtCompletion>) -> Result<Manifest, RecorderError> {
+    pub fn finish_with(mut self, outcome: String, last: Option<AtCompletion>) -> Result<Manifest, RecorderError> {
+        Ok(self.end(outcome, last).ok_or(RecorderError::Panicked)??)
+    }
+
+    /// Has the thread complete the recording, and waits for it. None when it has panicked, or was waited for before.
+    fn end(&mut self, outcome: String, last: Option<AtCompletion>) -> Option<Result<Manifest, RecordingError>> {
+        let thread = self.thread.take()?;
         // The receiver is gone when the recorder has failed; its result says why.
         let _ = self.commands.send(Command::Finish(outcome, last));
         self.bell.ring();
-        Ok(self.thread.join().map_err(|_| RecorderError::Panicked)??)
+        thread.join().ok()
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // Whoever drops it has failed and says why; its folder goes next.
+        let _ = self.end(FAILED.into(), None);
     }
 }
 
@@ -185,7 +202,7 @@ fn run(
                 }
                 Err(TryRecvError::Disconnected) => {
                     drop(watchdog);
-                    return sessions.complete("the VMM failed");
+                    return sessions.complete(FAILED);
                 }
             }
         }

@@ -337,6 +337,17 @@ fn snapshot_into_a_folder_that_holds_something_is_refused() {
 }
 
 #[test]
+fn recorder_that_is_dropped_has_completed_its_recording() {
+    let bench = Bench::new(Mode::Discard);
+    bench.record(0, Mode::Discard, 10);
+
+    drop(bench.recorder);
+
+    let trace = Trace::open(&bench.dir.path().join("trace")).unwrap();
+    assert_eq!(trace.manifest().outcome.as_deref(), Some(FAILED));
+}
+
+#[test]
 fn layer_that_cannot_be_written_ends_alone_and_is_told() {
     let bench = Bench::new(Mode::Discard);
     fs::remove_dir_all(bench.path("trace/vm0/guest-kernel")).unwrap();
