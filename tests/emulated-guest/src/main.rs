@@ -15,12 +15,11 @@ use machine::{Ending, Machine, Parts};
 use recording::{GuestRecording, Order};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use strata_clock::{HostClock, HostTime};
 use strata_machine::probe_kvm;
 use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
 use strata_recorder::control::protocol::Mode;
-use strata_recording::manifest::Started;
 use vmm::agent;
 use vmm::region_command::{self, CreateArgs, RegionCommand};
 use vmm::run::{KERNEL_RINGS, PROCESS_SLOTS};
@@ -74,14 +73,9 @@ fn main() -> anyhow::Result<()> {
     let clock = HostClock::observe(probe_kvm().tsc_khz);
     ensure!(clock.time == HostTime::Tsc, "the emulated TSC is this machine's, which its kernel has given up");
     let description = VmDescription {
-        name: options.name.clone(),
-        pid: std::process::id(),
-        started: Started::at(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos().try_into()?),
-        vcpus: options.cpus,
         memory: options.memory << 20,
         trace: options.trace.as_deref().map(std::path::absolute).transpose()?,
-        vmm_rings: None,
-        attached: None,
+        ..VmDescription::of_this_process(&options.name, options.cpus)
     };
     let folder = VmDirectory::create(&directory::runtime_folder()?, &description)?;
     let region = match &options.trace {

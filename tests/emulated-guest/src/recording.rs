@@ -122,10 +122,7 @@ fn answers(
         }
         request => match recorder.ask(request) {
             Answer::Status(status) => {
-                let VmDescription { name, pid, vcpus, memory, .. } = description.clone();
-                let uptime_s = begun.elapsed().as_secs();
-                let trace = status.trace;
-                Answer::Status(Box::new(Status { name, pid, uptime_s, vcpus, memory, trace, ..Status::default() }))
+                Answer::Status(Box::new(Status { trace: status.trace, ..description.status(begun.elapsed()) }))
             }
             other => other,
         },

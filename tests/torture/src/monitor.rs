@@ -31,7 +31,7 @@ use strata_recorder::vmm_events::VmmTracer;
 use strata_recording::access::Readers;
 use strata_recording::clock::VcpuRelation;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Host, Started, Vm};
+use strata_recording::manifest::{Host, Vm};
 use strata_recording::trace_folder::TraceFolder;
 use uuid::Uuid;
 
@@ -72,14 +72,9 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     let (uuid, frequency) = (Uuid::new_v4(), clock.trace_frequency());
     let rings = setup.vmm()?;
     let description = VmDescription {
-        name: setup.name.clone(),
-        pid: std::process::id(),
-        started: Started::at(0),
-        vcpus: VCPUS,
-        memory: 0,
         trace: Some(setup.trace.clone()),
         vmm_rings: Some(rings.into()),
-        attached: None,
+        ..VmDescription::of_this_process(&setup.name, VCPUS)
     };
     let mut directory = VmDirectory::create(&setup.runtime, &description)?;
     let region = Arc::new(TraceRegion::create(directory.create_region()?, setup.region()?, uuid, frequency)?);
@@ -96,13 +91,10 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     let utc = read_together(|| HostTime::Tsc.now(), frequency);
     let mut folder = TraceFolder::create(&setup.trace, Readers::Owner)?;
     let guest = GuestSide {
-        region: Arc::clone(&region),
-        slot: 0,
-        rings: setup.kernel()?,
         vmm: Some(Arc::clone(&vmm)),
-        events: Vec::new().into(),
         agent: true,
         beside_region: Some(directory.path().into()),
+        ..GuestSide::new(Arc::clone(&region), setup.kernel()?)
     };
     let vm = RecordedVm {
         vm: Vm {

@@ -115,15 +115,7 @@ impl Prepared {
         let region = Arc::new(TraceRegion::create(tempfile::tempfile()?, config, uuid, frequency)?);
         let memory = HostMemory::private(VmmTracer::memory_size(shape.vcpus, rings));
         let vmm = Arc::new(VmmTracer::new(shape.vcpus, rings, memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
-        let guest = GuestSide {
-            region: Arc::clone(&region),
-            slot: 0,
-            rings,
-            vmm: Some(vmm),
-            events: Vec::new().into(),
-            agent: false,
-            beside_region: None,
-        };
+        let guest = GuestSide { vmm: Some(vmm), ..GuestSide::new(Arc::clone(&region), rings) };
         let utc = read_together(|| HostTime::Tsc.now(), frequency);
         let vm = RecordedVm {
             vm: Vm { name: "vm0".into(), vcpus: shape.vcpus, ..Vm::default() },

@@ -28,10 +28,7 @@ pub fn answers(
         },
         request => match recorder.ask(request) {
             Answer::Status(status) => {
-                let VmDescription { name, pid, vcpus, attached, .. } = description.clone();
-                let uptime_s = begun.elapsed().as_secs();
-                let trace = status.trace;
-                Answer::Status(Box::new(Status { name, pid, uptime_s, vcpus, attached, trace, ..Status::default() }))
+                Answer::Status(Box::new(Status { trace: status.trace, ..description.status(begun.elapsed()) }))
             }
             Answer::Live(live) => {
                 let VmDescription { name, pid, attached, .. } = description.clone();

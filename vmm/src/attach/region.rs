@@ -12,7 +12,7 @@ use strata_clock::{EpochSink, HostTime};
 use strata_recorder::region::region_file::RegionFile;
 use strata_recorder::region::{MAIN_SESSION, TraceRegion};
 use strata_recorder::session::Say;
-use strata_recorder::session::recording::{GuestSide, NO_AGENT, enabled_guest_events};
+use strata_recorder::session::recording::{GuestSide, NO_AGENT, enabled_guest_events, epoch_sink};
 use strata_recorder::session::selection::Selection;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
@@ -97,13 +97,7 @@ impl GuestRegion {
     /// Where new epochs of a vCPU's clock go: to the guest.
     #[must_use]
     pub fn epoch_sink(&self) -> EpochSink {
-        let region = Arc::clone(&self.region);
-        let vcpus = region.layout().config.vcpus;
-        Box::new(move |vcpu, epoch, _| {
-            if vcpu < vcpus {
-                region.publish_clock(vcpu, &epoch.relation);
-            }
-        })
+        epoch_sink(Arc::clone(&self.region), None)
     }
 
     /// Opens the session that records `selection`; the vCPUs' clocks are published already.
@@ -116,15 +110,7 @@ impl GuestRegion {
         let registered = region.parts().kernel_registry().poll();
         region.set_enabled(0, &enabled_guest_events(&registered, selection));
         region.set_host_alive(true);
-        Ok(GuestSide {
-            region: Arc::clone(region),
-            slot: 0,
-            rings: self.rings,
-            vmm: None,
-            events: Vec::new().into(),
-            agent: false,
-            beside_region: None,
-        })
+        Ok(GuestSide::new(Arc::clone(region), self.rings))
     }
 
     /// Tells the guest that nobody reads it any more, and takes it away from a QEMU that was given it, unless its VM has

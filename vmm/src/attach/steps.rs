@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
 use strata_host_kernel::namespace::check_thread_ids;
 use strata_host_kernel::{HostTracer, Tracefs};
@@ -31,7 +31,7 @@ use strata_recorder::session::recording::{GuestSide, VcpuThreads};
 use strata_recorder::session::{RecordedVm, RecordingBuilder, RequestError, Say};
 use strata_recording::clock::{Clock, VcpuRelation};
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Attached, Missing, Started, Vm};
+use strata_recording::manifest::{Attached, Missing, Vm};
 use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 use uuid::Uuid;
 
@@ -85,16 +85,10 @@ impl<'a> Checked<'a> {
     }
 
     fn describe(&self) -> VmDescription {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         VmDescription {
-            name: self.name.clone(),
-            pid: std::process::id(),
-            started: Started::at(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
-            vcpus: self.first.vcpu_count(),
-            memory: 0,
             trace: Some(self.request.recording.files.absolute_trace()),
-            vmm_rings: None,
             attached: Some(Attached { pid: self.request.pid, comm: self.vm.process.comm.clone() }),
+            ..VmDescription::of_this_process(&self.name, self.first.vcpu_count())
         }
     }
 }
@@ -354,7 +348,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use strata_recorder::session::RecordingRequest;
     use strata_recorder::trigger::expression::Trigger;
-    use strata_recording::manifest::is_vm_name;
+    use strata_recording::manifest::{Started, is_vm_name};
 
     #[test]
     fn name_of_a_process_becomes_one_of_a_vm() {

@@ -48,25 +48,14 @@ pub(super) fn answers(
             None => Answer::refused("this VM is not traced; run it with --trace"),
         };
         match answer {
-            Answer::Status(status) => {
-                let VmDescription { name, pid, vcpus, memory, .. } = description.clone();
-                let uptime_s = begun.elapsed().as_secs();
-                let jail = Some(jail.summary.clone());
-                let paused = machine.is_paused();
-                Answer::Status(Box::new(Status {
-                    name,
-                    pid,
-                    uptime_s,
-                    vcpus,
-                    memory,
-                    attached: None,
-                    paused,
-                    jail,
-                    balloon: machine.balloon().ok().map(told),
-                    limits: limited.status(),
-                    trace: status.trace,
-                }))
-            }
+            Answer::Status(status) => Answer::Status(Box::new(Status {
+                paused: machine.is_paused(),
+                jail: Some(jail.summary.clone()),
+                balloon: machine.balloon().ok().map(told),
+                limits: limited.status(),
+                trace: status.trace,
+                ..description.status(begun.elapsed())
+            })),
             Answer::Live(live) => {
                 let VmDescription { name, pid, .. } = description.clone();
                 Answer::Live(Box::new(Live { name, pid, balloon: machine.balloon().ok().map(told), ..*live }))

@@ -36,7 +36,6 @@ pub(crate) use rings::foreign_region;
 pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use strata_jail::files::Places;
 use strata_jail::{Closed, Jail, JailError};
 use strata_machine::{Machine, Outcome};
@@ -44,7 +43,7 @@ use strata_observer::NoObserver;
 use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::session::Say;
-use strata_recording::manifest::{Manifest, Started};
+use strata_recording::manifest::Manifest;
 use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 pub use trace_failure::OnTraceFailure;
 use traced::PreparedVm;
@@ -148,17 +147,12 @@ fn places(directory: &VmDirectory, request: &RunRequest, recording: Option<(&Tra
 }
 
 fn describe_vm(request: &RunRequest) -> VmDescription {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let recording = request.recording.as_ref();
     VmDescription {
-        name: request.name.clone(),
-        pid: std::process::id(),
-        started: Started::at(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
-        vcpus: request.cpus,
         memory: request.memory,
         trace: recording.map(|recording| recording.files.absolute_trace()),
         vmm_rings: recording.map(|recording| rings::vmm_rings(request, recording.layers.mode).into()),
-        attached: None,
+        ..VmDescription::of_this_process(&request.name, request.cpus)
     }
 }
 

@@ -18,7 +18,7 @@ use shared_ring::layout::{ABI_VERSION, Mode};
 use shared_ring::region::Rings;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
-use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, VcpuClocks};
+use strata_clock::{ClockParameters, HostClock, HostTime, VcpuClocks};
 use strata_jail::Jail;
 use strata_machine::{DiscoveryLeaf, KvmProbe, Machine, SharedSlot};
 use strata_recorder::control::directory::{VmDescription, VmDirectory};
@@ -27,7 +27,7 @@ use strata_recorder::layer::host_tracer::{Traced, missing_host_layer};
 use strata_recorder::recorder::work_alarm::WorkAlarms;
 use strata_recorder::region::mapped_file;
 use strata_recorder::region::{EnabledEvents, RegionSlot, TraceRegion};
-use strata_recorder::session::recording::{GuestSide, VcpuThreads, enabled_guest_events};
+use strata_recorder::session::recording::{GuestSide, VcpuThreads, enabled_guest_events, epoch_sink};
 use strata_recorder::session::{RecordedVm, RecordingBuilder, Say};
 use strata_recorder::vmm_events::{EVENTS, VcpuThreadHook, VmmTracer};
 use strata_recording::layer::LayerKind;
@@ -156,7 +156,7 @@ impl<'a> ObservedVm<'a> {
         region.set_host_alive(has_clock);
         note_no_agent(&request.agent, self.built.agentless.is_some(), &mut missing);
         let parameters = clock_parameters(clock, machine, probed);
-        let sink = epoch_sink(Arc::clone(region), Arc::clone(&self.vmm));
+        let sink = epoch_sink(Arc::clone(region), Some(Arc::clone(&self.vmm)));
         let recorded = RecordedVm {
             vm: Vm {
                 name: request.name.clone(),
@@ -184,13 +184,11 @@ impl<'a> RelatedVm<'a> {
         let is_kept = recording.host().is_some() && rings.mode == Mode::FlightRecorder;
         let history = is_kept.then(|| jail.act(|| directory.create_host_history())).transpose()?.transpose()?;
         let guest = GuestSide {
-            region: Arc::clone(&region),
-            slot: 0,
-            rings,
             vmm: Some(Arc::clone(&vmm)),
             events: guest_events.into(),
             agent: matches!(request.agent, Agent::Module(_)) && has_clock,
             beside_region: Some(directory.path().into()),
+            ..GuestSide::new(Arc::clone(&region), rings)
         };
         let ring = agentless.map(|agentless| Arc::new(GuestRing::new(agentless, &clock)));
         let has_stopped = Arc::new(AtomicBool::new(false));
@@ -254,12 +252,4 @@ fn clock_parameters(clock: &HostClock, machine: &Machine, probed: &KvmProbe) -> 
         offset_honoured: probed.tsc_offset_honoured != Some(false),
         ..clock.parameters()
     }
-}
-
-/// Where new epochs of a vCPU's clock go: to the guest, which reads them from `region`, and to the VMM layer.
-fn epoch_sink(region: Arc<TraceRegion>, vmm: Arc<VmmTracer>) -> EpochSink {
-    Box::new(move |vcpu, epoch, bound_ns| {
-        region.publish_clock(vcpu, &epoch.relation);
-        vmm.clock_update(vcpu, epoch.number, &epoch.relation, epoch.cause, bound_ns);
-    })
 }

@@ -15,7 +15,7 @@
 //! lie in memory (tmpfs), of which the region's size is reserved. The folder goes with the VM, unless the VM's process died:
 //! then it stays, and `strata recover` makes a trace of the region.
 
-use super::protocol::Mode;
+use super::protocol::{Mode, Status};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -26,6 +26,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use strata_jail::user::User;
 use strata_recording::manifest::{Attached, Started, is_vm_name, open_regular};
 use thiserror::Error;
@@ -99,6 +100,31 @@ pub struct VmDescription {
     /// The process that runs the VM, where that is not `pid`: `pid` only records it from outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<Attached>,
+}
+
+impl VmDescription {
+    /// The VM `name`, which this process runs from now on: not traced, with as much memory as is not known.
+    #[must_use]
+    pub fn of_this_process(name: impl Into<String>, vcpus: u32) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            name: name.into(),
+            pid: std::process::id(),
+            started: Started::at(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)),
+            vcpus,
+            memory: 0,
+            trace: None,
+            vmm_rings: None,
+            attached: None,
+        }
+    }
+
+    /// What `strata ctl VM status` says of it when it has run for `uptime`, besides its recording.
+    #[must_use]
+    pub fn status(&self, uptime: Duration) -> Status {
+        let Self { name, pid, vcpus, memory, attached, .. } = self.clone();
+        Status { name, pid, uptime_s: uptime.as_secs(), vcpus, memory, attached, ..Status::default() }
+    }
 }
 
 /// Geometry and mode of the rings of the VMM layer.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use strata_abi::class;
 use strata_analysis::event::name::RECORDING_STOPS;
-use strata_clock::VcpuClocks;
+use strata_clock::{EpochSink, VcpuClocks};
 use strata_host_kernel::namespace::recorded_thread_id;
 use strata_recording::access::Readers;
 use strata_recording::layer::LayerKind;
@@ -91,6 +91,22 @@ pub struct GuestSide {
     pub agent: bool,
     /// Folder beside the region for a copy of the manifest, which `strata recover` reads.
     pub beside_region: Option<PathBuf>,
+}
+
+/// Where new epochs of a vCPU's clock go: to the guest, which reads them from `region`, and to the VMM's own events, if
+/// `vmm` records them.
+#[must_use]
+pub fn epoch_sink(region: Arc<TraceRegion>, vmm: Option<Arc<VmmTracer>>) -> EpochSink {
+    let vcpus = region.layout().config.vcpus;
+    Box::new(move |vcpu, epoch, bound_ns| {
+        // A VM that another process runs may be given more vCPUs than its region has room for.
+        if vcpu < vcpus {
+            region.publish_clock(vcpu, &epoch.relation);
+        }
+        if let Some(vmm) = &vmm {
+            vmm.clock_update(vcpu, epoch.number, &epoch.relation, epoch.cause, bound_ns);
+        }
+    })
 }
 
 /// Why the guest's layers are missing when strata gave it no agent; true until the guest's own says hello.
@@ -287,6 +303,13 @@ impl Recording {
 }
 
 impl GuestSide {
+    /// The session that a VM is started with, which records into the guest kernel's `rings` in `region`. Without the VMM's
+    /// own events, and with no agent that the host knows of.
+    #[must_use]
+    pub fn new(region: Arc<TraceRegion>, rings: Rings) -> Self {
+        Self { region, slot: 0, rings, vmm: None, events: Arc::default(), agent: false, beside_region: None }
+    }
+
     /// The enable bits of the session for those that `selection` wants of `registered`, the events of the agent's
     /// registry, and of the events that the module's file declares and the registry does not have yet. The registry is
     /// right about its ids. It is read while the agent writes it: without the declared events, wanted ones would be off

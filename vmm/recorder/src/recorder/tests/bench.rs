@@ -197,15 +197,8 @@ impl<R> Bench<R> {
         let memory = HostMemory::private(VmmTracer::memory_size(1, rings(mode)));
         let vmm = Arc::new(VmmTracer::new(1, rings(mode), memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
         assert!([&EVENT, &WAKING, &SWITCH].iter().all(|event| registry(&region).append(event)));
-        let guest = GuestSide {
-            region: Arc::clone(&region),
-            slot: 0,
-            rings: rings(mode),
-            vmm: Some(Arc::clone(&vmm)),
-            events: Vec::new().into(),
-            agent: true,
-            beside_region: None,
-        };
+        let vmm_side = Some(Arc::clone(&vmm));
+        let guest = GuestSide { vmm: vmm_side, agent: true, ..GuestSide::new(Arc::clone(&region), rings(mode)) };
         let failures = Arc::new(AtomicUsize::new(0));
         let failed = Arc::clone(&failures);
         let asked = RecordingBuilder::new(&request, &LayerKind::ALL)
