@@ -8,7 +8,7 @@ use std::time::Instant;
 use strata_clock::{HostClock, VcpuClocks};
 use strata_machine::probe_kvm;
 use strata_recorder::control::directory::VmDescription;
-use strata_recorder::control::protocol::{Answer, Request, Status};
+use strata_recorder::control::protocol::{Answer, Request};
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::host_description::describe_host;
 use strata_recorder::recorder::{Recorder, RecorderControl};
@@ -70,7 +70,7 @@ impl GuestRecording {
         let mut request = RecordingRequest::new(order.trace);
         request.layers.events = order.events.into();
         let mut asked = RecordingBuilder::new(&request, &LayerKind::ALL)?;
-        asked.note_missing(missing());
+        asked.missing.extend(missing());
         let side = guest.begin(asked.selection())?;
         let vm = RecordedVm {
             vm: Vm { name, vcpus, region: Some(order.region.clone()), ..Vm::default() },
@@ -79,7 +79,8 @@ impl GuestRecording {
             clocks,
             vcpu_threads: VcpuThreads::default(),
         };
-        let asked = asked.guest(Some(side)).process_descriptors(256).say(|line| eprintln!("{line}"));
+        (asked.guest, asked.process_descriptors) = (Some(side), 256);
+        asked.say = |line| eprintln!("{line}");
         let recorder = Recorder::start(asked, vm)?;
         let control = ControlServer::start(socket, answers(description, recorder.control(), stop))?;
         Ok(Self { recorder, _control: control, _guest: guest })
@@ -121,9 +122,7 @@ fn answers(
             Answer::refused("there is no such thing where the guest's processor is emulated")
         }
         request => match recorder.ask(request) {
-            Answer::Status(status) => {
-                Answer::Status(Box::new(Status { trace: status.trace, ..description.status(begun.elapsed()) }))
-            }
+            Answer::Status(status) => Answer::Status(Box::new(description.status(begun.elapsed(), status.trace))),
             other => other,
         },
     }

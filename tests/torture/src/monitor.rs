@@ -83,7 +83,7 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     for vcpu in 0..VCPUS {
         region.publish_clock(vcpu, &Relation::from_tsc_offset(0, HostTime::Tsc.now()));
     }
-    let asked = RecordingBuilder::new(&request(&setup), &RECORDED)?;
+    let mut asked = RecordingBuilder::new(&request(&setup), &RECORDED)?;
     region.set_enabled(0, &enabled_guest_events(&[], asked.selection()));
     region.set_host_alive(true);
 
@@ -110,7 +110,8 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
         vcpu_threads: VcpuThreads::default(),
     };
     let descriptors = usize::try_from(setup.descriptors.saturating_sub(OWN_DESCRIPTORS))?;
-    let asked = asked.guest(Some(guest)).process_descriptors(descriptors).say(|line| eprintln!("{line}"));
+    (asked.guest, asked.process_descriptors) = (Some(guest), descriptors);
+    asked.say = |line| eprintln!("{line}");
     let recorder = Recorder::start(asked, vm)?;
     folder.keep();
     (0..VCPUS).for_each(|vcpu| vmm.vcpu_enter(vcpu));

@@ -127,10 +127,9 @@ impl Prepared {
         let mut request = RecordingRequest::new(trace);
         (request.layers.mode, request.layers.events) = (mode, "guest:*".into());
         request.triggers = triggers.unwrap_or_default();
-        let asked = RecordingBuilder::new(&request, &LayerKind::ALL)?
-            .guest(Some(guest))
-            .alarms(Arc::clone(alarms))
-            .process_descriptors(shape.process_descriptors);
+        let mut asked = RecordingBuilder::new(&request, &LayerKind::ALL)?;
+        (asked.guest, asked.alarms) = (Some(guest), Arc::clone(alarms));
+        asked.process_descriptors = shape.process_descriptors;
         Ok(Self { folder, region, rings, asked, vm })
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use strata_clock::{HostClock, VcpuClocks};
 use strata_observer::Observer;
 use strata_recorder::control::directory::{VmDescription, VmDirectory, runtime_folder};
-use strata_recorder::control::protocol::{Answer, Status};
+use strata_recorder::control::protocol::Answer;
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::recorder::Recorder;
 use strata_recorder::region::{TraceRegion, mapped_file};
@@ -74,7 +74,8 @@ pub fn run(
     // 1. The recording that is wanted, checked before anything is made.
     let mut request = RecordingRequest::new(trace);
     request.layers.events = "vmm:*,guest-kernel:*,guest-user:*".into();
-    let recording = RecordingBuilder::new(&request, &LayerKind::ALL)?.say(|line| eprintln!("{line}"));
+    let mut recording = RecordingBuilder::new(&request, &LayerKind::ALL)?;
+    recording.say = |line| eprintln!("{line}");
     let rings = Rings { geometry: Geometry::new(4096, 4)?, mode: request.layers.mode };
 
     // 2. A folder that other processes find the VM by, with the region in it: what the guest recorded outlives this process.
@@ -128,7 +129,6 @@ pub fn run(
     region.set_enabled(0, &enabled_guest_events(&[], recording.selection()));
     region.set_host_alive(true);
     let (mut folder, _snapshots) = request.files.create()?;
-    let guest = GuestSide { vmm: Some(Arc::clone(&vmm)), ..GuestSide::new(Arc::clone(&region), rings) };
     let vm = RecordedVm {
         vm: Vm { name: NAME.into(), vcpus: VCPUS, region: Some(directory.region()), ..Vm::default() },
         host: strata_recorder::host_description::describe_host("hardware"),
@@ -136,12 +136,11 @@ pub fn run(
         clocks,
         vcpu_threads: VcpuThreads::default(),
     };
-    let recorder = Recorder::start(recording.guest(Some(guest)), vm)?;
+    recording.guest = Some(GuestSide { vmm: Some(Arc::clone(&vmm)), ..GuestSide::new(Arc::clone(&region), rings) });
+    let recorder = Recorder::start(recording, vm)?;
     let (control, begun) = (recorder.control(), std::time::Instant::now());
     let answer = move |request| match control.ask(request) {
-        Answer::Status(recorder) => {
-            Answer::Status(Box::new(Status { trace: recorder.trace, ..description.status(begun.elapsed()) }))
-        }
+        Answer::Status(of) => Answer::Status(Box::new(description.status(begun.elapsed(), of.trace))),
         answer => answer,
     };
     let server = ControlServer::start(&directory.socket(), answer)?;

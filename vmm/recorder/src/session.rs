@@ -170,15 +170,8 @@ impl Session {
         let free = (1..rooms.len()).filter(|&slot| region.is_free(slot)).map(|slot| (slot, rooms[slot]));
         let slot = choose_slot(rings.ring_size(), free)?;
         let mut folder = trace.as_deref().map(|dir| TraceFolder::create(dir, main.recording.readers)).transpose()?;
-        let guest = GuestSide {
-            region: Arc::clone(region),
-            slot,
-            rings,
-            vmm: None,
-            events: Arc::clone(&side.events),
-            agent: side.agent,
-            beside_region: None,
-        };
+        let (events_of_module, agent) = (Arc::clone(&side.events), side.agent);
+        let guest = GuestSide { slot, events: events_of_module, agent, ..GuestSide::new(Arc::clone(region), rings) };
         let rotation = max_size.map(Rotation::new);
         let recording = main.recording.of_guest_kernel(&name, selection, trace, rotation, guest);
         region.open_session(slot, &name, rings)?;

@@ -1,6 +1,6 @@
 //! The monitor of docs/embedding.md, run on this machine's KVM, and what it has recorded, read by babeltrace2.
 #![allow(unsafe_code, reason = "the test records as the guest's agent does")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up fails")]
 
 use clock_sync::tsc;
 use shared_ring::event::{Event, Field, FieldType};

@@ -4,7 +4,7 @@ use super::Ending;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 use strata_recorder::control::directory::VmDescription;
-use strata_recorder::control::protocol::{Answer, Live, Request, Status};
+use strata_recorder::control::protocol::{Answer, Live, Request};
 use strata_recorder::recorder::RecorderControl;
 
 /// What the control socket answers for the recording of `description`; `ending` is told when the recording is to end.
@@ -27,9 +27,7 @@ pub fn answers(
             Err(_) => Answer::refused("the recording is ending already"),
         },
         request => match recorder.ask(request) {
-            Answer::Status(status) => {
-                Answer::Status(Box::new(Status { trace: status.trace, ..description.status(begun.elapsed()) }))
-            }
+            Answer::Status(status) => Answer::Status(Box::new(description.status(begun.elapsed(), status.trace))),
             Answer::Live(live) => {
                 let VmDescription { name, pid, attached, .. } = description.clone();
                 Answer::Live(Box::new(Live { name, pid, attached, ..*live }))

@@ -57,7 +57,8 @@ impl<'a> Checked<'a> {
         } else {
             &[LayerKind::HostKernel]
         };
-        let recording = RecordingBuilder::new(&request.recording, layers)?.say(say);
+        let mut recording = RecordingBuilder::new(&request.recording, layers)?;
+        recording.say = say;
         if !geteuid().is_root() {
             return Err(AttachError::NotRoot { pid: request.pid });
         }
@@ -150,7 +151,7 @@ impl<'a> HostTraced<'a> {
         let path = file.as_ref().map(|file| file.path.clone());
         let take = |file| GuestRegion::take(file, clock.uuid, clock.frequency_hz, say);
         let guest = file.map(take).transpose()?.map(|guest| guest.plugged_by(plugged));
-        recording.note_missing(missing_layers(guest.is_some()));
+        recording.missing.extend(missing_layers(guest.is_some()));
         let sink: EpochSink = match &guest {
             Some(guest) => guest.epoch_sink(),
             None => Box::new(|_, _, _| ()),
@@ -193,17 +194,16 @@ impl GuestReached<'_> {
     pub(super) fn record(self, say: Say) -> Result<Recorded, AttachError> {
         let Self { claimed, guest, side, vcpus, recorded, sinks } = self;
         let Claimed { checked, description, ending, endings, directory } = claimed;
-        let Checked { request, recording, vm, name, .. } = checked;
+        let Checked { request, mut recording, vm, name, .. } = checked;
         let (folder, snapshots) = request.recording.files.create()?;
         let failed = ending.clone();
-        let recording = recording
-            .process_descriptors(if side.is_some() { descriptors::for_processes(vcpus, false) } else { 0 })
-            .guest(side)
-            .on_failure(Some(Box::new(move || {
-                // There is no VM of this process's to go on with.
-                let _ = failed.send(Ending::TraceFailed);
-                true
-            })));
+        recording.process_descriptors = if side.is_some() { descriptors::for_processes(vcpus, false) } else { 0 };
+        recording.guest = side;
+        recording.on_failure = Some(Box::new(move || {
+            // There is no VM of this process's to go on with.
+            let _ = failed.send(Ending::TraceFailed);
+            true
+        }));
         let recorder = Recorder::start(recording, recorded)?;
         let answers = answers::answers(description, recorder.control(), ending.clone());
         let control = ControlServer::start(&directory.socket(), answers)?;

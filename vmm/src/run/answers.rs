@@ -53,8 +53,7 @@ pub(super) fn answers(
                 jail: Some(jail.summary.clone()),
                 balloon: machine.balloon().ok().map(told),
                 limits: limited.status(),
-                trace: status.trace,
-                ..description.status(begun.elapsed())
+                ..description.status(begun.elapsed(), status.trace)
             })),
             Answer::Live(live) => {
                 let VmDescription { name, pid, .. } = description.clone();

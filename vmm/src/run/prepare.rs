@@ -97,7 +97,7 @@ impl<'a> BuiltVm<'a> {
         region.set_doorbell(doorbell.gsi(), move || doorbell.ring());
         Ok(Self {
             request,
-            recording: recording.say(site.say),
+            recording,
             site,
             probed,
             guest_events,
@@ -116,7 +116,7 @@ impl<'a> BuiltVm<'a> {
         let traced = Traced { process: std::process::id(), threads: vec![starter], takes_more: false };
         // What keeps the layer from being had is noted, not fatal.
         if let Err(error) = self.recording.trace_host(self.clock.time, traced) {
-            self.recording.note_missing([missing_host_layer(&error)]);
+            self.recording.missing.push(missing_host_layer(&error));
         }
         self.check_triggers()?;
         let cpus = self.request.cpus;
@@ -169,7 +169,7 @@ impl<'a> ObservedVm<'a> {
             clocks: Arc::new(VcpuClocks::new(&request.name, request.cpus, parameters, sink)),
             vcpu_threads: Arc::clone(&self.vcpu_threads),
         };
-        self.built.recording.note_missing(missing);
+        self.built.recording.missing.extend(missing);
         RelatedVm { observed: self, has_clock, recorded }
     }
 }
@@ -178,7 +178,8 @@ impl<'a> RelatedVm<'a> {
     fn prepare(self) -> Result<PreparedVm<'a>, RunFailure> {
         let Self { observed, has_clock, recorded } = self;
         let ObservedVm { built, vmm, alarms, .. } = observed;
-        let BuiltVm { request, recording, site, guest_events, agentless, clock, rings, region, machine, .. } = built;
+        let BuiltVm { request, mut recording, site, guest_events, agentless, clock, rings, region, machine, .. } =
+            built;
         let Site { description, directory, jail, say } = site;
         let (trace, snapshots) = jail.act(|| recording.request().files.create())??;
         let is_kept = recording.host().is_some() && rings.mode == Mode::FlightRecorder;
@@ -192,20 +193,20 @@ impl<'a> RelatedVm<'a> {
         };
         let ring = agentless.map(|agentless| Arc::new(GuestRing::new(agentless, &clock)));
         let has_stopped = Arc::new(AtomicBool::new(false));
-        let recording = recording
-            .host_history(history)
-            .guest(Some(guest))
-            .alarms(alarms)
-            .process_descriptors(descriptors::for_processes(request.cpus, request.vsock.is_some()))
-            .at_snapshot(ring.as_ref().map(|ring| ring.at_snapshot(machine.control(), &request.name)))
-            .on_failure(on_failure(
-                request.on_trace_failure,
-                request.name.clone(),
-                machine.control(),
-                machine.stop_handle(),
-                Arc::clone(&has_stopped),
-                say,
-            ));
+        recording.history_file = history;
+        recording.guest = Some(guest);
+        recording.alarms = alarms;
+        recording.process_descriptors = descriptors::for_processes(request.cpus, request.vsock.is_some());
+        recording.at_snapshot = ring.as_ref().map(|ring| ring.at_snapshot(machine.control(), &request.name));
+        recording.say = say;
+        recording.on_failure = on_failure(
+            request.on_trace_failure,
+            request.name.clone(),
+            machine.control(),
+            machine.stop_handle(),
+            Arc::clone(&has_stopped),
+            say,
+        );
         let clocks = has_clock.then(|| Arc::clone(&recorded.clocks));
         Ok(PreparedVm {
             request,

@@ -63,7 +63,7 @@ impl PreparedVm<'_> {
     /// The process cannot be confined, or the recording or the control socket cannot be made.
     pub(super) fn start(self) -> Result<StartedVm, RunFailure> {
         let Self { request, machine, recording, folders, say, .. } = self;
-        for layer in recording.missing() {
+        for layer in &recording.missing {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }
         let closed = close(self.jail, &folders.directory, request, Some((&folders.trace, &folders.snapshots)), say)?;

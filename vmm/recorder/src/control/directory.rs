@@ -15,7 +15,7 @@
 //! lie in memory (tmpfs), of which the region's size is reserved. The folder goes with the VM, unless the VM's process died:
 //! then it stays, and `strata recover` makes a trace of the region.
 
-use super::protocol::{Mode, Status};
+use super::protocol::{Mode, Status, TraceStatus};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -119,11 +119,11 @@ impl VmDescription {
         }
     }
 
-    /// What `strata ctl VM status` says of it when it has run for `uptime`, besides its recording.
+    /// What `strata ctl VM status` says of it when it has run for `uptime`, with what its recorder says of its recording.
     #[must_use]
-    pub fn status(&self, uptime: Duration) -> Status {
+    pub fn status(&self, uptime: Duration, trace: Option<TraceStatus>) -> Status {
         let Self { name, pid, vcpus, memory, attached, .. } = self.clone();
-        Status { name, pid, uptime_s: uptime.as_secs(), vcpus, memory, attached, ..Status::default() }
+        Status { name, pid, uptime_s: uptime.as_secs(), vcpus, memory, attached, trace, ..Status::default() }
     }
 }
 

@@ -28,22 +28,30 @@ pub type OnFailure = Box<dyn FnMut() -> bool + Send>;
 /// Tells the user a line. It is called on the recorder's thread.
 pub type Say = fn(&str);
 
-/// A recording before it begins. Without any part it has no layers, tells nobody anything, and goes on with the other
-/// layers when one fails.
+/// A recording before it begins. It is made without any part: it has no layers, tells nobody anything, and goes on with
+/// the other layers when one fails.
 pub struct RecordingBuilder {
     pub(super) request: RecordingRequest,
     pub(super) selection: Selection,
     pub(super) limits: LayerLimits,
     pub(super) host: Option<HostTracer>,
     pub(super) host_load: Option<HostLoad>,
-    pub(super) history_file: Option<File>,
-    pub(super) guest: Option<GuestSide>,
-    pub(super) alarms: Arc<WorkAlarms>,
-    pub(super) process_descriptors: usize,
-    pub(super) missing: Vec<Missing>,
-    pub(super) say: Say,
-    pub(super) on_failure: Option<OnFailure>,
-    pub(super) at_snapshot: Option<AtSnapshot>,
+    /// An empty file in which a flight recorder holds the host kernel's records, so that they outlive the process.
+    pub history_file: Option<File>,
+    /// The guest's side, and the VMM's own events.
+    pub guest: Option<GuestSide>,
+    /// What wakes the recorder when the guest works.
+    pub alarms: Arc<WorkAlarms>,
+    /// File descriptors that the streams of guest processes may take.
+    pub process_descriptors: usize,
+    /// The layers that the recording will lack, as far as that is known.
+    pub missing: Vec<Missing>,
+    /// Told what the user should know at once, a line each.
+    pub say: Say,
+    /// Called when a layer has ended early.
+    pub on_failure: Option<OnFailure>,
+    /// Takes what snapshots have beside the layers.
+    pub at_snapshot: Option<AtSnapshot>,
 }
 
 /// The VM that is recorded, and the clock of its recording.
@@ -96,53 +104,6 @@ impl RecordingBuilder {
         Ok(())
     }
 
-    /// A flight recorder holds the host kernel's records in `file`, an empty one, so that they outlive the process.
-    #[must_use]
-    pub fn host_history(self, file: Option<File>) -> Self {
-        Self { history_file: file, ..self }
-    }
-
-    /// The guest's side, and the VMM's own events.
-    #[must_use]
-    pub fn guest(self, guest: Option<GuestSide>) -> Self {
-        Self { guest, ..self }
-    }
-
-    /// What wakes the recorder when the guest works.
-    #[must_use]
-    pub fn alarms(self, alarms: Arc<WorkAlarms>) -> Self {
-        Self { alarms, ..self }
-    }
-
-    /// How many file descriptors the streams of guest processes may take; without this, none.
-    #[must_use]
-    pub fn process_descriptors(self, process_descriptors: usize) -> Self {
-        Self { process_descriptors, ..self }
-    }
-
-    /// Who is told what the user should know at once, a line each.
-    #[must_use]
-    pub fn say(self, say: Say) -> Self {
-        Self { say, ..self }
-    }
-
-    /// What happens when a layer has ended early.
-    #[must_use]
-    pub fn on_failure(self, on_failure: Option<OnFailure>) -> Self {
-        Self { on_failure, ..self }
-    }
-
-    /// What takes that which snapshots have beside the layers.
-    #[must_use]
-    pub fn at_snapshot(self, at_snapshot: Option<AtSnapshot>) -> Self {
-        Self { at_snapshot, ..self }
-    }
-
-    /// Notes layers that the recording will lack.
-    pub fn note_missing(&mut self, missing: impl IntoIterator<Item = Missing>) {
-        self.missing.extend(missing);
-    }
-
     /// Checks the triggers against the events of the host's kernel and those of other layers that are `known`. A layer
     /// without events is not recorded; events of one that is left out are not known yet.
     ///
@@ -181,12 +142,6 @@ impl RecordingBuilder {
     #[must_use]
     pub const fn host(&self) -> Option<&HostTracer> {
         self.host.as_ref()
-    }
-
-    /// The layers that the recording will lack, as far as that is known.
-    #[must_use]
-    pub fn missing(&self) -> &[Missing] {
-        &self.missing
     }
 }
 

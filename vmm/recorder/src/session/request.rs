@@ -45,7 +45,7 @@ pub struct LayersRequest {
 }
 
 /// Where a recording goes, and who may read it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FilesRequest {
     /// Its folder.
     pub trace: PathBuf,
@@ -88,7 +88,7 @@ impl RecordingRequest {
                 limits: Vec::new(),
                 host_history: HOST_HISTORY,
             },
-            files: FilesRequest { trace: trace.into(), readers: Readers::default(), max_size: None, compression: None },
+            files: FilesRequest { trace: trace.into(), ..FilesRequest::default() },
             triggers: TriggerRequest { after: AFTER, ..TriggerRequest::default() },
             scheduling: Scheduling::default(),
         }

@@ -201,12 +201,9 @@ impl<R> Bench<R> {
         let guest = GuestSide { vmm: vmm_side, agent: true, ..GuestSide::new(Arc::clone(&region), rings(mode)) };
         let failures = Arc::new(AtomicUsize::new(0));
         let failed = Arc::clone(&failures);
-        let asked = RecordingBuilder::new(&request, &LayerKind::ALL)
-            .unwrap()
-            .guest(Some(guest))
-            .process_descriptors(64)
-            .say(say)
-            .on_failure(Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0)));
+        let mut asked = RecordingBuilder::new(&request, &LayerKind::ALL).unwrap();
+        (asked.guest, asked.process_descriptors, asked.say) = (Some(guest), 64, say);
+        asked.on_failure = Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0));
         Self { dir, region, vmm, recorder: start(asked, recorded_vm()), failures }
     }
 
