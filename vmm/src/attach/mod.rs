@@ -101,9 +101,7 @@ pub struct AttachReport {
 /// Nothing was recorded, and nothing is left behind; or the recording is not complete.
 pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachError> {
     descriptors::raise_limit();
-    let claimed = Checked::check(request, say)?.claim()?;
-    let recorded = claimed.trace_host()?.reach_guest(say)?.record(say)?;
-    recorded.finish(request.duration, say)
+    Checked::check(request, say)?.claim()?.trace_host()?.reach_guest()?.record()?.finish()
 }
 
 fn tell_begin(request: &AttachRequest, name: &str, say: Say) {

@@ -133,13 +133,13 @@ pub(super) struct HostTraced<'a> {
 impl<'a> HostTraced<'a> {
     /// Takes the region that the VM has as a device, or gives its QEMU one, if the guest is to be recorded; relates the
     /// vCPUs' clocks, and has the guest begin.
-    pub(super) fn reach_guest(mut self, say: Say) -> Result<GuestReached<'a>, AttachError> {
+    pub(super) fn reach_guest(mut self) -> Result<GuestReached<'a>, AttachError> {
         let offset_honoured = self.probed.tsc_offset_honoured != Some(false);
         let Checked { request, recording, name, first, region, .. } = &mut self.claimed.checked;
         if request.has_guest() {
             region::check_clock(self.clock.time, offset_honoured, first)?;
         }
-        let mode = request.recording.layers.mode;
+        let (mode, say) = (request.recording.layers.mode, recording.say);
         let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), mode, say);
         let plugged = request.qmp.as_deref().map(plug).transpose()?;
         let file = match &plugged {
@@ -191,12 +191,12 @@ pub(super) struct GuestReached<'a> {
 
 impl GuestReached<'_> {
     /// Begins to record, to answer what the control socket asks for, and to follow the VM.
-    pub(super) fn record(self, say: Say) -> Result<Recorded, AttachError> {
+    pub(super) fn record(self) -> Result<Recorded, AttachError> {
         let Self { claimed, guest, side, vcpus, recorded, sinks } = self;
         let Claimed { checked, description, ending, endings, directory } = claimed;
         let Checked { request, mut recording, vm, name, .. } = checked;
         let (folder, snapshots) = request.recording.files.create()?;
-        let failed = ending.clone();
+        let (failed, say) = (ending.clone(), recording.say);
         recording.process_descriptors = if side.is_some() { descriptors::for_processes(vcpus, false) } else { 0 };
         recording.guest = side;
         recording.on_failure = Some(Box::new(move || {
@@ -218,6 +218,8 @@ impl GuestReached<'_> {
             guest,
             _directory: directory,
             endings,
+            limit: request.duration,
+            say,
         })
     }
 }
@@ -233,12 +235,15 @@ pub(super) struct Recorded {
     guest: Option<GuestRegion>,
     _directory: VmDirectory,
     endings: Receiver<Ending>,
+    /// Time after which it ends by itself.
+    limit: Option<Duration>,
+    say: Say,
 }
 
 impl Recorded {
-    /// Waits until the recording is to end, for `limit` at most if there is one, and completes it.
-    pub(super) fn finish(mut self, limit: Option<Duration>, say: Say) -> Result<AttachReport, AttachError> {
-        let ending = wait(&self.endings, limit, self.guest.as_ref(), say);
+    /// Waits until the recording is to end, and completes it.
+    pub(super) fn finish(mut self) -> Result<AttachReport, AttachError> {
+        let ending = wait(&self.endings, self.limit, self.guest.as_ref(), self.say);
         // Nobody asks any more, nor looks at the VM.
         drop((self.follower, self.control));
         let has_vm_ended = ending == Ending::VmEnded;

@@ -91,8 +91,9 @@ fn run_plan(mut plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFa
         plan.config.vsock = Some(Arc::new(jail.act(|| vsock.open())??));
     }
     match plan.recording.take() {
-        Some(recording) => {
-            let site = Site { description, directory, jail, say };
+        Some(mut recording) => {
+            recording.say = say;
+            let site = Site { description, directory, jail };
             PreparedVm::prepare(plan, recording, site)?.start()?.finish()
         }
         None => {

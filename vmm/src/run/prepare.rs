@@ -28,18 +28,17 @@ use strata_recorder::recorder::work_alarm::WorkAlarms;
 use strata_recorder::region::mapped_file;
 use strata_recorder::region::{EnabledEvents, RegionSlot, TraceRegion};
 use strata_recorder::session::recording::{GuestSide, VcpuThreads, enabled_guest_events, epoch_sink};
-use strata_recorder::session::{RecordedVm, RecordingBuilder, Say};
+use strata_recorder::session::{RecordedVm, RecordingBuilder};
 use strata_recorder::vmm_events::{EVENTS, VcpuThreadHook, VmmTracer};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Vm;
 use uuid::Uuid;
 
-/// Where a VM is made, by whom, and who is told what the user should know.
+/// Where a VM is made, and by whom.
 pub(super) struct Site {
     pub description: VmDescription,
     pub directory: VmDirectory,
     pub jail: Jail,
-    pub say: Say,
 }
 
 /// A VM whose machine is built, with the trace region in its memory.
@@ -180,7 +179,7 @@ impl<'a> RelatedVm<'a> {
         let ObservedVm { built, vmm, alarms, .. } = observed;
         let BuiltVm { request, mut recording, site, guest_events, agentless, clock, rings, region, machine, .. } =
             built;
-        let Site { description, directory, jail, say } = site;
+        let Site { description, directory, jail } = site;
         let (trace, snapshots) = jail.act(|| recording.request().files.create())??;
         let is_kept = recording.host().is_some() && rings.mode == Mode::FlightRecorder;
         let history = is_kept.then(|| jail.act(|| directory.create_host_history())).transpose()?.transpose()?;
@@ -198,14 +197,13 @@ impl<'a> RelatedVm<'a> {
         recording.alarms = alarms;
         recording.process_descriptors = descriptors::for_processes(request.cpus, request.vsock.is_some());
         recording.at_snapshot = ring.as_ref().map(|ring| ring.at_snapshot(machine.control(), &request.name));
-        recording.say = say;
         recording.on_failure = on_failure(
             request.on_trace_failure,
             request.name.clone(),
             machine.control(),
             machine.stop_handle(),
             Arc::clone(&has_stopped),
-            say,
+            recording.say,
         );
         let clocks = has_clock.then(|| Arc::clone(&recorded.clocks));
         Ok(PreparedVm {
@@ -217,7 +215,6 @@ impl<'a> RelatedVm<'a> {
             guest: TracedGuest { region, vmm, clocks, ring },
             folders: Folders { trace, snapshots, directory },
             jail,
-            say,
             has_stopped,
         })
     }

@@ -19,7 +19,7 @@ use strata_recorder::control::server::ControlServer;
 use strata_recorder::recorder::Recorder;
 use strata_recorder::recorder::cpu_list::CpuList;
 use strata_recorder::region::TraceRegion;
-use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest, Say};
+use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest};
 use strata_recorder::vmm_events::VmmTracer;
 use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 
@@ -33,7 +33,6 @@ pub(super) struct PreparedVm<'a> {
     pub guest: TracedGuest,
     pub folders: Folders,
     pub jail: Jail,
-    pub say: Say,
     /// Whether the machine was stopped because a layer of the trace ended early.
     pub has_stopped: Arc<AtomicBool>,
 }
@@ -62,7 +61,8 @@ impl PreparedVm<'_> {
     /// # Errors
     /// The process cannot be confined, or the recording or the control socket cannot be made.
     pub(super) fn start(self) -> Result<StartedVm, RunFailure> {
-        let Self { request, machine, recording, folders, say, .. } = self;
+        let Self { request, machine, recording, folders, .. } = self;
+        let say = recording.say;
         for layer in &recording.missing {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }
