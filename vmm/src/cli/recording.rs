@@ -101,16 +101,24 @@ mod tests {
     use crate::run::RunRequest;
     use clap::Parser;
 
+    /// What the rest of a command line makes of a recording.
+    fn parsed(words: &[&str]) -> Result<Option<RecordingRequest>, String> {
+        match Cli::try_parse_from(["strata"].iter().chain(words)).map_err(|error| error.to_string())?.command {
+            Command::Run(args) => Ok(RunRequest::from(*args).recording),
+            Command::Attach(args) => Ok(AttachRequest::try_from(args).ok().map(|request| request.recording)),
+            _ => Err("another command".into()),
+        }
+    }
+
     /// What `strata run` and `strata attach` make of `options`.
-    fn requests(options: &[&str]) -> [Option<RecordingRequest>; 2] {
-        let parsed = |command: &[&str]| Cli::try_parse_from(command.iter().chain(&["--trace", "t"]).chain(options));
-        [&["strata", "run", "--kernel", "k"][..], &["strata", "attach", "42"]].map(|command| {
-            match parsed(command).unwrap().command {
-                Command::Run(args) => RunRequest::from(*args).recording,
-                Command::Attach(args) => AttachRequest::try_from(args).ok().map(|request| request.recording),
-                _ => None,
-            }
-        })
+    fn requests(options: &[&str]) -> [RecordingRequest; 2] {
+        let commands = [&["run", "--kernel", "k", "--trace", "t"][..], &["attach", "42", "--trace", "t"]];
+        commands.map(|command| parsed(&[command, options].concat()).unwrap().unwrap())
+    }
+
+    /// What `strata run` makes of `options`.
+    fn run(options: &[&str]) -> Result<Option<RecordingRequest>, String> {
+        parsed(&[&["run", "--kernel", "k"], options].concat())
     }
 
     #[test]
@@ -120,16 +128,35 @@ mod tests {
 
         let [run, attach] = requests(&options.split_whitespace().collect::<Vec<_>>());
 
-        let run = run.unwrap();
-        assert_eq!(format!("{run:?}"), format!("{:?}", attach.unwrap()));
+        assert_eq!(format!("{run:?}"), format!("{attach:?}"));
         assert_eq!((run.files.max_size, run.triggers.after), (Some(1 << 30), Duration::from_millis(5)));
     }
 
     #[test]
-    fn recording_without_options_is_the_one_that_other_monitors_begin_with() {
-        let [run, attach] = requests(&[]);
+    fn options_need_a_trace_and_values_that_exist() {
+        let of_files =
+            ["--max-size 2G", "--compress zstd", "--readable-by group", "--mode flight-recorder", "--limit vmm=1"];
+        let wrong = ["--max-size 15M", "--compress gzip", "--readable-by world", "--mode flight", "--limit vmm"];
+        let error = |options: &str| run(&options.split(' ').collect::<Vec<_>>()).err().unwrap_or_default();
 
+        for options in of_files {
+            assert!(error(options).contains("--trace <DIR>"), "{options}");
+            assert_eq!(error(&format!("--trace t {options}")), "");
+        }
+        assert!(
+            wrong
+                .map(|options| error(&format!("--trace t {options}")))
+                .iter()
+                .all(|error| error.contains("invalid value"))
+        );
+        assert!(error("--trace t --compress gzip").contains("[possible values: zstd]"));
+        assert!(run(&[]).unwrap().is_none());
+    }
+
+    #[test]
+    fn recording_without_options_is_the_one_that_other_monitors_begin_with() {
         let expected = format!("{:?}", RecordingRequest::new("t"));
-        assert_eq!([run, attach].map(|request| format!("{:?}", request.unwrap())), [expected.clone(), expected]);
+
+        assert_eq!(requests(&[]).map(|request| format!("{request:?}")), [expected.clone(), expected]);
     }
 }

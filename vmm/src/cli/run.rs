@@ -261,55 +261,11 @@ mod tests {
     use super::{OnReboot, OnTraceFailure};
     use crate::cli::{Cli, Command};
     use clap::Parser;
-    use strata_recording::access::Readers;
-    use strata_recording::compression::Compression;
 
     #[test]
     fn agent_needs_a_trace() {
         assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko"]).is_err());
         assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko", "--trace", "t"]).is_ok());
-    }
-
-    #[test]
-    fn trace_is_private_unless_readers_are_named() {
-        let readers = |args: &[&str]| {
-            let run = ["strata", "run", "--kernel", "k", "--trace", "t"].iter().chain(args);
-            let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };
-            Some(args.recording.readable_by)
-        };
-
-        assert_eq!(readers(&[]), Some(Readers::Owner));
-        assert_eq!(readers(&["--readable-by", "group"]), Some(Readers::Group));
-        assert_eq!(readers(&["--readable-by", "world"]), None);
-    }
-
-    #[test]
-    fn recording_that_is_to_keep_within_a_size_needs_a_trace_and_room() {
-        let size = |args: &[&str]| {
-            let run = ["strata", "run", "--kernel", "k"].iter().chain(args);
-            let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };
-            args.recording.bounds.max_size
-        };
-
-        assert_eq!(size(&["--trace", "t", "--max-size", "2G"]), Some(2 << 30));
-        assert_eq!(size(&["--trace", "t", "--max-size", "15M"]), None);
-        assert_eq!(size(&["--max-size", "2G"]), None);
-    }
-
-    #[test]
-    fn recording_is_compressed_in_a_known_form_or_not_at_all() {
-        let compression = |args: &[&str]| {
-            let run = ["strata", "run", "--kernel", "k"].iter().chain(args);
-            let Command::Run(args) = Cli::try_parse_from(run).map_err(|error| error.to_string())?.command else {
-                return Err("another command".into());
-            };
-            Ok::<_, String>(args.recording.compress)
-        };
-
-        assert_eq!(compression(&["--trace", "t"]), Ok(None));
-        assert_eq!(compression(&["--trace", "t", "--compress", "zstd"]), Ok(Some(Compression::Zstd)));
-        assert!(compression(&["--trace", "t", "--compress", "gzip"]).unwrap_err().contains("[possible values: zstd]"));
-        assert!(compression(&["--compress", "zstd"]).unwrap_err().contains("--trace"));
     }
 
     #[test]
@@ -336,14 +292,5 @@ mod tests {
         assert_eq!(reaction(&[]), Some(OnReboot::Stop));
         assert_eq!(reaction(&["--on-reboot", "restart"]), Some(OnReboot::Restart));
         assert_eq!(reaction(&["--on-reboot", "reset"]), None);
-    }
-
-    #[test]
-    fn mode_needs_a_trace_and_a_name_that_exists() {
-        let run = ["strata", "run", "--kernel", "k", "--mode"];
-
-        assert!(Cli::try_parse_from(run.into_iter().chain(["flight-recorder"])).is_err());
-        assert!(Cli::try_parse_from(run.into_iter().chain(["flight", "--trace", "t"])).is_err());
-        assert!(Cli::try_parse_from(run.into_iter().chain(["flight-recorder", "--trace", "t"])).is_ok());
     }
 }
