@@ -61,8 +61,8 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Runs the guest and records it into the new folder `trace`; `strata ctl` finds it in the folder `runtime`. Before the
-/// guest halts, `meanwhile` gets the region and the control socket. Returns what the guest wrote to its port, and what
-/// the recording says of itself.
+/// recording ends, `meanwhile` gets the region and the control socket. Returns what the guest wrote to its port, and
+/// what the recording says of itself.
 ///
 /// # Errors
 /// There is no KVM that can be used, it does something else with the guest, or the recording cannot be written.
