@@ -21,9 +21,8 @@ use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::critical_path::{self, CriticalPathError, CriticalPathOptions};
 use trace_merge::events::EventsOptions;
-use trace_merge::report::all::AllReports;
 use trace_merge::report::death::LastMoments;
-use trace_merge::report::{self, ReportError, ReportOptions};
+use trace_merge::report::{self, ReportError, ReportOptions, registry};
 use uuid::Uuid;
 
 /// Bytes of a packet.
@@ -156,7 +155,7 @@ fn read(dir: &Path) {
         trace_merge::events::list(&trace, &options, &mut out).expect("a listing of everything can be written");
         let options = ReportOptions { json, ..ReportOptions::default() };
         // A report that finds nothing to be made of says so; that the parts add up is asserted in all of them.
-        report::run(dir, &options, &mut out, |trace, window| AllReports::new(trace, window, None))
+        report::run(dir, &options, &mut out, |trace, window| registry::all(trace, window, None))
             .expect("a recording that can be opened can be reported on");
         let ended = report::run(dir, &options, &mut out, |trace, window| Ok(LastMoments::new(trace, window)));
         // One without records of a VM has no end.

@@ -7,6 +7,7 @@ pub mod by_guest;
 pub mod cgroups;
 pub mod cost;
 pub mod death;
+pub mod description;
 pub mod distribution;
 pub mod ended;
 pub mod exits;
@@ -19,6 +20,7 @@ pub mod histogram;
 pub mod irqs;
 pub mod locks;
 pub mod net_flows;
+pub mod registry;
 #[cfg(test)]
 mod renaming;
 pub(crate) mod samples;

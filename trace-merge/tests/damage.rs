@@ -14,9 +14,8 @@ use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::critical_path::{self, CriticalPathError, CriticalPathOptions};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::report::all::AllReports;
 use trace_merge::report::death::LastMoments;
-use trace_merge::report::{self, ReportError, ReportOptions};
+use trace_merge::report::{self, ReportError, ReportOptions, registry};
 
 const SIZE: usize = 4096;
 const STREAMS: [&str; 2] = ["host-kernel/stream_0", "vm0/guest-kernel/stream_0"];
@@ -98,7 +97,7 @@ fn run_all(dir: &Path) -> [bool; 6] {
     let listed = [list(false).is_ok(), list(true).is_ok()];
     let mut report = |json| {
         let options = ReportOptions { json, ..ReportOptions::default() };
-        let made = report::run(dir, &options, &mut out, |trace, window| AllReports::new(trace, window, None)).map(drop);
+        let made = report::run(dir, &options, &mut out, |trace, window| registry::all(trace, window, None)).map(drop);
         assert!(matches!(made, Ok(()) | Err(ReportError::Read(_))), "{made:?}");
         let ended = report::run(dir, &options, &mut out, |trace, window| Ok(LastMoments::new(trace, window)));
         assert!(matches!(ended, Ok(_) | Err(ReportError::Read(_) | ReportError::Nothing { .. })), "{ended:?}");

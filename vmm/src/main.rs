@@ -15,16 +15,14 @@ use strata_recorder::control::{answer_text, balloon, client, directory, list, wa
 use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
-use strata_recording::reader::Trace;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::report::{self, ReportBuilder, ReportError, Window};
 use trace_merge::{critical_path, diff, join, progress};
 use vmm::attach::{self, AttachRequest, Ending};
 use vmm::cli::{
-    AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, DiffArgs, DoctorArgs, EventsArgs, FlowsArgs,
-    ManualArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, RunArgs, TaskSum, TriggerCommand,
-    WhyArgs, WindowArgs, config_file,
+    AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, DiffArgs, DoctorArgs, EventsArgs, ManualArgs,
+    MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, ReportRequest, RunArgs, TriggerCommand,
+    WhyArgs, config_file,
 };
 use vmm::run::{self, BootEnd, OnReboot, RunRequest};
 use vmm::{agent_command, doctor, event_list, export, metrics, open_trace, query_program, region_command, top};
@@ -185,56 +183,14 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
-    match args.into_command().map_err(anyhow::Error::msg)? {
-        ReportCommand::Page(args) => export::write_page(&args, |line| say(line))?,
-        ReportCommand::Overview(args) => {
-            make_report(&args, |trace, window| Ok(report::findings::OverviewBuilder::new(trace, window)))?;
+    match args.into_request().map_err(anyhow::Error::msg)? {
+        ReportRequest::Page(args) => export::write_page(&args, |line| say(line))?,
+        ReportRequest::Report(ReportCommand { report, window, symbols }) => {
+            let mut out = BufWriter::new(io::stdout().lock());
+            report.run(&window.trace, &window.options(), symbols.as_deref(), &mut out)?;
         }
-        ReportCommand::Summary(args) => {
-            make_report(&args, |_, window| Ok(report::summary::SummaryBuilder::new(window)))?;
-        }
-        ReportCommand::All(args) => {
-            make_report(&args.window, |trace, window| {
-                report::all::AllReports::new(trace, window, args.symbols.as_deref())
-            })?;
-        }
-        ReportCommand::Tasks(args) => match args.by {
-            None => make_report(&args.window, |_, window| Ok(report::tasks::TaskTimes::new(window)))?,
-            Some(TaskSum::Cgroup) => {
-                make_report(&args.window, |_, window| Ok(report::cgroups::CgroupTimes::new(window)))?;
-            }
-        },
-        ReportCommand::Vcpus(args) => make_report(&args, |_, _| Ok(report::vcpus::VcpuTimes::default()))?,
-        ReportCommand::Exits(args) => make_report(&args, |_, window| Ok(report::exits::ExitTimes::new(window)))?,
-        ReportCommand::Wakeups(args) => make_report(&args, |_, window| Ok(report::wakeups::WakeupTimes::new(window)))?,
-        ReportCommand::Flows(FlowsArgs { window, net: false }) => {
-            make_report(&window, |trace, _| Ok(report::flows::FlowTimes::new(trace)))?;
-        }
-        ReportCommand::Flows(FlowsArgs { window, net: true }) => {
-            make_report(&window, |trace, _| Ok(report::net_flows::NetFlowTimes::new(trace)))?;
-        }
-        ReportCommand::Blocks(args) => make_report(&args, |_, _| Ok(report::blocks::BlockTimes::default()))?,
-        ReportCommand::Functions(args) => {
-            make_report(&args.window, |trace, _| {
-                report::functions::FunctionSampling::new(trace, args.symbols.as_deref())
-            })?;
-        }
-        ReportCommand::Death(args) => {
-            make_report(&args, |trace, window| Ok(report::death::LastMoments::new(trace, window)))?
-        }
-        ReportCommand::Locks(args) => make_report(&args, |_, _| Ok(report::locks::LockTimes::default()))?,
-        ReportCommand::Syscalls(args) => make_report(&args, |_, _| Ok(report::syscalls::SyscallTimes::default()))?,
-        ReportCommand::Irqs(args) => make_report(&args, |_, _| Ok(report::irqs::InterruptTimes::default()))?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Makes the report that `builder` begins, and prints it.
-fn make_report<B: ReportBuilder>(
-    args: &WindowArgs,
-    builder: impl FnOnce(&Trace, Window) -> Result<B, ReportError>,
-) -> Result<(), ReportError> {
-    report::run(&args.trace, &args.options(), &mut BufWriter::new(io::stdout().lock()), builder).map(drop)
 }
 
 fn explain(args: &WhyArgs) -> anyhow::Result<ExitCode> {

@@ -30,9 +30,8 @@ use std::sync::atomic::Ordering;
 use strata_recording::reader::Trace;
 use trace_merge::critical_path::CriticalPaths;
 use trace_merge::progress::DONE;
-use trace_merge::report::all::AllReports;
 use trace_merge::report::findings::OverviewBuilder;
-use trace_merge::report::{ReportBuilder, ReportError};
+use trace_merge::report::{ReportBuilder, ReportError, registry};
 
 /// Slices of all rows that are kept.
 const MOST_SLICES: u64 = 2_500_000;
@@ -87,7 +86,7 @@ fn export_within(
 ) -> Result<Exported, ExportError> {
     let window = trace.window(options.from, options.to).ok_or(ReportError::EmptyWindow)?;
     let mut drawing = Drawing::new(trace, window, bounds, options.progress).ok_or(ExportError::Nothing)?;
-    let mut reports = AllReports::new(trace, window, symbols)?;
+    let mut reports = registry::all(trace, window, symbols)?;
     let mut overview = OverviewBuilder::new(trace, window);
     let passed = strata_analysis::pass(trace, window, &mut [&mut drawing, &mut reports, &mut overview]);
     let part = passed.window.ok_or(ExportError::Nothing)?;

@@ -1,77 +1,14 @@
-//! All reports of a recording, in one pass over it.
+//! Several reports on a recording, in one pass over it.
 
+use super::description::{Description, Part, Shown};
 use super::functions::FunctionsReport;
 use super::{Report, ReportBuilder, ReportError, Window};
 use serde::{Serialize, Serializer};
-use std::any::Any;
 use std::io::{self, Write};
 use std::path::Path;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-
-/// Begins a report on a part of a recording; the path is the folder that holds the guest's root, where it was given.
-type Begin = fn(&Trace, Window, Option<&Path>) -> Result<Box<dyn Part>, ReportError>;
-
-/// The reports by name, in the order in which they are shown. A new report is added here, and to the command line. The
-/// overview is not among them: it is made of others.
-const REPORTS: [(&str, Begin); 12] = [
-    ("summary", |_, window, _| Ok(Box::new(super::summary::SummaryBuilder::new(window)))),
-    ("tasks", |_, window, _| Ok(Box::new(super::tasks::TaskTimes::new(window)))),
-    ("vcpus", |_, _, _| Ok(Box::new(super::vcpus::VcpuTimes::default()))),
-    ("exits", |_, window, _| Ok(Box::new(super::exits::ExitTimes::new(window)))),
-    ("wakeups", |_, window, _| Ok(Box::new(super::wakeups::WakeupTimes::new(window)))),
-    ("syscalls", |_, _, _| Ok(Box::new(super::syscalls::SyscallTimes::default()))),
-    ("locks", |_, _, _| Ok(Box::new(super::locks::LockTimes::default()))),
-    ("irqs", |_, _, _| Ok(Box::new(super::irqs::InterruptTimes::default()))),
-    ("functions", |trace, _, symbols| Ok(Box::new(super::functions::FunctionSampling::new(trace, symbols)?))),
-    ("flows", |trace, _, _| Ok(Box::new(super::flows::FlowTimes::new(trace)))),
-    ("net_flows", |trace, _, _| Ok(Box::new(super::net_flows::NetFlowTimes::new(trace)))),
-    ("blocks", |_, _, _| Ok(Box::new(super::blocks::BlockTimes::default()))),
-];
-
-/// A report in the making whose type does not matter here.
-trait Part: Send {
-    fn analysis(&mut self) -> &mut dyn Analysis;
-
-    fn finish(self: Box<Self>, trace: &Trace, passed: &Passed) -> Result<Box<dyn Shown>, ReportError>;
-}
-
-/// A report whose type does not matter here.
-trait Shown {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()>;
-
-    fn to_json(&self) -> serde_json::Result<serde_json::Value>;
-
-    fn as_any(&self) -> &dyn Any;
-}
-
-impl<B: ReportBuilder> Part for B
-where
-    B::Report: 'static,
-{
-    fn analysis(&mut self) -> &mut dyn Analysis {
-        self
-    }
-
-    fn finish(self: Box<Self>, trace: &Trace, passed: &Passed) -> Result<Box<dyn Shown>, ReportError> {
-        Ok(Box::new(ReportBuilder::finish(*self, trace, passed)?))
-    }
-}
-
-impl<R: Report + 'static> Shown for R {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        Report::write_text(self, out)
-    }
-
-    fn to_json(&self) -> serde_json::Result<serde_json::Value> {
-        serde_json::to_value(self)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
 
 /// All reports in the making.
 pub struct AllReports {
@@ -79,14 +16,19 @@ pub struct AllReports {
 }
 
 impl AllReports {
-    /// The reports on `window` of `trace`; `symbols` is the folder that holds the guest's root, for the names of its
-    /// programs' functions.
+    /// The reports that `descriptions` describe, on `window` of `trace`; `symbols` is the folder that holds the guest's
+    /// root, for the names of its programs' functions.
     ///
     /// # Errors
     /// When there is no such folder.
-    pub fn new(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<Self, ReportError> {
-        let parts = REPORTS.iter().map(|(name, begin)| Ok((*name, begin(trace, window, symbols)?)));
-        Ok(Self { parts: parts.collect::<Result<_, ReportError>>()? })
+    pub fn new<'d>(
+        descriptions: impl IntoIterator<Item = &'d Description>,
+        trace: &Trace,
+        window: Window,
+        symbols: Option<&Path>,
+    ) -> Result<Self, ReportError> {
+        let part = |of: &Description| Ok((of.name, (of.begin)(trace, window, symbols)?));
+        Ok(Self { parts: descriptions.into_iter().map(part).collect::<Result<_, ReportError>>()? })
     }
 }
 
@@ -160,26 +102,20 @@ impl Report for Reports {
     }
 }
 
-/// Makes all reports on `window` of `trace`.
-///
-/// # Errors
-/// When a report finds a defect of its own.
-pub fn report(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<Reports, ReportError> {
-    let mut all = AllReports::new(trace, window, symbols)?;
-    let passed = strata_analysis::pass(trace, window, &mut [&mut all]);
-    all.finish(trace, &passed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::scenario;
+    use crate::report::{registry, scenario};
+
+    fn report(trace: &Trace, window: Window) -> Reports {
+        crate::report::make(trace, window, registry::all(trace, window, None).unwrap()).unwrap()
+    }
 
     #[test]
     fn each_report_is_the_same_as_alone() {
         let (_dir, trace) = scenario::preempted_in_an_exit().open();
 
-        let all = serde_json::to_value(report(&trace, Window::ALL, None).unwrap()).unwrap();
+        let all = serde_json::to_value(report(&trace, Window::ALL)).unwrap();
 
         let alone = |report: Result<serde_json::Value, serde_json::Error>| report.unwrap();
         let tasks = super::super::tasks::report(&trace, Window::ALL).unwrap();
@@ -197,7 +133,7 @@ mod tests {
         let (_dir, trace) = scenario::preempted_in_an_exit().open();
         let mut out = Vec::new();
 
-        let reports = report(&trace, Window::ALL, None).unwrap();
+        let reports = report(&trace, Window::ALL);
         Report::write_text(&reports, &mut out).unwrap();
 
         let text = String::from_utf8(out).unwrap();

@@ -4,6 +4,7 @@
 //!
 //! Counted apart, and never timed: requests whose end is not in the recording, or during which records were lost.
 
+use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::samples::{Sampled, Samples, ToldBy, told_by_itself};
 use super::table::{Align, Table};
@@ -17,6 +18,17 @@ use strata_analysis::timeline::{ChangeKind, Input, Kernel, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "blocks",
+    about: "Requests to block devices, as the kernels of host and guests see them: count, bytes and time by operation",
+    asked: Asked::Command,
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |_, _, _| Ok(Box::new(BlockTimes::default())),
+};
 
 /// Requests under way at once that are followed, by kernel: more than all queues hold.
 const UNDER_WAY: usize = 1 << 16;

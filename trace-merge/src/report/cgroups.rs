@@ -1,5 +1,6 @@
 //! Where the time of a guest's tasks went, summed by cgroup: `strata report tasks --by cgroup`.
 
+use super::description::{Asked, Description};
 use super::table::{Align, Table};
 use super::tasks::{HEADINGS, TaskTimes, Times, VmTasks, in_ns};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
@@ -12,6 +13,17 @@ use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::Clock;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "cgroups",
+    about: "Sums of the tasks in place of each task",
+    asked: Asked::Option { of: "tasks", option: "by", value: Some("cgroup") },
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: false,
+    begin: |_, window, _| Ok(Box::new(CgroupTimes::new(window))),
+};
 
 /// Where the time of the tasks of all guests went, by cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

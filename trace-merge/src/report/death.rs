@@ -8,6 +8,7 @@
 mod last;
 mod text;
 
+use super::description::{Asked, Description};
 use super::{ReportBuilder, ReportError, Window, duration, state_names, vcpus};
 use last::{Fields, LastRecords, Latest};
 use serde::Serialize;
@@ -24,6 +25,18 @@ use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "death",
+    about: "How it ended: what each CPU of guest and host did when the guest's kernel recorded for the last time, its \
+            console, and the last exits, samples and records; with --to, the same of any moment",
+    asked: Asked::Command,
+    examples: &["strata report death trace", "strata report death trace --to 12.5"],
+    takes_symbols: false,
+    is_in_all: false,
+    begin: |trace, window, _| Ok(Box::new(LastMoments::new(trace, window))),
+};
 
 /// Exits of each vCPU that are kept.
 const EXITS: usize = 5;

@@ -1,5 +1,6 @@
 //! Why vCPUs left the guest, and what the time went on until they were in it again.
 
+use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::ended::{Ended, Keep, KeepsEnded};
 use super::samples::{Row, Sampled, Samples, ToldBy, told};
@@ -18,6 +19,17 @@ use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "exits",
+    about: "Why vCPUs left the guest, how long each reason took, in KVM and in the VMM",
+    asked: Asked::Command,
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |_, window, _| Ok(Box::new(ExitTimes::new(window))),
+};
 
 /// The exits of all VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

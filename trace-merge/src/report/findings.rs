@@ -7,6 +7,7 @@ mod loss;
 mod silent;
 
 use super::cost::{RecordingCost, VmCost};
+use super::description::{Asked, Description};
 use super::exits::{ExitTimes, ReasonExits, VmExits};
 use super::flows::{FlowTimes, StepTimes, VmFlows};
 use super::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
@@ -26,6 +27,17 @@ use strata_recording::loss::Setting;
 use strata_recording::manifest::Layer;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "overview",
+    about: "What cost most and is unusual, with the next command for each, and the summary",
+    asked: Asked::Command,
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: false,
+    begin: |trace, window, _| Ok(Box::new(OverviewBuilder::new(trace, window))),
+};
 
 /// Findings that are shown at most.
 const MOST: usize = 5;

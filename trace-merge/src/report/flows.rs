@@ -10,6 +10,7 @@
 
 mod follow;
 
+use super::description::{Asked, Description};
 use super::distribution::Distribution;
 use super::ended::KeepsEnded;
 use super::flow_step::{self, FlowMilestone, FlowTask};
@@ -26,6 +27,17 @@ use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Trace, TraceLayer};
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "flows",
+    about: "Requests of virtio disks, or packets of virtio networks, through every layer, and the time of each step",
+    asked: Asked::Command,
+    examples: &["strata report flows trace", "strata report flows trace --net"],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |trace, _, _| Ok(Box::new(FlowTimes::new(trace))),
+};
 
 /// Requests that are shown in full.
 const SLOWEST: usize = 10;

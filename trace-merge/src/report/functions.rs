@@ -9,6 +9,7 @@
 mod mappings;
 mod stacks;
 
+use super::description::{Asked, Description};
 use super::table::{Align, Table, write_more};
 use super::{Report, ReportBuilder, ReportError, Window, percent};
 use foldhash::HashMap;
@@ -27,6 +28,17 @@ use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "functions",
+    about: "Where processor time went, by function, from samples",
+    asked: Asked::Command,
+    examples: &["strata report functions trace --symbols /srv/guest-root"],
+    takes_symbols: true,
+    is_in_all: true,
+    begin: |trace, _, symbols| Ok(Box::new(FunctionSampling::new(trace, symbols)?)),
+};
 
 /// Rows that are shown as text; JSON has all.
 const FUNCTIONS_SHOWN: usize = 40;

@@ -9,6 +9,7 @@
 
 mod delivery;
 
+use super::description::{Asked, Description};
 use super::distribution::BinnedDurations;
 use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, told, told_by_itself};
@@ -25,6 +26,17 @@ use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "irqs",
+    about: "Interrupts handled, by CPU, and the delivery of those that KVM injects",
+    asked: Asked::Command,
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |_, _, _| Ok(Box::new(InterruptTimes::default())),
+};
 
 /// Interrupts nest no deeper than this on a CPU: soft, hard, and exceptions among them.
 const NESTED: usize = 16;

@@ -16,6 +16,7 @@ pub use collector::Collector;
 pub use names::{calls, name_of_lock};
 
 use super::by_guest::ByGuest;
+use super::description::{Asked, Description};
 use super::distribution::BinnedDurations;
 use super::ended::Ended;
 use super::histogram::Histogram;
@@ -30,6 +31,17 @@ use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "locks",
+    about: "Waiting for locks of the guest's kernel, by lock and call site, and for futexes",
+    asked: Asked::Command,
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |_, _, _| Ok(Box::new(LockTimes::default())),
+};
 
 /// Rows that are shown as text; JSON has all.
 const ROWS_SHOWN: usize = 20;

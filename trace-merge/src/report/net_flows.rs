@@ -12,6 +12,7 @@
 mod follow;
 mod packet;
 
+use super::description::{Asked, Description};
 use super::distribution::Distribution;
 use super::ended::KeepsEnded;
 use super::flow_step::{self, FlowMilestone, FlowTask};
@@ -29,6 +30,17 @@ use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Trace, TraceLayer};
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "net_flows",
+    about: "Packets of networks, sent and received, in place of requests of disks",
+    asked: Asked::Option { of: "flows", option: "net", value: None },
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |trace, _, _| Ok(Box::new(NetFlowTimes::new(trace))),
+};
 
 /// Packets that are shown in full, of each direction.
 const SLOWEST: usize = 5;

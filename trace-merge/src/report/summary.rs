@@ -2,6 +2,7 @@
 //! the clock is worth, what is missing, and what recording cost.
 
 use super::cost::{CostBuilder, RecordingCost, write_cost};
+use super::description::{Asked, Description};
 use super::distribution::DurationSum;
 use super::exits::{Crossing, is_crossing};
 use super::{Report, ReportBuilder, ReportError, Window, seconds};
@@ -19,6 +20,17 @@ use strata_recording::manifest::{Missing, Process, RecordLimit, Vm};
 use strata_recording::reader::{Stream, Trace};
 use strata_recording::terminal::harmless;
 use strata_recording::totals::Totals;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "summary",
+    about: "Layers, losses, exits by reason, the clock and its error bound",
+    asked: Asked::Command,
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |_, window, _| Ok(Box::new(SummaryBuilder::new(window))),
+};
 
 /// The summary of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -14,6 +14,7 @@ mod collector;
 pub use collector::Collector;
 
 use super::by_guest::ByGuest;
+use super::description::{Asked, Description};
 use super::ended::Ended;
 use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, told};
@@ -27,6 +28,17 @@ use strata_analysis::syscall_names;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "syscalls",
+    about: "System calls of each guest process: count, time, errors, page faults inside",
+    asked: Asked::Command,
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |_, _, _| Ok(Box::new(SyscallTimes::default())),
+};
 
 /// Processes that are shown one by one as text; JSON has all.
 const PROCESSES_SHOWN: usize = 20;

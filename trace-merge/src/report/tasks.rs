@@ -1,6 +1,7 @@
 //! Where the time of a guest's tasks went: for real, in exits, stolen by the host, waiting. For each task the parts add
 //! up to its wall time to the tick.
 
+use super::description::{Asked, Description};
 use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, percent, state_names};
@@ -20,6 +21,17 @@ use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "tasks",
+    about: "Where the time of each guest task went: running for real, stolen by the host and by whom, in exits, waiting",
+    asked: Asked::Command,
+    examples: &["strata report tasks trace --by cgroup"],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |_, window, _| Ok(Box::new(TaskTimes::new(window))),
+};
 
 /// Where the time of the tasks of all guests went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

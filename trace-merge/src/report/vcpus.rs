@@ -1,5 +1,6 @@
 //! Where the time of vCPUs went. For each vCPU the parts add up to the window to the tick.
 
+use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::samples::{Row, Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
@@ -17,6 +18,17 @@ use strata_analysis::{Analysis, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "vcpus",
+    about: "Where the time of each vCPU went: in the guest, in KVM, in the VMM, preempted and by whom, halted",
+    asked: Asked::Command,
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |_, _, _| Ok(Box::new(VcpuTimes::default())),
+};
 
 /// Where the time of all vCPUs went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,5 +1,6 @@
 //! How long tasks of guests took from being woken until they ran, and what happened meanwhile.
 
+use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::ended::{Ended as EndedOne, Keep, KeepsEnded};
 use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
@@ -20,6 +21,17 @@ use strata_recording::clock::{Clock, NS_PER_SECOND};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
+
+/// What describes the report.
+pub const DESCRIPTION: Description = Description {
+    name: "wakeups",
+    about: "How long guest tasks took from being woken until they ran, and what happened meanwhile in the ten worst cases",
+    asked: Asked::Command,
+    examples: &[],
+    takes_symbols: false,
+    is_in_all: true,
+    begin: |_, window, _| Ok(Box::new(WakeupTimes::new(window))),
+};
 
 /// The wakeups in all guests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -6,6 +6,7 @@ mod control;
 mod export;
 mod query;
 mod recording;
+mod report;
 mod run;
 mod trace;
 pub(crate) mod values;
@@ -15,11 +16,9 @@ pub use control::{CtlArgs, CtlCommand, MetricsArgs, PsArgs, RecoverArgs, Session
 pub use export::{DrawnWhyArgs, ExportArgs, Format, OpenArgs};
 pub use query::QueryArgs;
 pub use recording::{BoundArgs, RecordingArgs};
+pub use report::{PageArgs, ReportArgs, ReportCommand, ReportRequest, WindowArgs};
 pub use run::RunArgs;
-pub use trace::{
-    DiffArgs, EventsArgs, FlowsArgs, FunctionsArgs, MergeArgs, PageArgs, ReadArgs, ReportArgs, ReportCommand, TaskSum,
-    WhyArgs, WindowArgs,
-};
+pub use trace::{DiffArgs, EventsArgs, MergeArgs, ReadArgs, WhyArgs};
 
 use crate::agent_command::AgentArgs;
 use crate::region_command::RegionArgs;

@@ -1,14 +1,12 @@
-//! `strata events`, `strata report`, `strata why`, `strata diff`, `strata check` and `strata merge`: reading
+//! `strata events`, `strata why`, `strata diff`, `strata check` and `strata merge`: reading
 //! recordings.
 
-use super::export::DrawnWhyArgs;
 use super::values;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::layer::LayerKind;
-use strata_recording::nearest::nearest;
 use trace_merge::critical_path::CriticalPathOptions;
 use trace_merge::events::parse_seconds;
 use trace_merge::match_rule::MatchRule;
@@ -68,212 +66,6 @@ pub struct EventsArgs {
     /// Only say how many records there are
     #[arg(long, conflicts_with = "utc")]
     pub count: bool,
-}
-
-/// Arguments of `strata report`.
-#[derive(Debug, Args)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
-    override_usage = "strata report [--json | --html FILE] [OPTIONS] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
-    after_help = "Without a command it is the overview. A trace whose folder is named like a command is written ./NAME.\n\n\
-    Examples:\n  \
-    strata report trace\n  \
-    strata report tasks trace --from 1.5 --to 2.5\n  \
-    strata report tasks trace --by cgroup\n  \
-    strata report exits trace --json\n  \
-    strata report flows trace\n  \
-    strata report trace --html trace.html\n  \
-    strata report trace --html part.html --from 1.5 --to 2.5\n  \
-    strata report trace --html late.html --why web --worst 10"
-)]
-pub struct ReportArgs {
-    /// What is reported
-    #[command(subcommand)]
-    pub command: Option<ReportCommand>,
-    /// Trace folder
-    // Takes two, so that a command that does not exist is told apart from a trace.
-    #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
-    pub trace: Vec<PathBuf>,
-    /// Only what is this many seconds after the first record, or later
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub from: Option<Duration>,
-    /// Only what is this many seconds after the first record, or earlier
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub to: Option<Duration>,
-    /// JSON in place of text
-    #[arg(long)]
-    pub json: bool,
-    /// Write one page for a browser in place of text: the timeline, the records and all reports; it needs no network
-    #[arg(long, value_name = "FILE", conflicts_with = "json")]
-    pub html: Option<PathBuf>,
-    /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
-    #[arg(long, value_name = "DIR", requires = "html")]
-    pub symbols: Option<PathBuf>,
-    /// For a page: why a task took so long.
-    #[command(flatten)]
-    pub why: DrawnWhyArgs,
-    /// Replace a page that is there
-    #[arg(long, requires = "html")]
-    pub force: bool,
-}
-
-/// What `strata report --html` writes.
-#[derive(Debug)]
-pub struct PageArgs {
-    /// Trace folder.
-    pub trace: PathBuf,
-    /// The file.
-    pub output: PathBuf,
-    /// Only what is this long after the first record, or later.
-    pub from: Option<Duration>,
-    /// Only what is this long after the first record, or earlier.
-    pub to: Option<Duration>,
-    /// Folder that holds the guest's root folder.
-    pub symbols: Option<PathBuf>,
-    /// What is asked about a task, if anything is.
-    pub why: Option<CriticalPathOptions>,
-    /// Whether a page that is there is replaced.
-    pub force: bool,
-}
-
-impl ReportArgs {
-    /// What is asked for; without a command what stands out, and the summary.
-    ///
-    /// # Errors
-    /// What is wrong, in words, when the first word is neither a command nor all there is.
-    pub fn into_command(self) -> Result<ReportCommand, String> {
-        let Self { command, trace, from, to, json, html, symbols, why, force } = self;
-        let why = why.options(from, to);
-        let mut words = trace.into_iter();
-        match (command, words.next(), words.next()) {
-            (Some(command), ..) => Ok(command),
-            (None, Some(trace), None) => Ok(match html {
-                Some(output) => {
-                    ReportCommand::Page(Box::new(PageArgs { trace, output, from, to, symbols, why, force }))
-                }
-                None if why.is_some() => {
-                    return Err("--why draws on a page: give --html FILE, too, or see `strata why`".into());
-                }
-                None => ReportCommand::Overview(WindowArgs { trace, from, to, json }),
-            }),
-            (None, first, _) => {
-                let known = <ReportCommand as Subcommand>::augment_subcommands(clap::Command::new("report"));
-                let names: Vec<_> = known.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-                let first = first.unwrap_or_default();
-                let nearest = nearest(&first.to_string_lossy(), names.iter().map(String::as_str));
-                let suggestion =
-                    if nearest.is_empty() { String::new() } else { format!("nearest: {}; ", nearest.join(", ")) };
-                Err(format!("no report is called '{}'; {suggestion}there are {}", first.display(), names.join(", ")))
-            }
-        }
-    }
-}
-
-/// What `strata report` reports.
-#[derive(Debug, Subcommand)]
-pub enum ReportCommand {
-    /// What cost most and is unusual, with the next command for each, and the summary
-    Overview(WindowArgs),
-    /// Layers, losses, exits by reason, the clock and its error bound
-    Summary(WindowArgs),
-    /// All reports, in one pass over the trace
-    #[command(after_help = "Example:\n  strata report all trace --json --from 1.5 --to 2.5")]
-    All(FunctionsArgs),
-    /// Where the time of each guest task went: running for real, stolen by the host and by whom, in exits, waiting
-    #[command(after_help = "Example:\n  strata report tasks trace --by cgroup")]
-    Tasks(TasksArgs),
-    /// Where the time of each vCPU went: in the guest, in KVM, in the VMM, preempted and by whom, halted
-    Vcpus(WindowArgs),
-    /// Why vCPUs left the guest, how long each reason took, in KVM and in the VMM
-    Exits(WindowArgs),
-    /// How long guest tasks took from being woken until they ran, and what happened meanwhile in the ten worst cases
-    Wakeups(WindowArgs),
-    /// System calls of each guest process: count, time, errors, page faults inside
-    Syscalls(WindowArgs),
-    /// Requests of virtio disks, or packets of virtio networks, through every layer, and the time of each step
-    #[command(after_help = "Examples:\n  strata report flows trace\n  strata report flows trace --net")]
-    Flows(FlowsArgs),
-    /// Where processor time went, by function, from samples
-    Functions(FunctionsArgs),
-    /// Interrupts handled, by CPU, and the delivery of those that KVM injects
-    Irqs(WindowArgs),
-    /// Requests to block devices, as the kernels of host and guests see them: count, bytes and time by operation
-    Blocks(WindowArgs),
-    /// Waiting for locks of the guest's kernel, by lock and call site, and for futexes
-    Locks(WindowArgs),
-    /// How it ended: what each CPU of guest and host did when the guest's kernel recorded for the last time, its
-    /// console, and the last exits, samples and records; with --to, the same of any moment
-    #[command(after_help = "Examples:\n  strata report death trace\n  strata report death trace --to 12.5")]
-    Death(WindowArgs),
-    /// All of it as a page: `--html` without a command.
-    #[command(skip)]
-    Page(Box<PageArgs>),
-}
-
-/// What the times of tasks are summed by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TaskSum {
-    /// The cgroup that they are in
-    Cgroup,
-}
-
-/// Arguments of `strata report tasks`.
-#[derive(Debug, Args)]
-pub struct TasksArgs {
-    /// What every report on a part of a trace takes.
-    #[command(flatten)]
-    pub window: WindowArgs,
-    /// Sums of the tasks in place of each task
-    #[arg(long, value_name = "WHAT")]
-    pub by: Option<TaskSum>,
-}
-
-/// Arguments of `strata report flows`.
-#[derive(Debug, Args)]
-pub struct FlowsArgs {
-    /// What every report on a part of a trace takes.
-    #[command(flatten)]
-    pub window: WindowArgs,
-    /// Packets of networks, sent and received, in place of requests of disks
-    #[arg(long)]
-    pub net: bool,
-}
-
-/// Arguments of `strata report functions` and `strata report all`.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strata report functions trace --symbols /srv/guest-root")]
-pub struct FunctionsArgs {
-    /// What every report on a part of a trace takes.
-    #[command(flatten)]
-    pub window: WindowArgs,
-    /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
-    #[arg(long, value_name = "DIR")]
-    pub symbols: Option<PathBuf>,
-}
-
-/// Arguments of a report on a part of a trace.
-#[derive(Debug, Args)]
-pub struct WindowArgs {
-    /// Trace folder
-    pub trace: PathBuf,
-    /// Only what is this many seconds after the first record, or later
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub from: Option<Duration>,
-    /// Only what is this many seconds after the first record, or earlier
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub to: Option<Duration>,
-    /// JSON in place of text
-    #[arg(long)]
-    pub json: bool,
-}
-
-impl WindowArgs {
-    /// What they mean for a report.
-    #[must_use]
-    pub const fn options(&self) -> ReportOptions {
-        ReportOptions { json: self.json, from: self.from, to: self.to }
-    }
 }
 
 /// Arguments of `strata why`.
@@ -403,51 +195,8 @@ pub struct MergeArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::cli::{Cli, Command};
+    use crate::cli::Cli;
     use clap::Parser;
-
-    #[test]
-    fn report_without_a_command_is_the_overview() {
-        let report = |args: &[&str]| {
-            let parsed = Cli::try_parse_from(["strata", "report"].iter().chain(args)).ok()?;
-            if let Command::Report(report) = parsed.command { Some(report.into_command()) } else { None }
-        };
-
-        let plain = report(&["trace", "--json"]).unwrap().unwrap();
-        let named = report(&["summary", "trace"]).unwrap().unwrap();
-
-        assert!(matches!(plain, ReportCommand::Overview(args) if args.json && args.trace == *"trace"));
-        assert!(matches!(named, ReportCommand::Summary(args) if args.trace == *"trace"));
-        assert!(report(&[]).is_none() && report(&["overview"]).is_none());
-    }
-
-    #[test]
-    fn page_is_of_a_trace_and_not_of_one_report() {
-        let report = |args: &[&str]| {
-            let parsed = Cli::try_parse_from(["strata", "report"].iter().chain(args)).ok()?;
-            if let Command::Report(report) = parsed.command { report.into_command().ok() } else { None }
-        };
-
-        let page = report(&["trace", "--html", "out.html", "--from", "1.5", "--force"]).unwrap();
-
-        let ReportCommand::Page(page) = page else { panic!("another command") };
-        assert_eq!((page.from, page.to, page.force), (Some(Duration::from_millis(1500)), None, true));
-        assert_eq!((page.trace, page.output), ("trace".into(), "out.html".into()));
-        assert!(report(&["trace", "--html", "out.html", "--json"]).is_none());
-        assert!(report(&["trace", "--force"]).is_none() && report(&["tasks", "trace", "--html", "out.html"]).is_none());
-    }
-
-    #[test]
-    fn report_that_does_not_exist_is_refused_with_those_that_do() {
-        let parsed = Cli::try_parse_from(["strata", "report", "taks", "trace"]).unwrap();
-        let Command::Report(report) = parsed.command else { panic!("another command") };
-
-        let error = report.into_command().unwrap_err();
-
-        assert!(error.starts_with("no report is called 'taks'; nearest: tasks"), "{error}");
-        assert!(error.contains("there are overview, summary, ") && error.contains("tasks, vcpus, exits"), "{error}");
-    }
 
     #[test]
     fn match_rule_is_read_and_refused_by_the_command_line() {

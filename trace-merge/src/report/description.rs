@@ -1,0 +1,157 @@
+//! What describes a report: its name, what it shows, how it is asked for and how it begins.
+
+use super::{Report, ReportBuilder, ReportError, ReportOptions, Window};
+use std::any::Any;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+use strata_analysis::completeness::Completeness;
+use strata_analysis::{Analysis, Passed};
+use strata_recording::reader::Trace;
+
+/// Begins a report on a part of a recording; the path is the folder that holds the guest's root, where it was given.
+pub type Begin = fn(&Trace, Window, Option<&Path>) -> Result<Box<dyn Part>, ReportError>;
+
+/// What describes a report. Its command, help and completion, its place among all reports and its entry in the documents
+/// follow from it.
+#[derive(Clone, Copy)]
+pub struct Description {
+    /// Its name: what `report all` calls it and, unless [`Asked`] says otherwise, its command.
+    pub name: &'static str,
+    /// What it shows, in a line.
+    pub about: &'static str,
+    /// How it is asked for.
+    pub asked: Asked,
+    /// Commands that show how it is used.
+    pub examples: &'static [&'static str],
+    /// Whether the folder with the guest's files tells it names.
+    pub takes_symbols: bool,
+    /// Whether `report all` has it.
+    pub is_in_all: bool,
+    /// How it begins.
+    pub begin: Begin,
+}
+
+/// How a report is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// By a command of its own.
+    Command,
+    /// By an option of another report's command.
+    Option {
+        /// The name of that report.
+        of: &'static str,
+        /// The option, without its dashes.
+        option: &'static str,
+        /// What the option has to be; `None` for one without a value.
+        value: Option<&'static str>,
+    },
+}
+
+impl Description {
+    /// The words that ask for it, behind `strata report`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self.asked {
+            Asked::Command => self.name.into(),
+            Asked::Option { of, option, value: None } => format!("{of} --{option}"),
+            Asked::Option { of, option, value: Some(value) } => format!("{of} --{option} {value}"),
+        }
+    }
+
+    /// Makes it of the recording in `dir`, and writes it to `out`, behind what was damaged, lost or is unknown in what it
+    /// uses. `symbols` is the folder that holds the guest's root, where it was given. A reader that closes `out` is not
+    /// an error.
+    ///
+    /// # Errors
+    /// When the recording cannot be read, the window is empty, it lacks what the report is made of, or `out` fails.
+    pub fn run(
+        &self,
+        dir: &Path,
+        options: &ReportOptions,
+        symbols: Option<&Path>,
+        out: &mut dyn Write,
+    ) -> Result<(), ReportError> {
+        let trace = Trace::open(dir)?;
+        let window = options.window(&trace)?;
+        let mut part = (self.begin)(&trace, window, symbols)?;
+        let analysis = part.analysis();
+        let layers = analysis.layers();
+        let passed = strata_analysis::pass(&trace, window, &mut [analysis]);
+        let completeness = passed.completeness.restricted_to(layers, None);
+        part.finish(&trace, &passed)?.write(completeness, options.json, out)
+    }
+}
+
+impl fmt::Debug for Description {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Description({})", self.words())
+    }
+}
+
+/// A report in the making whose type does not matter here.
+pub trait Part: Send {
+    /// What one pass over a recording feeds.
+    fn analysis(&mut self) -> &mut dyn Analysis;
+
+    /// The report.
+    ///
+    /// # Errors
+    /// When the recording lacks what the report is made of.
+    fn finish(self: Box<Self>, trace: &Trace, passed: &Passed) -> Result<Box<dyn Shown>, ReportError>;
+}
+
+/// A report whose type does not matter here.
+pub trait Shown {
+    /// Writes it for people.
+    ///
+    /// # Errors
+    /// When `out` fails.
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()>;
+
+    /// Writes it as JSON or else for people, behind what it does not include.
+    ///
+    /// # Errors
+    /// When `out` fails.
+    fn write(&self, completeness: Completeness, json: bool, out: &mut dyn Write) -> Result<(), ReportError>;
+
+    /// As JSON.
+    ///
+    /// # Errors
+    /// When it has no form as JSON.
+    fn to_json(&self) -> serde_json::Result<serde_json::Value>;
+
+    /// The report itself.
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<B: ReportBuilder> Part for B
+where
+    B::Report: 'static,
+{
+    fn analysis(&mut self) -> &mut dyn Analysis {
+        self
+    }
+
+    fn finish(self: Box<Self>, trace: &Trace, passed: &Passed) -> Result<Box<dyn Shown>, ReportError> {
+        Ok(Box::new(ReportBuilder::finish(*self, trace, passed)?))
+    }
+}
+
+impl<R: Report + 'static> Shown for R {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        Report::write_text(self, out)
+    }
+
+    fn write(&self, completeness: Completeness, json: bool, out: &mut dyn Write) -> Result<(), ReportError> {
+        super::write(self, completeness, json, out)
+    }
+
+    fn to_json(&self) -> serde_json::Result<serde_json::Value> {
+        serde_json::to_value(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

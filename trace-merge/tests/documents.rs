@@ -1,0 +1,43 @@
+//! What documents say about reports is made from the reports' descriptions.
+#![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::{env, fs};
+use trace_merge::report::registry::REPORTS;
+
+/// The document, from here.
+const DOCUMENT: &str = "../docs/analysis.md";
+/// Set, the document is written in place of compared.
+const UPDATE: &str = "STRATA_UPDATE_DOCUMENTS";
+
+/// `text` with `made` between the comments that begin and end the part called `name`.
+fn with_part(text: &str, name: &str, made: &str) -> String {
+    let (begin, end) = (format!("<!-- made: {name} -->\n"), format!("<!-- end of {name} -->\n"));
+    let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("{DOCUMENT} has no part {name}"));
+    let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("{DOCUMENT}: the part {name} has no end"));
+    format!("{before}{begin}\n{made}\n{end}{after}")
+}
+
+/// The table of all reports.
+fn reports() -> String {
+    let mut table = "| `strata report …` | what it shows |\n|---|---|\n".to_owned();
+    for report in REPORTS {
+        writeln!(table, "| `{}` | {} |", report.words(), report.about).unwrap();
+    }
+    table
+}
+
+#[test]
+fn document_has_what_the_descriptions_of_reports_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(DOCUMENT);
+    let text = fs::read_to_string(&path).unwrap();
+
+    let made = with_part(&text, "reports", &reports());
+
+    if env::var_os(UPDATE).is_some() {
+        fs::write(&path, &made).unwrap();
+    }
+    let text = fs::read_to_string(&path).unwrap();
+    assert_eq!(text, made, "make it anew with {UPDATE}=1 cargo test -p trace-merge --test documents");
+}

@@ -1,0 +1,353 @@
+//! `strata report`: its commands are made from the list of the reports.
+
+use super::export::DrawnWhyArgs;
+use clap::builder::PossibleValuesParser;
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
+use std::path::PathBuf;
+use std::time::Duration;
+use strata_recording::nearest::nearest;
+use trace_merge::critical_path::CriticalPathOptions;
+use trace_merge::events::parse_seconds;
+use trace_merge::report::ReportOptions;
+use trace_merge::report::description::{Asked, Description};
+use trace_merge::report::registry::REPORTS;
+
+/// Arguments of `strata report`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "strata report [--json | --html FILE] [OPTIONS] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
+    after_help = "Without a command it is the overview. A trace whose folder is named like a command is written ./NAME.\n\n\
+    Examples:\n  \
+    strata report trace\n  \
+    strata report tasks trace --from 1.5 --to 2.5\n  \
+    strata report tasks trace --by cgroup\n  \
+    strata report exits trace --json\n  \
+    strata report flows trace\n  \
+    strata report trace --html trace.html\n  \
+    strata report trace --html part.html --from 1.5 --to 2.5\n  \
+    strata report trace --html late.html --why web --worst 10"
+)]
+pub struct ReportArgs {
+    /// What is reported
+    #[command(subcommand)]
+    pub command: Option<ReportCommand>,
+    /// Trace folder
+    // Takes two, so that a command that does not exist is told apart from a trace.
+    #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
+    pub trace: Vec<PathBuf>,
+    /// Only what is this many seconds after the first record, or later
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Only what is this many seconds after the first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write one page for a browser in place of text: the timeline, the records and all reports; it needs no network
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub html: Option<PathBuf>,
+    /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
+    #[arg(long, value_name = "DIR", requires = "html")]
+    pub symbols: Option<PathBuf>,
+    /// For a page: why a task took so long.
+    #[command(flatten)]
+    pub why: DrawnWhyArgs,
+    /// Replace a page that is there
+    #[arg(long, requires = "html")]
+    pub force: bool,
+}
+
+/// What `strata report --html` writes.
+#[derive(Debug)]
+pub struct PageArgs {
+    /// Trace folder.
+    pub trace: PathBuf,
+    /// The file.
+    pub output: PathBuf,
+    /// Only what is this long after the first record, or later.
+    pub from: Option<Duration>,
+    /// Only what is this long after the first record, or earlier.
+    pub to: Option<Duration>,
+    /// Folder that holds the guest's root folder.
+    pub symbols: Option<PathBuf>,
+    /// What is asked about a task, if anything is.
+    pub why: Option<CriticalPathOptions>,
+    /// Whether a page that is there is replaced.
+    pub force: bool,
+}
+
+/// What is asked of `strata report`.
+#[derive(Debug)]
+pub enum ReportRequest {
+    /// A report, as text or JSON.
+    Report(ReportCommand),
+    /// All of it as a page.
+    Page(Box<PageArgs>),
+}
+
+impl ReportArgs {
+    /// What is asked for; without a command what stands out, and the summary.
+    ///
+    /// # Errors
+    /// What is wrong, in words, when the first word is neither a command nor all there is.
+    pub fn into_request(self) -> Result<ReportRequest, String> {
+        let Self { command, trace, from, to, json, html, symbols, why, force } = self;
+        let why = why.options(from, to);
+        let mut words = trace.into_iter();
+        match (command, words.next(), words.next()) {
+            (Some(command), ..) => Ok(ReportRequest::Report(command)),
+            (None, Some(trace), None) => Ok(match html {
+                Some(output) => {
+                    ReportRequest::Page(Box::new(PageArgs { trace, output, from, to, symbols, why, force }))
+                }
+                None if why.is_some() => {
+                    return Err("--why draws on a page: give --html FILE, too, or see `strata why`".into());
+                }
+                None => {
+                    let [report, ..] = REPORTS;
+                    let window = WindowArgs { trace, from, to, json };
+                    ReportRequest::Report(ReportCommand { report, window, symbols: None })
+                }
+            }),
+            (None, first, _) => Err(unknown(&first.unwrap_or_default().to_string_lossy(), &REPORTS)),
+        }
+    }
+}
+
+/// What is said of a `name` that none of `reports` has.
+fn unknown(name: &str, reports: &[&'static Description]) -> String {
+    let names: Vec<&str> = with_command(reports).map(|report| report.name).collect();
+    let nearest = nearest(name, names.iter().copied());
+    let suggestion = if nearest.is_empty() { String::new() } else { format!("nearest: {}; ", nearest.join(", ")) };
+    format!("no report is called '{name}'; {suggestion}there are {}", names.join(", "))
+}
+
+fn with_command<'r>(reports: &'r [&'static Description]) -> impl Iterator<Item = &'static Description> + 'r {
+    reports.iter().copied().filter(|report| report.asked == Asked::Command)
+}
+
+/// A report that is asked for by its command.
+#[derive(Debug)]
+pub struct ReportCommand {
+    /// Which.
+    pub report: &'static Description,
+    /// What every report on a part of a trace takes.
+    pub window: WindowArgs,
+    /// Folder that holds the guest's root folder.
+    pub symbols: Option<PathBuf>,
+}
+
+/// The option of a report's command that gives the folder with the guest's files.
+const SYMBOLS: &str = "symbols";
+
+/// The commands that ask for `reports`.
+fn commands(reports: &[&'static Description]) -> Vec<Command> {
+    let command = |report: &'static Description| {
+        let examples = match report.examples {
+            [] => None,
+            [example] => Some(format!("Example:\n  {example}")),
+            examples => Some(format!("Examples:\n  {}", examples.join("\n  "))),
+        };
+        let mut command = WindowArgs::augment_args(Command::new(report.name)).about(report.about);
+        command = examples.into_iter().fold(command, Command::after_help);
+        if report.takes_symbols {
+            let help =
+                "Folder that holds the guest's root folder: its programs and libraries give their functions' names";
+            let symbols = Arg::new(SYMBOLS).long(SYMBOLS).value_name("DIR").help(help);
+            command = command.arg(symbols.value_parser(value_parser!(PathBuf)));
+        }
+        command.args(options_of(report, reports))
+    };
+    with_command(reports).map(command).collect()
+}
+
+/// The options of the command of `report` that ask for others of `reports`: of several values of one option, the help is
+/// that of the first.
+fn options_of(report: &Description, reports: &[&'static Description]) -> Vec<Arg> {
+    let mut options: Vec<(Arg, Vec<&'static str>)> = Vec::new();
+    for other in reports {
+        let Asked::Option { of, option, value } = other.asked else { continue };
+        if of != report.name {
+            continue;
+        }
+        if let Some((_, values)) = options.iter_mut().find(|(arg, _)| arg.get_id() == option) {
+            values.extend(value);
+        } else {
+            options.push((Arg::new(option).long(option).help(other.about), value.into_iter().collect()));
+        }
+    }
+    let finished = |(arg, values): (Arg, Vec<&'static str>)| match values.is_empty() {
+        true => arg.action(ArgAction::SetTrue),
+        false => arg.value_name("WHAT").value_parser(PossibleValuesParser::new(values)),
+    };
+    options.into_iter().map(finished).collect()
+}
+
+/// The one of `reports` that `matches` of the command called `name` ask for.
+fn asked_for(name: &str, matches: &ArgMatches, reports: &[&'static Description]) -> Option<&'static Description> {
+    let is_asked = |report: &&Description| match report.asked {
+        Asked::Option { of, option, value: None } => of == name && matches.get_flag(option),
+        Asked::Option { of, option, value: Some(value) } => {
+            of == name && matches.get_one::<String>(option).is_some_and(|given| given == value)
+        }
+        Asked::Command => false,
+    };
+    let by_option = reports.iter().copied().find(is_asked);
+    by_option.or_else(|| with_command(reports).find(|report| report.name == name))
+}
+
+impl FromArgMatches for ReportCommand {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let asked =
+            matches.subcommand().and_then(|(name, matches)| Some((asked_for(name, matches, &REPORTS)?, matches)));
+        let (report, matches) = asked.ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
+        // Only commands that take it know of it.
+        let symbols = matches.try_get_one(SYMBOLS).ok().flatten().cloned();
+        Ok(Self { report, window: WindowArgs::from_arg_matches(matches)?, symbols })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Subcommand for ReportCommand {
+    fn augment_subcommands(command: Command) -> Command {
+        command.subcommands(commands(&REPORTS))
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        with_command(&REPORTS).any(|report| report.name == name)
+    }
+}
+
+/// Arguments of a report on a part of a trace.
+#[derive(Debug, Args)]
+pub struct WindowArgs {
+    /// Trace folder
+    pub trace: PathBuf,
+    /// Only what is this many seconds after the first record, or later
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub from: Option<Duration>,
+    /// Only what is this many seconds after the first record, or earlier
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub to: Option<Duration>,
+    /// JSON in place of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl WindowArgs {
+    /// What they mean for a report.
+    #[must_use]
+    pub const fn options(&self) -> ReportOptions {
+        ReportOptions { json: self.json, from: self.from, to: self.to }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::Parser;
+    use trace_merge::report::description::Begin;
+
+    fn asked(args: &[&str]) -> Option<Result<ReportRequest, String>> {
+        let parsed = Cli::try_parse_from(["strata", "report"].iter().chain(args)).ok()?;
+        if let crate::cli::Command::Report(report) = parsed.command { Some(report.into_request()) } else { None }
+    }
+
+    /// What is said of the report that `args` ask for: its name, trace, symbols, and whether it is wanted as JSON.
+    fn report(args: &[&str]) -> Option<(&'static str, PathBuf, Option<PathBuf>, bool)> {
+        match asked(args)?.ok()? {
+            ReportRequest::Report(asked) => {
+                Some((asked.report.name, asked.window.trace, asked.symbols, asked.window.json))
+            }
+            ReportRequest::Page(_) => None,
+        }
+    }
+
+    #[test]
+    fn report_without_a_command_is_the_overview() {
+        assert_eq!(report(&["trace", "--json"]), Some(("overview", "trace".into(), None, true)));
+        assert_eq!(report(&["summary", "trace"]), Some(("summary", "trace".into(), None, false)));
+        assert_eq!((report(&[]), report(&["overview"])), (None, None));
+    }
+
+    #[test]
+    fn option_asks_for_another_report_in_place_of_the_commands_own() {
+        let name = |args: &[&str]| report(args).map(|(name, ..)| name);
+
+        assert_eq!((name(&["flows", "trace"]), name(&["flows", "trace", "--net"])), (Some("flows"), Some("net_flows")));
+        assert_eq!(name(&["tasks", "trace", "--by", "cgroup"]), Some("cgroups"));
+        assert_eq!((name(&["tasks", "trace", "--by", "name"]), name(&["exits", "trace", "--net"])), (None, None));
+    }
+
+    #[test]
+    fn folder_with_symbols_is_taken_where_the_report_has_a_use_for_it() {
+        let symbols = |name| report(&[name, "trace", "--symbols", "root"]).map(|(.., symbols, _)| symbols);
+
+        assert_eq!((symbols("functions"), symbols("tasks")), (Some(Some("root".into())), None));
+    }
+
+    #[test]
+    fn each_report_is_asked_for_by_the_words_that_its_description_has() {
+        for description in REPORTS {
+            let words = description.words();
+            let words: Vec<&str> = words.split(' ').chain(["trace"]).collect();
+
+            assert_eq!(report(&words).map(|(name, ..)| name), Some(description.name));
+        }
+    }
+
+    #[test]
+    fn report_that_is_added_to_the_list_has_its_command_help_and_refusal() {
+        const BEGIN: Begin = |_, _, _| unreachable!();
+        static MADE: Description = Description {
+            name: "made",
+            about: "Something else",
+            asked: Asked::Command,
+            examples: &["strata report made trace"],
+            takes_symbols: false,
+            is_in_all: false,
+            begin: BEGIN,
+        };
+
+        let mut commands = Command::new("report").subcommands(commands(&[&MADE]));
+
+        let matches = commands.try_get_matches_from_mut(["report", "made", "trace"]).unwrap();
+        let (name, matches) = matches.subcommand().unwrap();
+        assert_eq!(asked_for(name, matches, &[&MADE]).map(|report| report.name), Some("made"));
+        let help = commands.find_subcommand_mut("made").unwrap().render_long_help().to_string();
+        assert!(help.contains("Something else") && help.contains("strata report made trace"), "{help}");
+        assert_eq!(unknown("mad", &[&MADE]), "no report is called 'mad'; nearest: made; there are made");
+    }
+
+    #[test]
+    fn page_is_of_a_trace_and_not_of_one_report() {
+        let page = asked(&["trace", "--html", "out.html", "--from", "1.5", "--force"]).unwrap().unwrap();
+
+        let ReportRequest::Page(page) = page else { panic!("another request") };
+        assert_eq!((page.from, page.to, page.force), (Some(Duration::from_millis(1500)), None, true));
+        assert_eq!((page.trace, page.output), ("trace".into(), "out.html".into()));
+        assert!(asked(&["trace", "--html", "out.html", "--json"]).is_none());
+        assert!(asked(&["trace", "--force"]).is_none() && asked(&["tasks", "trace", "--html", "out.html"]).is_none());
+    }
+
+    #[test]
+    fn report_that_does_not_exist_is_refused_with_those_that_do() {
+        let error = asked(&["taks", "trace"]).unwrap().unwrap_err();
+
+        assert!(error.starts_with("no report is called 'taks'; nearest: tasks"), "{error}");
+        assert!(error.contains("there are overview, all, summary, tasks, vcpus, exits"), "{error}");
+    }
+}
