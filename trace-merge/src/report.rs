@@ -5,6 +5,7 @@ pub mod all;
 pub mod blocks;
 pub mod by_guest;
 pub mod cgroups;
+pub mod columns;
 pub mod cost;
 pub mod death;
 pub mod description;

@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::{env, fs};
+use trace_merge::report::columns::{ColumnText, Rows};
 use trace_merge::report::registry::REPORTS;
 
 /// The document, from here.
@@ -28,12 +29,29 @@ fn reports() -> String {
     table
 }
 
+/// The tables of the columns of `rows`.
+fn columns(rows: &[Rows]) -> String {
+    let mut tables = String::new();
+    for Rows { path, columns } in rows {
+        let begin = if tables.is_empty() { "" } else { "\n" };
+        writeln!(tables, "{begin}| `{path}` in JSON | heading | unit | meaning |\n|---|---|---|---|").unwrap();
+        for ColumnText { key, heading, unit, meaning } in columns() {
+            let key = Some(key).filter(|key| !key.is_empty()).map_or_else(String::new, |key| format!("`{key}`"));
+            writeln!(tables, "| {key} | {heading} | {unit} | {meaning} |").unwrap();
+        }
+    }
+    tables
+}
+
 #[test]
 fn document_has_what_the_descriptions_of_reports_say() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(DOCUMENT);
     let text = fs::read_to_string(&path).unwrap();
 
-    let made = with_part(&text, "reports", &reports());
+    let with_reports = with_part(&text, "reports", &reports());
+    let made = REPORTS.into_iter().filter(|report| !report.rows.is_empty()).fold(with_reports, |text, report| {
+        with_part(&text, &format!("columns of {}", report.name), &columns(report.rows))
+    });
 
     if env::var_os(UPDATE).is_some() {
         fs::write(&path, &made).unwrap();

@@ -4,11 +4,11 @@
 //!
 //! Counted apart, and never timed: requests whose end is not in the recording, or during which records were lost.
 
+use super::columns::{self, Column, ReportRow, Unit, column};
 use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::samples::{Sampled, Samples, ToldBy, told_by_itself};
-use super::table::{Align, Table};
-use super::{Report, ReportBuilder, ReportError, Window, duration};
+use super::{Report, ReportBuilder, ReportError, Window};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -27,6 +27,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[columns::rows::<DeviceBlocks>("kernels[].devices[]")],
     begin: |_, _, _| Ok(Box::new(BlockTimes::default())),
 };
 
@@ -48,13 +49,14 @@ pub struct KernelBlocks {
     /// The VM; `None` for a host.
     pub vm: Option<String>,
     /// By device and operation.
+    #[serde(serialize_with = "columns::serialize")]
     pub devices: Vec<DeviceBlocks>,
     /// Requests whose end is not in the recording, or during which records were lost. Not in the rows.
     pub unfinished: u64,
 }
 
 /// Requests of one operation to one device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceBlocks {
     /// `major:minor`.
     pub device: String,
@@ -64,6 +66,22 @@ pub struct DeviceBlocks {
     pub bytes: u64,
     /// From issue to completion.
     pub time: Distribution,
+}
+
+impl ReportRow for DeviceBlocks {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("device", "device", Unit::Text, "`major:minor`", |row| (&row.device).into()),
+        column("operation", "operation", Unit::Text, "`read`, `write`, `flush`, `discard` or `other`", |row| {
+            row.operation.into()
+        }),
+        column("time", "", Unit::Distribution, "From issue to completion", |row| (&row.time).into()),
+        column("time.count", "count", Unit::Count, "How many", |row| row.time.count.into()),
+        column("bytes", "bytes", Unit::Bytes, "Bytes of all of them", |row| row.bytes.into()),
+        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
+        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
+        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
+        column("time.total_ns", "all", Unit::Ns, "All together", |row| row.time.total_ns.into()),
+    ];
 }
 
 /// The report in the making. Takes memory for each device, and for the requests that are under way.
@@ -221,16 +239,7 @@ impl Report for BlocksReport {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for kernel in &self.kernels {
             writeln!(out, "{}: requests to block devices", kernel.vm.as_deref().unwrap_or("host"))?;
-            let headings = ["count", "bytes", "p50", "p99", "longest", "all"].map(|heading| (heading, Align::Right));
-            let mut columns = vec![("device", Align::Left), ("operation", Align::Left)];
-            columns.extend(headings);
-            let mut table = Table::new(&columns);
-            for row in &kernel.devices {
-                let Distribution { count, total_ns, p50_ns, p99_ns, max_ns, .. } = row.time;
-                let head = [row.device.clone(), row.operation.into(), count.to_string(), row.bytes.to_string()];
-                table.row(head.into_iter().chain([p50_ns, p99_ns, max_ns, total_ns].map(duration)));
-            }
-            table.write(out)?;
+            columns::write(&kernel.devices, out)?;
             if kernel.unfinished > 0 {
                 writeln!(out, "{} requests have no time: their end is not in the records", kernel.unfinished)?;
             }

@@ -22,6 +22,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: false,
+    rows: &[],
     begin: |_, window, _| Ok(Box::new(CgroupTimes::new(window))),
 };
 

@@ -167,7 +167,7 @@ impl<'r, T: Into<Value<'r>>> From<Option<T>> for Value<'r> {
 
 impl<'r> Value<'r> {
     /// Rows inside of a row.
-    pub fn rows<R: Row>(rows: &'r [R]) -> Self {
+    pub fn rows<R: ReportRow>(rows: &'r [R]) -> Self {
         Self::Rows(rows.iter().map(Object::of).collect())
     }
 
@@ -231,7 +231,7 @@ impl<R> Column<R> {
 }
 
 /// A row of a report.
-pub trait Row: Sized + 'static {
+pub trait ReportRow: Sized + 'static {
     /// Its columns, in the order in which they are shown.
     const COLUMNS: &'static [Column<Self>];
 }
@@ -242,7 +242,7 @@ pub struct Object<'r>(Vec<(&'static str, Value<'r>)>);
 
 impl<'r> Object<'r> {
     /// That of `row`.
-    pub fn of<R: Row>(row: &'r R) -> Self {
+    pub fn of<R: ReportRow>(row: &'r R) -> Self {
         let columns = R::COLUMNS.iter().filter(|column| column.has_key());
         Self(columns.map(|column| (column.key, (column.value)(row).in_json(column.unit))).collect())
     }
@@ -260,22 +260,27 @@ impl Serialize for Object<'_> {
 ///
 /// # Errors
 /// When `serializer` fails.
-pub fn serialize<R: Row, S: Serializer>(rows: &[R], serializer: S) -> Result<S::Ok, S::Error> {
+pub fn serialize<R: ReportRow, S: Serializer>(rows: &[R], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(rows.iter().map(Object::of))
 }
 
-/// Writes `rows` as a table.
-///
-/// # Errors
-/// When `out` fails.
-pub fn write<'r, R: Row>(rows: impl IntoIterator<Item = &'r R>, out: &mut dyn Write) -> io::Result<()> {
+/// `rows` as a table.
+pub fn table<'r, R: ReportRow>(rows: impl IntoIterator<Item = &'r R>) -> Table {
     let columns = || R::COLUMNS.iter().filter(|column| !column.heading.is_empty());
     let headings: Vec<(&str, Align)> = columns().map(|column| (column.heading, column.unit.align())).collect();
     let mut table = Table::new(&headings);
     for row in rows {
         table.row(columns().map(|column| (column.value)(row).cell(column.unit)));
     }
-    table.write(out)
+    table
+}
+
+/// Writes `rows` as a table.
+///
+/// # Errors
+/// When `out` fails.
+pub fn write<'r, R: ReportRow>(rows: impl IntoIterator<Item = &'r R>, out: &mut dyn Write) -> io::Result<()> {
+    table(rows).write(out)
 }
 
 /// What is said of a column.
@@ -293,7 +298,7 @@ pub struct ColumnText {
 
 /// What is said of the columns of `R`.
 #[must_use]
-pub fn texts<R: Row>() -> Vec<ColumnText> {
+pub fn texts<R: ReportRow>() -> Vec<ColumnText> {
     let text = |&Column { key, heading, unit, meaning, .. }: &Column<R>| ColumnText {
         key,
         heading,
@@ -314,7 +319,7 @@ pub struct Rows {
 
 /// Rows `R` at `path`; see [`Rows`].
 #[must_use]
-pub const fn rows<R: Row>(path: &'static str) -> Rows {
+pub const fn rows<R: ReportRow>(path: &'static str) -> Rows {
     Rows { path, columns: texts::<R> }
 }
 
@@ -328,7 +333,7 @@ mod tests {
         comm: Option<&'static str>,
     }
 
-    impl Row for Made {
+    impl ReportRow for Made {
         const COLUMNS: &'static [Column<Self>] = &[
             column("address", "at", Unit::Address, "Where", |row| row.address.into()),
             column("wait_ns", "waited", Unit::PartNs, "How long", |row| row.wait_ns.into()),
@@ -337,10 +342,8 @@ mod tests {
         ];
     }
 
-    const ROWS: [Made; 2] = [
-        Made { address: u64::MAX, wait_ns: 1_500, comm: Some("dd") },
-        Made { address: 16, wait_ns: 0, comm: None },
-    ];
+    const ROWS: [Made; 2] =
+        [Made { address: u64::MAX, wait_ns: 1_500, comm: Some("dd") }, Made { address: 16, wait_ns: 0, comm: None }];
 
     #[test]
     fn json_has_columns_with_keys_and_addresses_as_text() {

@@ -35,6 +35,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &["strata report death trace", "strata report death trace --to 12.5"],
     takes_symbols: false,
     is_in_all: false,
+    rows: &[],
     begin: |trace, window, _| Ok(Box::new(LastMoments::new(trace, window))),
 };
 

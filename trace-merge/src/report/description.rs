@@ -1,5 +1,6 @@
 //! What describes a report: its name, what it shows, how it is asked for and how it begins.
 
+use super::columns::Rows;
 use super::{Report, ReportBuilder, ReportError, ReportOptions, Window};
 use std::any::Any;
 use std::fmt;
@@ -28,6 +29,8 @@ pub struct Description {
     pub takes_symbols: bool,
     /// Whether `report all` has it.
     pub is_in_all: bool,
+    /// Its rows that have columns.
+    pub rows: &'static [Rows],
     /// How it begins.
     pub begin: Begin,
 }

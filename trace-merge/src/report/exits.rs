@@ -1,12 +1,12 @@
 //! Why vCPUs left the guest, and what the time went on until they were in it again.
 
+use super::columns::{self, Column, ReportRow, Unit, column};
 use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::ended::{Ended, Keep, KeepsEnded};
 use super::samples::{Row, Sampled, Samples, ToldBy, told};
-use super::table::{Align, Table};
 use super::tasks::warnings;
-use super::{Report, ReportBuilder, ReportError, Window, duration, state_names};
+use super::{Report, ReportBuilder, ReportError, Window, state_names};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[columns::rows::<ReasonExits>("vms[].reasons[]"), columns::rows::<AccessExits>("vms[].accesses[]")],
     begin: |_, window, _| Ok(Box::new(ExitTimes::new(window))),
 };
 
@@ -50,13 +51,15 @@ pub struct VmExits {
     /// Of these, exits that were not over by the end of the records, or whose end is not known: they have no time.
     pub unfinished: u64,
     /// By reason, the one that took longest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub reasons: Vec<ReasonExits>,
     /// The accesses to devices in the VMM, the one that took longest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub accesses: Vec<AccessExits>,
 }
 
 /// The exits for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasonExits {
     /// Name of the reason.
     pub reason: String,
@@ -77,12 +80,61 @@ pub struct ReasonExits {
 }
 
 /// The accesses to one place of the VMM's devices.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessExits {
     /// The port, or the page of device memory.
     pub place: String,
     /// Time in the VMM of each exit that made one.
     pub time: Distribution,
+}
+
+impl ReportRow for ReasonExits {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("reason", "reason", Unit::Text, "Name of the reason", |row| (&row.reason).into()),
+        column("count", "count", Unit::Count, "How many, those whose end is not known included", |row| {
+            row.count.into()
+        }),
+        column("time", "", Unit::Distribution, "From the exit until the vCPU was in the guest again", |row| {
+            (&row.time).into()
+        }),
+        column("time.total_ns", "total", Unit::Ns, "All together", |row| row.time.total_ns.into()),
+        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
+        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
+        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
+        column("kvm_ns", "in KVM", Unit::PartNs, "Time of all of them in KVM", |row| row.kvm_ns.into()),
+        column("vmm_ns", "in VMM", Unit::PartNs, "Time of all of them in the VMM", |row| row.vmm_ns.into()),
+        column(
+            "stolen_ns",
+            "stolen",
+            Unit::PartNs,
+            "Time of all of them in which the host ran something else",
+            |row| row.stolen_ns.into(),
+        ),
+        column("halted_ns", "halted", Unit::PartNs, "Time of all of them in which the vCPU was halted", |row| {
+            row.halted_ns.into()
+        }),
+        column(
+            "blocked_ns",
+            "blocked",
+            Unit::PartNs,
+            "Time of all of them in which the thread waited for something else",
+            |row| row.blocked_ns.into(),
+        ),
+    ];
+}
+
+impl ReportRow for AccessExits {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("place", "place", Unit::Text, "The port, or the page of device memory", |row| (&row.place).into()),
+        column("time", "", Unit::Distribution, "Time in the VMM of each exit that accessed it", |row| {
+            (&row.time).into()
+        }),
+        column("time.count", "count", Unit::Count, "How many", |row| row.time.count.into()),
+        column("time.total_ns", "total", Unit::Ns, "All together", |row| row.time.total_ns.into()),
+        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
+        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
+        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
+    ];
 }
 
 /// Reports on the exits in `trace` that begin in `window`.
@@ -430,7 +482,7 @@ impl Report for Exits {
             for warning in &vm.warnings {
                 writeln!(out, "WARNING: {warning}")?;
             }
-            vm.write_reasons(out)?;
+            columns::write(&vm.reasons, out)?;
             if vm.unfinished > 0 {
                 writeln!(out, "{} of them have no time: their end is not in the records", vm.unfinished)?;
             }
@@ -441,40 +493,12 @@ impl Report for Exits {
 }
 
 impl VmExits {
-    fn write_reasons(&self, out: &mut dyn Write) -> io::Result<()> {
-        let right = Align::Right;
-        let headings = ["count", "total", "p50", "p99", "longest", "in KVM", "in VMM", "stolen", "halted", "blocked"];
-        let mut columns = vec![("reason", Align::Left)];
-        columns.extend(headings.map(|heading| (heading, right)));
-        let mut table = Table::new(&columns);
-        for reason in &self.reasons {
-            let parts = [reason.kvm_ns, reason.vmm_ns, reason.stolen_ns, reason.halted_ns, reason.blocked_ns];
-            let parts = parts.map(|ns| if ns == 0 { "-".into() } else { duration(ns) });
-            let [_, times @ ..] = reason.time.cells();
-            let first = [reason.reason.clone(), reason.count.to_string()];
-            table.row(first.into_iter().chain(times).chain(parts));
-        }
-        table.write(out)
-    }
-
     fn write_accesses(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.accesses.is_empty() {
             return Ok(());
         }
         writeln!(out, "\n{}: accesses to devices, and the time in the VMM", self.vm)?;
-        let right = Align::Right;
-        let mut table = Table::new(&[
-            ("place", Align::Left),
-            ("count", right),
-            ("total", right),
-            ("p50", right),
-            ("p99", right),
-            ("longest", right),
-        ]);
-        for access in &self.accesses {
-            table.row([access.place.clone()].into_iter().chain(access.time.cells()));
-        }
-        table.write(out)
+        columns::write(&self.accesses, out)
     }
 }
 

@@ -36,6 +36,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: false,
+    rows: &[],
     begin: |trace, window, _| Ok(Box::new(OverviewBuilder::new(trace, window))),
 };
 

@@ -36,6 +36,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &["strata report flows trace", "strata report flows trace --net"],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[],
     begin: |trace, _, _| Ok(Box::new(FlowTimes::new(trace))),
 };
 

@@ -37,6 +37,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &["strata report functions trace --symbols /srv/guest-root"],
     takes_symbols: true,
     is_in_all: true,
+    rows: &[],
     begin: |trace, _, symbols| Ok(Box::new(FunctionSampling::new(trace, symbols)?)),
 };
 

@@ -9,13 +9,13 @@
 
 mod delivery;
 
+use super::columns::{self, Column, ReportRow, Unit, Value, column};
 use super::description::{Asked, Description};
 use super::distribution::BinnedDurations;
 use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, told, told_by_itself};
-use super::table::{Align, Table};
-use super::{Report, ReportBuilder, ReportError, Window, duration};
-use delivery::{Deliveries, Delivery};
+use super::{Report, ReportBuilder, ReportError, Window};
+use delivery::{Deliveries, Delivery, VectorDelivery};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -25,7 +25,6 @@ use strata_analysis::timeline::{ChangeKind, Input, Kernel, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {
@@ -35,6 +34,11 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[
+        columns::rows::<Interrupt>("handled[].interrupts[]"),
+        columns::rows::<CpuTimes>("handled[].interrupts[].cpus[]"),
+        columns::rows::<VectorDelivery>("injected[].vectors[]"),
+    ],
     begin: |_, _, _| Ok(Box::new(InterruptTimes::default())),
 };
 
@@ -58,11 +62,12 @@ pub struct LayerInterrupts {
     /// The VM; `None` for the host.
     pub vm: Option<String>,
     /// By interrupt, the one that took longest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub interrupts: Vec<Interrupt>,
 }
 
 /// An interrupt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interrupt {
     /// What it is.
     pub kind: InterruptKind,
@@ -71,7 +76,6 @@ pub struct Interrupt {
     /// Its name: of the handler, the soft interrupt or the vector.
     pub name: String,
     /// All CPUs together.
-    #[serde(flatten)]
     pub times: Times,
     /// By CPU.
     pub cpus: Vec<CpuTimes>,
@@ -100,7 +104,7 @@ impl InterruptKind {
 }
 
 /// How often and how long.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// Handled from entry to exit.
     pub count: u64,
@@ -115,13 +119,63 @@ pub struct Times {
 }
 
 /// Times on one CPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuTimes {
     /// The CPU.
     pub cpu: u32,
     /// Its times.
-    #[serde(flatten)]
     pub times: Times,
+}
+
+impl ReportRow for Interrupt {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("kind", "kind", Unit::Text, "`irq`, `softirq` or `vector`", |row| row.kind.name().into()),
+        column("number", "number", Unit::Number, "Its number among those", |row| row.number.into()),
+        column("name", "name", Unit::Text, "Name of the handler, the soft interrupt or the vector", |row| {
+            (&row.name).into()
+        }),
+        column("count", "count", Unit::Count, "Handled from entry to exit", |row| row.times.count.into()),
+        column("total_ns", "time", Unit::Ns, "Time of all of them, with what interrupted them in turn", |row| {
+            row.times.total_ns.into()
+        }),
+        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.times.max_ns.into()),
+        column(
+            "unfinished",
+            "unfinished",
+            Unit::Count,
+            "Entries and exits without their counterpart in the trace; not in `count`",
+            |row| row.times.unfinished.into(),
+        ),
+        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.times.histogram).into()),
+        column("cpus", "", Unit::Rows, "The same by CPU", |row| Value::rows(&row.cpus)),
+        column("", "by CPU", Unit::Text, "How many on which CPU", |row| row.shown_cpus().into()),
+    ];
+}
+
+impl Interrupt {
+    fn shown_cpus(&self) -> String {
+        let by_cpu = self.cpus.iter().map(|cpu| format!("{}: {}", cpu.cpu, cpu.times.count));
+        by_cpu.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl ReportRow for CpuTimes {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("cpu", "", Unit::Number, "The CPU", |row| row.cpu.into()),
+        column("count", "", Unit::Count, "Handled from entry to exit", |row| row.times.count.into()),
+        column("total_ns", "", Unit::Ns, "Time of all of them, with what interrupted them in turn", |row| {
+            row.times.total_ns.into()
+        }),
+        column("max_ns", "", Unit::Ns, "The longest", |row| row.times.max_ns.into()),
+        column(
+            "unfinished",
+            "",
+            Unit::Count,
+            "Entries and exits without their counterpart in the trace; not in `count`",
+            |row| row.times.unfinished.into(),
+        ),
+        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.times.histogram).into()),
+    ];
 }
 
 /// Makes the report.
@@ -356,31 +410,7 @@ impl Report for IrqsReport {
         for layer in &self.handled {
             let owner = layer.vm.as_deref().unwrap_or("host");
             writeln!(out, "{owner}: interrupts handled by its kernel")?;
-            let mut table = Table::new(&[
-                ("kind", Align::Left),
-                ("number", Align::Right),
-                ("name", Align::Left),
-                ("count", Align::Right),
-                ("time", Align::Right),
-                ("longest", Align::Right),
-                ("unfinished", Align::Right),
-                ("by CPU", Align::Left),
-            ]);
-            for row in &layer.interrupts {
-                let times = &row.times;
-                let by_cpu = row.cpus.iter().map(|cpu| format!("{}: {}", cpu.cpu, cpu.times.count));
-                table.row([
-                    row.kind.name().into(),
-                    row.number.to_string(),
-                    harmless(&row.name),
-                    times.count.to_string(),
-                    duration(times.total_ns),
-                    duration(times.max_ns),
-                    times.unfinished.to_string(),
-                    by_cpu.collect::<Vec<_>>().join(", "),
-                ]);
-            }
-            table.write(out)?;
+            columns::write(&layer.interrupts, out)?;
             writeln!(out)?;
         }
         for delivery in &self.injected {

@@ -16,13 +16,14 @@ pub use collector::Collector;
 pub use names::{calls, name_of_lock};
 
 use super::by_guest::ByGuest;
+use super::columns::{self, Column, ReportRow, Unit, Value, column};
 use super::description::{Asked, Description};
 use super::distribution::BinnedDurations;
 use super::ended::Ended;
 use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, told};
-use super::table::{Align, Table, write_more};
-use super::{Report, ReportBuilder, ReportError, Window, duration};
+use super::table::write_more;
+use super::{Report, ReportBuilder, ReportError, Window};
 use serde::Serialize;
 use std::io::{self, Write};
 use strata_analysis::Passed;
@@ -30,7 +31,6 @@ use strata_analysis::event::{self, Tid};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {
@@ -40,6 +40,11 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[
+        columns::rows::<KernelLock>("guests[].kernel[]"),
+        columns::rows::<Waiter>("guests[].kernel[].waiters[]"),
+        columns::rows::<Futex>("guests[].futexes[]"),
+    ],
     begin: |_, _, _| Ok(Box::new(LockTimes::default())),
 };
 
@@ -64,8 +69,10 @@ pub struct GuestLocks {
     /// Name of the VM.
     pub vm: String,
     /// Kernel locks by lock and call site, the one that was waited for longest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub kernel: Vec<KernelLock>,
     /// Futexes, the one that was waited for longest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub futexes: Vec<Futex>,
     /// Waits for kernel locks whose end is not in the trace, or during which records were lost. Not in the rows.
     pub unfinished: u64,
@@ -74,7 +81,7 @@ pub struct GuestLocks {
 }
 
 /// Waits that have something in common.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     /// Number.
     pub count: u64,
@@ -94,7 +101,7 @@ impl Waits {
 }
 
 /// Waiting for a kernel lock at one place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelLock {
     /// Address of the lock.
     pub address: u64,
@@ -108,26 +115,24 @@ pub struct KernelLock {
     /// The calls that led there, innermost first: symbols, else addresses. Empty without a recorded stack.
     pub calls: Vec<String>,
     /// The waits.
-    #[serde(flatten)]
     pub waits: Waits,
     /// Who waited, the longest first.
     pub waiters: Vec<Waiter>,
 }
 
 /// A process that waited.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     /// Its id.
     pub pid: Tid,
     /// Its name.
     pub comm: String,
     /// Its waits.
-    #[serde(flatten)]
     pub waits: Waits,
 }
 
 /// Waiting for a futex.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Futex {
     /// The process.
     pub pid: Tid,
@@ -138,7 +143,6 @@ pub struct Futex {
     /// The operation.
     pub operation: String,
     /// Waits that waited.
-    #[serde(flatten)]
     pub waits: Waits,
     /// Of them, those that ended because the time was up.
     pub timed_out: u64,
@@ -146,6 +150,84 @@ pub struct Futex {
     pub not_needed: u64,
     /// Waits whose end is not in the trace, or during which records were lost. Not in the waits.
     pub unfinished: u64,
+}
+
+impl ReportRow for KernelLock {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("", "lock", Unit::Text, "Its name, where the kernel's symbols tell it, else its address", |row| {
+            row.name.clone().unwrap_or_else(|| format!("{:#x}", row.address)).into()
+        }),
+        column("address", "", Unit::Address, "Address of the lock", |row| row.address.into()),
+        column("name", "", Unit::Text, "Its name, where the kernel's symbols tell it", |row| row.name.as_ref().into()),
+        column("kind", "kind", Unit::Text, "What it is", |row| (&row.kind).into()),
+        column("count", "count", Unit::Count, "How many waits", |row| row.waits.count.into()),
+        column("total_ns", "time", Unit::Ns, "Time of all of them", |row| row.waits.total_ns.into()),
+        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.waits.max_ns.into()),
+        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.waits.histogram).into()),
+        column(
+            "context",
+            "in",
+            Unit::Text,
+            "What waited: a system call, `interrupt`, `-` for neither, or `unknown`",
+            |row| (&row.context).into(),
+        ),
+        column("waiters", "", Unit::Rows, "Who waited, the longest first", |row| Value::rows(&row.waiters)),
+        column("", "waiter", Unit::Text, "Who waited longest, and how many others did", |row| {
+            row.shown_waiters().into()
+        }),
+        column("calls", "", Unit::Texts, "The calls that led there, innermost first: symbols, else addresses", |row| {
+            row.calls.as_slice().into()
+        }),
+        column("", "call site", Unit::Text, "The innermost of the calls that led there", |row| {
+            row.shown_calls().into()
+        }),
+    ];
+}
+
+impl ReportRow for Waiter {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("pid", "", Unit::Number, "Id of the process", |row| row.pid.into()),
+        column("comm", "", Unit::Text, "Its name", |row| (&row.comm).into()),
+        column("count", "", Unit::Count, "How many waits", |row| row.waits.count.into()),
+        column("total_ns", "", Unit::Ns, "Time of all of them", |row| row.waits.total_ns.into()),
+        column("max_ns", "", Unit::Ns, "The longest", |row| row.waits.max_ns.into()),
+        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.waits.histogram).into()),
+    ];
+}
+
+impl ReportRow for Futex {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("address", "futex", Unit::Address, "Address of the futex in the process", |row| row.address.into()),
+        column("operation", "operation", Unit::Text, "What was asked of the kernel", |row| (&row.operation).into()),
+        column("pid", "", Unit::Number, "Id of the process", |row| row.pid.into()),
+        column("comm", "", Unit::Text, "Its name", |row| (&row.comm).into()),
+        column("", "process", Unit::Text, "The process", |row| format!("{}/{}", row.pid, row.comm).into()),
+        column("count", "count", Unit::Count, "How many waits", |row| row.waits.count.into()),
+        column("total_ns", "time", Unit::Ns, "Time of all of them", |row| row.waits.total_ns.into()),
+        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.waits.max_ns.into()),
+        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.waits.histogram).into()),
+        column(
+            "timed_out",
+            "timed out",
+            Unit::Count,
+            "Of the waits, those that ended because the time was up",
+            |row| row.timed_out.into(),
+        ),
+        column(
+            "not_needed",
+            "not needed",
+            Unit::Count,
+            "Calls that did not wait, because the value had changed already; not in `count`",
+            |row| row.not_needed.into(),
+        ),
+        column(
+            "unfinished",
+            "unfinished",
+            Unit::Count,
+            "Waits whose end is not in the trace, or during which records were lost; not in `count`",
+            |row| row.unfinished.into(),
+        ),
+    ];
 }
 
 /// Makes the report.
@@ -268,7 +350,7 @@ impl GuestLocks {
         if self.kernel_locks_recorded {
             let waits: u64 = self.kernel.iter().map(|lock| lock.waits.count).sum();
             writeln!(out, "{}: {waits} waits for locks of the guest's kernel", self.vm)?;
-            self.write_kernel(out)?;
+            write_rows(&self.kernel, out)?;
         } else {
             writeln!(
                 out,
@@ -278,7 +360,7 @@ impl GuestLocks {
         }
         let waits: u64 = self.futexes.iter().map(|futex| futex.waits.count).sum();
         writeln!(out, "\n{}: {waits} waits for futexes", self.vm)?;
-        self.write_futexes(out)?;
+        write_rows(&self.futexes, out)?;
         if self.unfinished > 0 {
             let unfinished = self.unfinished;
             writeln!(
@@ -288,68 +370,25 @@ impl GuestLocks {
         }
         Ok(())
     }
+}
 
-    fn write_kernel(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = Table::new(&[
-            ("lock", Align::Left),
-            ("kind", Align::Left),
-            ("count", Align::Right),
-            ("time", Align::Right),
-            ("longest", Align::Right),
-            ("in", Align::Left),
-            ("waiter", Align::Left),
-            ("call site", Align::Left),
-        ]);
-        for lock in self.kernel.iter().take(ROWS_SHOWN) {
-            let first = lock.waiters.first().map(|waiter| format!("{}/{}", waiter.pid, harmless(&waiter.comm)));
-            let others = lock.waiters.len().saturating_sub(1);
-            let others = if others > 0 { format!(" and {others} more") } else { String::new() };
-            table.row([
-                lock.name.clone().unwrap_or_else(|| format!("{:#x}", lock.address)),
-                lock.kind.clone(),
-                lock.waits.count.to_string(),
-                duration(lock.waits.total_ns),
-                duration(lock.waits.max_ns),
-                lock.context.clone(),
-                first.unwrap_or_default() + &others,
-                lock.calls.iter().take(CALLS_SHOWN).cloned().collect::<Vec<_>>().join(" < "),
-            ]);
-        }
-        if !table.is_empty() {
-            table.write(out)?;
-        }
-        write_more(self.kernel.len(), ROWS_SHOWN, "rows", out)
+fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Write) -> io::Result<()> {
+    if !rows.is_empty() {
+        columns::write(rows.iter().take(ROWS_SHOWN), out)?;
+    }
+    write_more(rows.len(), ROWS_SHOWN, "rows", out)
+}
+
+impl KernelLock {
+    fn shown_waiters(&self) -> String {
+        let first = self.waiters.first().map(|waiter| format!("{}/{}", waiter.pid, waiter.comm));
+        let others = self.waiters.len().saturating_sub(1);
+        let others = if others > 0 { format!(" and {others} more") } else { String::new() };
+        first.unwrap_or_default() + &others
     }
 
-    fn write_futexes(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = Table::new(&[
-            ("futex", Align::Left),
-            ("operation", Align::Left),
-            ("process", Align::Left),
-            ("count", Align::Right),
-            ("time", Align::Right),
-            ("longest", Align::Right),
-            ("timed out", Align::Right),
-            ("not needed", Align::Right),
-            ("unfinished", Align::Right),
-        ]);
-        for futex in self.futexes.iter().take(ROWS_SHOWN) {
-            table.row([
-                format!("{:#x}", futex.address),
-                futex.operation.clone(),
-                format!("{}/{}", futex.pid, harmless(&futex.comm)),
-                futex.waits.count.to_string(),
-                duration(futex.waits.total_ns),
-                duration(futex.waits.max_ns),
-                futex.timed_out.to_string(),
-                futex.not_needed.to_string(),
-                futex.unfinished.to_string(),
-            ]);
-        }
-        if !table.is_empty() {
-            table.write(out)?;
-        }
-        write_more(self.futexes.len(), ROWS_SHOWN, "rows", out)
+    fn shown_calls(&self) -> String {
+        self.calls.iter().take(CALLS_SHOWN).cloned().collect::<Vec<_>>().join(" < ")
     }
 }
 

@@ -39,6 +39,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[],
     begin: |trace, _, _| Ok(Box::new(NetFlowTimes::new(trace))),
 };
 

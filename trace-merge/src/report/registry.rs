@@ -37,6 +37,7 @@ const ALL: Description = Description {
     examples: &["strata report all trace --json --from 1.5 --to 2.5"],
     takes_symbols: true,
     is_in_all: false,
+    rows: &[],
     begin: |trace, window, symbols| Ok(Box::new(all(trace, window, symbols)?)),
 };
 

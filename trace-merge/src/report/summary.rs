@@ -29,6 +29,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[],
     begin: |_, window, _| Ok(Box::new(SummaryBuilder::new(window))),
 };
 

@@ -14,11 +14,12 @@ mod collector;
 pub use collector::Collector;
 
 use super::by_guest::ByGuest;
+use super::columns::{self, Column, ReportRow, Unit, column};
 use super::description::{Asked, Description};
 use super::ended::Ended;
 use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, told};
-use super::table::{Align, Table, write_more};
+use super::table::write_more;
 use super::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -37,6 +38,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[columns::rows::<SyscallRow>("guests[].processes[].syscalls[]")],
     begin: |_, _, _| Ok(Box::new(SyscallTimes::default())),
 };
 
@@ -82,6 +84,7 @@ pub struct ProcessSyscalls {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Calls {
     /// By call, the one that took longest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub syscalls: Vec<SyscallRow>,
     /// CPU time outside system calls (user level, and interrupts there), ns.
     pub user_cpu_ns: u64,
@@ -92,7 +95,7 @@ pub struct Calls {
 }
 
 /// One system call of a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyscallRow {
     /// Name; `syscall_N` for a number without one. The ABI before it where that is not x86-64's own.
     pub name: String,
@@ -123,6 +126,52 @@ pub struct SyscallRow {
     /// Returns whose call is not in the trace; not in `count`. The return with which a new task begins, of the call
     /// that made it, is none of them.
     pub returns_only: u64,
+}
+
+impl ReportRow for SyscallRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column(
+            "name",
+            "syscall",
+            Unit::Text,
+            "Name; `syscall_N` for a number without one; in front of it the ABI where that is not x86-64's own",
+            |row| (&row.name).into(),
+        ),
+        column("abi", "", Unit::Text, "Which table the number is of: `x86_64`, `i386` or `x32`", |row| row.abi.into()),
+        column("number", "", Unit::Number, "Number", |row| row.number.into()),
+        column(
+            "count",
+            "count",
+            Unit::Count,
+            "Calls that returned, interrupted ones included, and those that never return (`exit`)",
+            |row| row.count.into(),
+        ),
+        column("total_ns", "time", Unit::Ns, "Time from call to return", |row| row.total_ns.into()),
+        column("cpu_ns", "on CPU", Unit::Ns, "Of that, the time on a CPU of the guest", |row| row.cpu_ns.into()),
+        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.max_ns.into()),
+        column("histogram", "", Unit::Histogram, "How many that returned took how long", |row| (&row.histogram).into()),
+        column("errors", "errors", Unit::Count, "Calls that returned an error, interrupted ones not included", |row| {
+            row.errors.into()
+        }),
+        column("interrupted", "interrupted", Unit::Count, "Calls that a signal interrupted", |row| {
+            row.interrupted.into()
+        }),
+        column(
+            "unfinished",
+            "",
+            Unit::Count,
+            "Calls whose return is not in the trace, or during which records were lost; not in `count`",
+            |row| row.unfinished.into(),
+        ),
+        column("returns_only", "", Unit::Count, "Returns whose call is not in the trace; not in `count`", |row| {
+            row.returns_only.into()
+        }),
+        column("", "unfinished", Unit::Count, "Both", |row| (row.unfinished + row.returns_only).into()),
+        column("page_faults", "faults", Unit::Count, "Page faults inside", |row| row.page_faults.into()),
+        column("page_faults_at_most_ns", "fault time", Unit::Ns, "What they took at most", |row| {
+            row.page_faults_at_most_ns.into()
+        }),
+    ];
 }
 
 /// Makes the report.
@@ -272,32 +321,7 @@ impl Report for SyscallsReport {
 }
 
 fn write_calls(calls: &Calls, out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Table::new(&[
-        ("syscall", Align::Left),
-        ("count", Align::Right),
-        ("time", Align::Right),
-        ("on CPU", Align::Right),
-        ("longest", Align::Right),
-        ("errors", Align::Right),
-        ("interrupted", Align::Right),
-        ("unfinished", Align::Right),
-        ("faults", Align::Right),
-        ("fault time", Align::Right),
-    ]);
-    for row in &calls.syscalls {
-        table.row([
-            row.name.clone(),
-            row.count.to_string(),
-            duration(row.total_ns),
-            duration(row.cpu_ns),
-            duration(row.max_ns),
-            row.errors.to_string(),
-            row.interrupted.to_string(),
-            (row.unfinished + row.returns_only).to_string(),
-            row.page_faults.to_string(),
-            duration(row.page_faults_at_most_ns),
-        ]);
-    }
+    let mut table = columns::table(&calls.syscalls);
     let user = [
         "(user level)".into(),
         String::new(),

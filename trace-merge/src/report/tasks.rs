@@ -30,6 +30,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &["strata report tasks trace --by cgroup"],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[],
     begin: |_, window, _| Ok(Box::new(TaskTimes::new(window))),
 };
 

@@ -27,6 +27,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[],
     begin: |_, _, _| Ok(Box::new(VcpuTimes::default())),
 };
 

@@ -1,10 +1,10 @@
 //! How long tasks of guests took from being woken until they ran, and what happened meanwhile.
 
+use super::columns::{self, Column, ReportRow, Unit, column};
 use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::ended::{Ended as EndedOne, Keep, KeepsEnded};
 use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
-use super::table::{Align, Table};
 use super::tasks::warnings;
 use super::{Report, ReportBuilder, ReportError, Window, duration, moment, state_names};
 use foldhash::HashMap;
@@ -30,6 +30,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
+    rows: &[columns::rows::<TaskWakeups>("vms[].tasks[]")],
     begin: |_, window, _| Ok(Box::new(WakeupTimes::new(window))),
 };
 
@@ -52,6 +53,7 @@ pub struct VmWakeups {
     /// The same as a histogram: how many took less than this, and not less than half of it.
     pub histogram: Vec<Bucket>,
     /// By name of the task, the one with the longest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub tasks: Vec<TaskWakeups>,
     /// The ten that took longest.
     pub worst: Vec<Wakeup>,
@@ -67,7 +69,7 @@ pub struct Bucket {
 }
 
 /// The wakeups of the tasks of one name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskWakeups {
     /// Name.
     pub comm: String,
@@ -432,6 +434,19 @@ const SHOWN: usize = 20;
 /// Characters of the longest bar of the histogram.
 const BAR: u64 = 40;
 
+impl ReportRow for TaskWakeups {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("comm", "task", Unit::Text, "Name of the tasks", |row| (&row.comm).into()),
+        column("latency", "", Unit::Distribution, "From being woken until running", |row| (&row.latency).into()),
+        column("latency.count", "count", Unit::Count, "How many", |row| row.latency.count.into()),
+        column("latency.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.latency.p50_ns.into()),
+        column("latency.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| {
+            row.latency.p99_ns.into()
+        }),
+        column("latency.max_ns", "longest", Unit::Ns, "The longest", |row| row.latency.max_ns.into()),
+    ];
+}
+
 impl Report for Wakeups {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for vm in &self.vms {
@@ -476,18 +491,8 @@ impl VmWakeups {
     }
 
     fn write_tasks(&self, out: &mut dyn Write) -> io::Result<()> {
-        let right = Align::Right;
-        let headings = ["count", "p50", "p99", "longest"].map(|heading| (heading, right));
-        let mut columns = vec![("task", Align::Left)];
-        columns.extend(headings);
-        let mut table = Table::new(&columns);
-        for task in self.tasks.iter().take(SHOWN) {
-            let Distribution { count, p50_ns, p99_ns, max_ns, .. } = task.latency;
-            let times = [p50_ns, p99_ns, max_ns].map(duration);
-            table.row([harmless(&task.comm), count.to_string()].into_iter().chain(times));
-        }
         writeln!(out)?;
-        table.write(out)?;
+        columns::write(self.tasks.iter().take(SHOWN), out)?;
         match self.tasks.len().checked_sub(SHOWN) {
             Some(more @ 1..) => writeln!(out, "… and {more} more names"),
             _ => Ok(()),

@@ -319,6 +319,7 @@ mod tests {
             examples: &["strata report made trace"],
             takes_symbols: false,
             is_in_all: false,
+            rows: &[],
             begin: BEGIN,
         };
 

@@ -1,9 +1,8 @@
 //! Interrupts that KVM injects, until the guest's handler runs.
 
+use crate::report::columns::{self, Column, ReportRow, Unit, column};
 use crate::report::distribution::{Distribution, Durations};
-use crate::report::duration;
 use crate::report::samples::{Samples, VmSamples};
-use crate::report::table::{Align, Table};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +11,6 @@ use strata_analysis::Gap;
 use strata_analysis::event::{self, Event, FIRST_SYSTEM_VECTOR, Interrupt, Tid};
 use strata_analysis::timeline::{Input, Origin, Timeline};
 use strata_recording::clock::Clock;
-use strata_recording::terminal::harmless;
 
 /// Interrupts injected into the vCPUs of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -20,11 +18,12 @@ pub struct Delivery {
     /// Name of the VM.
     pub vm: String,
     /// By vector, the most frequent first.
+    #[serde(serialize_with = "columns::serialize")]
     pub vectors: Vec<VectorDelivery>,
 }
 
 /// Injections of a vector.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VectorDelivery {
     /// The vector.
     pub vector: i64,
@@ -39,6 +38,63 @@ pub struct VectorDelivery {
     /// From the first injection to the handler's first event in the guest, injections again included. Counts those of
     /// which both were seen.
     pub delivery: Distribution,
+}
+
+impl ReportRow for VectorDelivery {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("vector", "", Unit::Number, "The vector", |row| row.vector.into()),
+        column("", "vector", Unit::Text, "The vector, hexadecimal", |row| format!("{:#x}", row.vector).into()),
+        column(
+            "handlers",
+            "handler",
+            Unit::Texts,
+            "What the guest does in its handlers; for a device the names of its handlers",
+            |row| row.handlers.as_slice().into(),
+        ),
+        column("injected", "injected", Unit::Count, "Interrupts that were injected, each counted once", |row| {
+            row.injected.into()
+        }),
+        column(
+            "reinjected",
+            "again",
+            Unit::Count,
+            "How often KVM injected one again, because the guest left before it could handle it",
+            |row| row.reinjected.into(),
+        ),
+        column(
+            "pending",
+            "",
+            Unit::Distribution,
+            "From the moment the local APIC had it to its injection, where both were seen",
+            |row| (&row.pending).into(),
+        ),
+        column("pending.p50_ns", "pending p50", Unit::Ns, "Half of them take at most this", |row| {
+            (row.pending.count > 0).then_some(row.pending.p50_ns).into()
+        }),
+        column("pending.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| {
+            (row.pending.count > 0).then_some(row.pending.p99_ns).into()
+        }),
+        column("pending.max_ns", "longest", Unit::Ns, "The longest", |row| {
+            (row.pending.count > 0).then_some(row.pending.max_ns).into()
+        }),
+        column(
+            "delivery",
+            "",
+            Unit::Distribution,
+            "From the first injection to the handler's first event in the guest, where both were seen",
+            |row| (&row.delivery).into(),
+        ),
+        column("delivery.count", "handled", Unit::Count, "Of how many both were seen", |row| row.delivery.count.into()),
+        column("delivery.p50_ns", "delivery p50", Unit::Ns, "Half of them take at most this", |row| {
+            (row.delivery.count > 0).then_some(row.delivery.p50_ns).into()
+        }),
+        column("delivery.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| {
+            (row.delivery.count > 0).then_some(row.delivery.p99_ns).into()
+        }),
+        column("delivery.max_ns", "longest", Unit::Ns, "The longest", |row| {
+            (row.delivery.count > 0).then_some(row.delivery.max_ns).into()
+        }),
+    ];
 }
 
 #[derive(Debug, Default)]
@@ -207,30 +263,6 @@ impl VmState {
 impl Delivery {
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}: interrupts injected by KVM, until the guest's handler runs", self.vm)?;
-        let mut table = Table::new(&[
-            ("vector", Align::Right),
-            ("handler", Align::Left),
-            ("injected", Align::Right),
-            ("again", Align::Right),
-            ("pending p50", Align::Right),
-            ("p99", Align::Right),
-            ("longest", Align::Right),
-            ("handled", Align::Right),
-            ("delivery p50", Align::Right),
-            ("p99", Align::Right),
-            ("longest", Align::Right),
-        ]);
-        for row in &self.vectors {
-            let handlers = row.handlers.iter().map(|name| harmless(name)).collect::<Vec<_>>().join(", ");
-            let times = |times: &Distribution| match times.count {
-                0 => [const { String::new() }; 3],
-                _ => [times.p50_ns, times.p99_ns, times.max_ns].map(duration),
-            };
-            let counts = [format!("{:#x}", row.vector), handlers, row.injected.to_string(), row.reinjected.to_string()];
-            let handled = [row.delivery.count.to_string()];
-            let cells = counts.into_iter().chain(times(&row.pending)).chain(handled).chain(times(&row.delivery));
-            table.row(cells);
-        }
-        table.write(out)
+        columns::write(&self.vectors, out)
     }
 }

@@ -136,7 +136,7 @@ fn table_shows_both_halves() {
 
     let text = String::from_utf8(out).unwrap();
     assert!(text.contains("irq         25  ttyS0            1  1 ns     1 ns           0  0: 1\n"), "{text}");
-    assert!(text.contains("0xec  local_timer         1"), "{text}");
+    assert!(text.contains("0xec    local_timer         1"), "{text}");
 }
 
 #[test]
