@@ -261,6 +261,8 @@ mod tests {
             event(3, "irq:softirq_entry", &["vec", "other"]),
             event(4, "raw_syscalls:sys_exit", &["id", "ret"]),
             event(5, "raw_syscalls:sys_enter", &["id", "abi"]),
+            event(6, "kvm:kvm_msr", &["ecx", "data"]),
+            event(7, "sched:sched_switch", &["prev_state", "next_pid"]),
         ];
         let new = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size: 4096 };
         let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
@@ -275,6 +277,8 @@ mod tests {
             (1, [1, 0]),
             (5, [20, 1]),
             (5, [20, 0]),
+            (6, [0x6e0, 5]),
+            (7, [2, 8]),
         ]) {
             layer.record(0, time, id, &fields.map(u32::to_le_bytes).concat()).unwrap();
         }
@@ -296,6 +300,8 @@ mod tests {
             "exit_reason = 1, isa = 0",
             "id = 20 (i386:getpid), abi = 1",
             "id = 20 (writev), abi = 0",
+            "ecx = 1760 (TSC_DEADLINE), data = 5",
+            "prev_state = 2 (disk sleep), next_pid = 8",
         ];
         assert_eq!(shown, expected);
         let fields =
@@ -310,6 +316,8 @@ mod tests {
             {"exit_reason": 1, "isa": 0},
             {"id": 20, "call": "i386:getpid", "abi": 1},
             {"id": 20, "call": "writev", "abi": 0},
+            {"ecx": 1760, "msr": "TSC_DEADLINE", "data": 5},
+            {"prev_state": 2, "state": "disk sleep", "next_pid": 8},
         ]);
         assert_eq!(fields.collect::<Vec<_>>(), *expected.as_array().unwrap());
     }

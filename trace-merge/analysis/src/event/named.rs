@@ -1,7 +1,7 @@
 //! Fields whose numbers stand for something that has a name, which a listing shows beside the number.
 
 use crate::exit_reason::{ExitNumbering, ExitReason};
-use crate::{softirq_names, syscall_names};
+use crate::{msr_names, softirq_names, syscall_names, task_state_names};
 use std::borrow::Cow;
 use strata_recording::schema::{IntegerField, Schema};
 
@@ -20,6 +20,10 @@ enum Kind {
     /// A system call; and the field that says its ABI, where there is one.
     Call(Option<IntegerField>),
     Softirq,
+    /// A model-specific register.
+    Msr,
+    /// In what state a task loses the CPU.
+    TaskState,
     /// Why a vCPU left the guest, as KVM tells its user.
     KvmExit,
     /// The same, as the processor says it; and the field that says which processor's numbers they are.
@@ -31,6 +35,8 @@ impl Named {
     pub fn of(schema: &Schema) -> Option<Self> {
         let (field, kind) = match schema.name() {
             "irq:softirq_entry" | "irq:softirq_exit" | "irq:softirq_raise" => ("vec", Kind::Softirq),
+            "kvm:kvm_msr" => ("ecx", Kind::Msr),
+            "sched:sched_switch" => ("prev_state", Kind::TaskState),
             "kvm:kvm_exit" => ("exit_reason", Kind::ProcessorExit(schema.integer("isa")?)),
             "kvm:kvm_userspace_exit" | "vmm:vcpu_exit" => ("reason", Kind::KvmExit),
             "raw_syscalls:sys_enter" | "raw_syscalls:sys_exit" => ("id", Kind::Call(schema.integer("abi"))),
@@ -54,6 +60,8 @@ impl Named {
         match self.kind {
             Kind::Call(abi) => Some(("call", syscall_names::shown(call(abi, number, payload))?)),
             Kind::Softirq => Some(("softirq", softirq_names::name(number)?.into())),
+            Kind::Msr => Some(("msr", msr_names::name(u32::try_from(number).ok()?)?.into())),
+            Kind::TaskState => Some(("state", task_state_names::name(number)?.into())),
             Kind::KvmExit => exit(ExitNumbering::Kvm),
             Kind::ProcessorExit(isa) => exit(ExitReason::numbering_of_isa(isa.read(payload)?)),
         }
