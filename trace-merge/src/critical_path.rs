@@ -206,8 +206,10 @@ pub struct Step {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runner: Option<String>,
     /// First moment, ticks.
+    #[serde(rename = "begin_ticks")]
     pub begin: u64,
     /// First moment after it, ticks.
+    #[serde(rename = "end_ticks")]
     pub end: u64,
     /// Its length, ticks: what its `steps` add up to, if it has any.
     pub ticks: u64,
@@ -290,7 +292,7 @@ pub struct CriticalPath {
     /// The path: steps one behind the other.
     pub steps: Vec<Step>,
     /// From when on nothing was kept, because there was too much of it, ticks.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "limit_met_ticks", skip_serializing_if = "Option::is_none")]
     pub limit_met: Option<u64>,
 }
 
@@ -306,6 +308,7 @@ pub struct CriticalPaths {
     /// Its thread id.
     pub tid: i32,
     /// Time of the first record, ticks: seconds count from there.
+    #[serde(rename = "start_ticks")]
     pub start: u64,
     /// What the answer means less than it could, and why.
     pub warnings: Vec<String>,

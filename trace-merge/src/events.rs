@@ -10,8 +10,6 @@ mod selection;
 mod text;
 mod time;
 
-pub use json::{FieldNames, FieldsJson};
-
 use json::Objects;
 use pipeline::SelectedRecords;
 use plan::Plan;
@@ -245,7 +243,7 @@ mod tests {
         let expected = serde_json::json!({
             "seconds": 1.0, "ticks": 2_000_001_000_u64, "utc": "2023-11-14T22:13:21.000000000Z", "layer": "guest-user",
             "vm": "vm0", "cpu": 1, "pid": 42, "comm": COMM, "task": null, "event": "test:event",
-            "fields": {"address": 0x1234, "count": -1, "text": "say \"\u{fffd}\n"},
+            "fields": {"address": "0x1234", "count": -1, "text": "say \"\u{fffd}\n"},
         });
         assert_eq!(objects[1], expected);
         assert_eq!((objects.len(), &objects[0]["pid"]), (2, &serde_json::Value::Null));

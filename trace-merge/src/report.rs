@@ -48,6 +48,9 @@ use strata_recording::reader::{ReadError, Trace};
 use strata_recording::terminal::harmless;
 use thiserror::Error;
 
+/// Version of the reports' JSON: it is raised when a key goes, or means something else.
+pub const JSON_VERSION: u32 = 2;
+
 /// What is reported on, and how it is shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReportOptions {
@@ -141,6 +144,7 @@ pub fn make<B: ReportBuilder>(trace: &Trace, window: Window, mut builder: B) -> 
 /// A report together with what it does not include, which stands first.
 #[derive(Serialize)]
 struct WithCompleteness<'r, R: Serialize> {
+    json_version: u32,
     /// What was damaged, lost or is unknown in the layers that the report uses.
     completeness: Completeness,
     #[serde(flatten)]
@@ -175,7 +179,7 @@ pub(crate) fn write<R: Report>(
     out: &mut dyn Write,
 ) -> Result<(), ReportError> {
     let written = if json {
-        let report = WithCompleteness { completeness, report };
+        let report = WithCompleteness { json_version: JSON_VERSION, completeness, report };
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from).and_then(|()| writeln!(out))
     } else {
         let mut line = completeness.line().into_iter();

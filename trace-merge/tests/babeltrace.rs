@@ -138,7 +138,11 @@ fn as_they_print(event: &Value) -> (String, String) {
     let printed = fields.iter().map(|field| {
         let value = &event["fields"][&field.name];
         match field.hex {
-            true => format!("{} = 0x{:X}", field.name, value.as_u64().unwrap()),
+            true => {
+                let number = value.as_u64().map(|number| format!("{number:#x}"));
+                let digits = number.as_deref().or_else(|| value.as_str()).unwrap()[2..].to_uppercase();
+                format!("{} = 0x{digits}", field.name)
+            }
             false => format!("{} = {value}", field.name),
         }
     });

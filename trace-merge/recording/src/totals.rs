@@ -24,8 +24,10 @@ pub struct Totals {
     /// What of the files could not be read.
     pub damage: Damage,
     /// Time of the first record, ticks.
+    #[serde(rename = "first_ticks")]
     pub first: Option<u64>,
     /// Time of the last record, ticks.
+    #[serde(rename = "last_ticks")]
     pub last: Option<u64>,
 }
 

@@ -6,8 +6,10 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Window {
     /// First moment.
+    #[serde(rename = "begin_ticks")]
     pub begin: u64,
     /// First moment after it.
+    #[serde(rename = "end_ticks")]
     pub end: u64,
 }
 

@@ -6,46 +6,8 @@ use super::plan::Form;
 use super::time::Times;
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
-use strata_recording::reader::{Stream, StreamRecord, TraceLayer};
-use strata_recording::schema::{Elements, Schema, Value};
-
-/// The fields of records as JSON, as in the listing.
-#[derive(Debug, Default)]
-pub struct FieldsJson {
-    lines: Lines,
-}
-
-/// What comes before the values of an event type's fields.
-#[derive(Clone, Debug)]
-pub struct FieldNames(Vec<Literal>);
-
-impl FieldNames {
-    /// Those of `schema`.
-    #[must_use]
-    pub fn new(schema: &Schema) -> Self {
-        let before = |place| if place == 0 { '{' } else { ',' };
-        let fields = schema.description().fields.iter().enumerate();
-        let names = fields.map(|(place, field)| format!("{}{}:", before(place), quoted(&field.name)));
-        Self(names.map(|name| Literal::from(name.as_bytes())).collect())
-    }
-}
-
-impl FieldsJson {
-    /// The fields of `record` as an object; `names` are those of its schema.
-    pub fn of(&mut self, record: &StreamRecord<'_>, names: &FieldNames) -> &str {
-        self.lines.clear();
-        if names.0.is_empty() {
-            self.lines.push(b'{');
-        }
-        for (name, (_, value)) in names.0.iter().zip(record.schema.fields(record.payload)) {
-            self.lines.literal(name);
-            put(&mut self.lines, value);
-        }
-        self.lines.push(b'}');
-        // Text that is no UTF-8 was replaced.
-        std::str::from_utf8(self.lines.text()).unwrap_or_default()
-    }
-}
+use strata_recording::reader::{Stream, TraceLayer};
+use strata_recording::schema::{Elements, Schema, Value, is_text_in_json};
 
 /// JSON objects.
 #[derive(Clone, Copy, Debug)]
@@ -118,30 +80,30 @@ impl Form for Objects {
         lines.push(b'"');
     }
 
-    fn arguments(lines: &mut Lines, before: &Literal, _: &FieldDescription, values: Elements<'_>, _: &[&str]) {
+    fn arguments(lines: &mut Lines, before: &Literal, field: &FieldDescription, values: Elements<'_>, _: &[&str]) {
         lines.literal(before);
-        put(lines, Value::Array(values));
+        Self::value(lines, field, Value::Array(values));
     }
 
     #[inline]
-    fn value(lines: &mut Lines, _: &FieldDescription, value: Value<'_>) {
-        put(lines, value);
-    }
-}
-
-#[inline]
-fn put(lines: &mut Lines, value: Value<'_>) {
-    match value {
-        Value::Unsigned(number) => lines.decimal(number),
-        Value::Signed(number) => lines.signed(number),
-        Value::Text(text) => lines.json(text),
-        Value::Array(elements) => {
-            lines.push(b'[');
-            for (index, element) in elements.iter().enumerate() {
-                lines.extend(if index == 0 { b"" } else { b"," });
-                put(lines, element);
+    fn value(lines: &mut Lines, field: &FieldDescription, value: Value<'_>) {
+        match value {
+            Value::Unsigned(number) if is_text_in_json(field) => {
+                lines.push(b'"');
+                lines.hex(number);
+                lines.push(b'"');
             }
-            lines.push(b']');
+            Value::Unsigned(number) => lines.decimal(number),
+            Value::Signed(number) => lines.signed(number),
+            Value::Text(text) => lines.json(text),
+            Value::Array(elements) => {
+                lines.push(b'[');
+                for (index, element) in elements.iter().enumerate() {
+                    lines.extend(if index == 0 { b"" } else { b"," });
+                    Self::value(lines, field, element);
+                }
+                lines.push(b']');
+            }
         }
     }
 }

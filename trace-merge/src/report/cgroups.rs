@@ -59,8 +59,11 @@ pub struct CgroupReport {
     pub wall_ticks: u64,
     /// The same, ns.
     pub wall_ns: u64,
-    /// What the time is made of; the parts add up to `wall_ticks`.
+    /// What the time is made of, ticks; the parts add up to `wall_ticks`.
+    #[serde(rename = "times_ticks")]
     pub times: Times,
+    /// The same, ns, each rounded down.
+    pub times_ns: Times,
 }
 
 /// The report in the making: that on tasks, summed in the end.
@@ -138,6 +141,7 @@ fn sums(vm: &VmTasks, clock: &Clock) -> Vec<CgroupReport> {
     let named = |(path, (sum, _)): (Option<&str>, (CgroupReport, _))| CgroupReport {
         path: path.map(Into::into),
         wall_ns: clock.ticks_to_ns(sum.wall_ticks),
+        times_ns: sum.times.in_ns(clock),
         ..sum
     };
     let mut cgroups: Vec<CgroupReport> = cgroups.into_iter().map(named).collect();

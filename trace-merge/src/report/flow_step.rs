@@ -27,6 +27,7 @@ pub struct FlowStep<M> {
     /// Where it ends.
     pub to: M,
     /// When it ends, ticks.
+    #[serde(rename = "end_ticks")]
     pub end: u64,
     /// Its time, ticks.
     pub ticks: u64,

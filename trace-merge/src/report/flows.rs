@@ -190,6 +190,7 @@ pub struct Flow {
     /// The task that it woke.
     pub woken: Option<FlowTask>,
     /// Time of the first milestone, ticks.
+    #[serde(rename = "begin_ticks")]
     pub begin: u64,
     /// From the first milestone to the last, ticks: the sum of the steps.
     pub ticks: u64,

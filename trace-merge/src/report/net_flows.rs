@@ -296,6 +296,7 @@ pub struct PacketFlow {
     /// The task that sends it, or that it woke.
     pub task: Option<FlowTask>,
     /// Time of the first milestone, ticks.
+    #[serde(rename = "begin_ticks")]
     pub begin: u64,
     /// From the first milestone to the last, ticks: the sum of the steps.
     pub ticks: u64,

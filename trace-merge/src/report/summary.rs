@@ -53,7 +53,7 @@ pub struct Summary {
     /// The layers.
     pub layers: Vec<LayerReport>,
     /// The size that the recording keeps within, bytes, if it does.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "max_size_bytes", skip_serializing_if = "Option::is_none")]
     pub max_size: Option<u64>,
     /// For each VM of which it is known, its exits.
     pub exits: Vec<ExitReport>,

@@ -77,13 +77,16 @@ pub struct TaskReport {
     pub wall_ticks: u64,
     /// The same, ns.
     pub wall_ns: u64,
-    /// What the time is made of, in few parts; they add up to `wall_ticks`.
+    /// What the time is made of, in few parts, ticks; they add up to `wall_ticks`.
+    #[serde(rename = "times_ticks")]
     pub times: Times,
+    /// The same, ns, each rounded down.
+    pub times_ns: Times,
     /// What the time is made of, in detail; the parts add up to `wall_ticks`.
     pub parts: Vec<Part>,
 }
 
-/// What a task's time is made of, ticks.
+/// What a task's time is made of, in ticks unless it is said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Times {
     /// It ran for real. Without a host-kernel layer also what that would tell apart.
@@ -126,6 +129,12 @@ impl Times {
             *part = part.saturating_add(more);
         }
         sum
+    }
+
+    /// The same of ticks, ns, each rounded down.
+    pub(super) fn in_ns(mut self, clock: &Clock) -> Self {
+        self.parts_mut().into_iter().for_each(|part| *part = clock.ticks_to_ns(*part));
+        self
     }
 
     /// All of them, in the order of the fields.
@@ -492,6 +501,7 @@ fn of_stretch(
         wall_ticks,
         wall_ns: clock.ticks_to_ns(wall_ticks),
         times: sums,
+        times_ns: sums.in_ns(clock),
         parts,
     })
 }

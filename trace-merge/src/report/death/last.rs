@@ -7,7 +7,7 @@ use std::collections::{VecDeque, vec_deque};
 use std::fmt;
 use strata_analysis::timeline::{Origin, Timeline};
 use strata_recording::reader::{Stream, Trace, TraceLayer};
-use strata_recording::schema::Value;
+use strata_recording::schema::{Value, is_text_in_json};
 use strata_recording::window::Window;
 
 /// Records of each stream that are kept.
@@ -99,19 +99,20 @@ impl Fields {
     fn of(fields: strata_recording::schema::Fields<'_>) -> Self {
         let field = |(described, value): (&shared_ring::event::FieldDescription, Value<'_>)| Field {
             name: described.name.clone(),
-            value: json(value),
+            value: json(value, is_text_in_json(described)),
             is_hex: described.hex,
         };
         Self(fields.map(field).collect())
     }
 }
 
-fn json(value: Value<'_>) -> serde_json::Value {
+fn json(value: Value<'_>, is_text: bool) -> serde_json::Value {
     match value {
+        Value::Unsigned(number) if is_text => format!("{number:#x}").into(),
         Value::Unsigned(number) => number.into(),
         Value::Signed(number) => number.into(),
         Value::Text(text) => String::from_utf8_lossy(text).into(),
-        Value::Array(elements) => elements.iter().map(json).collect(),
+        Value::Array(elements) => elements.iter().map(|element| json(element, is_text)).collect(),
     }
 }
 
@@ -129,11 +130,28 @@ impl fmt::Display for Fields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, field) in self.0.iter().enumerate() {
             let before = if place == 0 { "" } else { ", " };
-            match field.value.as_u64().filter(|_| field.is_hex) {
-                Some(number) => write!(f, "{before}{} = {number:#x}", field.name)?,
-                None => write!(f, "{before}{} = {}", field.name, field.value)?,
-            }
+            write!(f, "{before}{} = ", field.name)?;
+            write_value(&field.value, field.is_hex, f)?;
         }
         Ok(())
+    }
+}
+
+fn write_value(value: &serde_json::Value, is_hex: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match value {
+        serde_json::Value::String(number) if is_hex => f.write_str(number),
+        serde_json::Value::Number(number) if is_hex => match number.as_u64() {
+            Some(number) => write!(f, "{number:#x}"),
+            None => write!(f, "{number}"),
+        },
+        serde_json::Value::Array(numbers) if is_hex => {
+            f.write_str("[")?;
+            for (place, number) in numbers.iter().enumerate() {
+                f.write_str(if place == 0 { "" } else { "," })?;
+                write_value(number, is_hex, f)?;
+            }
+            f.write_str("]")
+        }
+        value => write!(f, "{value}"),
     }
 }

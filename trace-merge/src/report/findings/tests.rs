@@ -29,6 +29,7 @@ fn with_thief(stolen: u64) -> VmTasks {
         wall_ticks: 9_000,
         wall_ns: 4_500,
         times: Times { running: 2_000 - stolen, stolen, ..Times::default() },
+        times_ns: Times { running: 1_000 - stolen / 2, stolen: stolen / 2, ..Times::default() },
         parts: vec![part],
     };
     VmTasks { vm: "vm0".into(), window: Window { begin: 0, end: 9_000 }, warnings: Vec::new(), tasks: vec![task] }

@@ -116,6 +116,7 @@ fn short(tid: i32, comm: &str) -> TaskReport {
         wall_ticks: 10,
         wall_ns: 5,
         times: Times { running: 10, ..Times::default() },
+        times_ns: Times { running: 5, ..Times::default() },
         parts: Vec::new(),
     }
 }

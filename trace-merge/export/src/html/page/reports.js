@@ -110,7 +110,7 @@ function columnsOf(rows) {
     if (values.every(isTimes)) {
       columns.push({ title: 'where the time went', sortBy: (row) => sumOf(row[key], ['running', 'interrupted', 'runnable', 'runnable_stolen', 'stolen', 'exits', 'vmm']), cell: (row) => timesGlyph(row[key]) });
       for (const part of Object.keys(TIME_PARTS)) {
-        columns.push({ title: readable(part), isNumber: true, sortBy: (row) => row[key][part], cell: (row) => (row[key][part] ? formatDuration(ticksToNs(row[key][part])) : '') });
+        columns.push({ title: readable(part), isNumber: true, sortBy: (row) => row[key][part], cell: (row) => (row[key][part] ? formatDuration(row[key][part]) : '') });
       }
     } else if (values.every(isDistribution)) {
       const axis = axisOf(values);
