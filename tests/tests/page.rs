@@ -112,7 +112,7 @@ fn page_draws_what_the_reports_say_and_complains_about_nothing() {
     assert!((times[0] - guest as f64).abs() <= slices, "{times:?} {guest}");
     assert!(times.len() > 2 && times[1..].iter().all(|beside| *beside == 0.0), "{times:?}");
 
-    let tabs = opened.get("[...document.querySelectorAll('#tabs button')].map((tab) => tab.textContent)");
+    let tabs = opened.get("[...document.querySelectorAll('#tabs button')].map((tab) => tab.dataset.name)");
     assert_eq!(tabs.as_array().unwrap().len(), 14, "{tabs}");
     let busiest = tasks::report(&trace, Window::ALL).unwrap().vms[0].tasks[0].comm.clone();
     opened.get("openTab('tasks')");

@@ -35,7 +35,7 @@ fn columns(rows: &[Rows]) -> String {
     for Rows { path, columns } in rows {
         let begin = if tables.is_empty() { "" } else { "\n" };
         writeln!(tables, "{begin}| `{path}` in JSON | heading | unit | meaning |\n|---|---|---|---|").unwrap();
-        for ColumnText { key, heading, unit, meaning } in columns() {
+        for ColumnText { key, heading, unit, meaning, .. } in columns() {
             let key = Some(key).filter(|key| !key.is_empty()).map_or_else(String::new, |key| format!("`{key}`"));
             writeln!(tables, "| {key} | {heading} | {unit} | {meaning} |").unwrap();
         }

@@ -294,6 +294,8 @@ pub struct ColumnText {
     pub unit: &'static str,
     /// What its values mean.
     pub meaning: &'static str,
+    /// Whether it is a part of a time, of which people are not shown that there is none.
+    pub is_part: bool,
 }
 
 /// What is said of the columns of `R`.
@@ -304,6 +306,7 @@ pub fn texts<R: ReportRow>() -> Vec<ColumnText> {
         heading,
         unit: unit.name(),
         meaning,
+        is_part: matches!(unit, Unit::PartNs),
     };
     R::COLUMNS.iter().map(text).collect()
 }
@@ -369,7 +372,8 @@ mod tests {
     fn what_is_said_of_a_column_is_what_it_says() {
         let texts = texts::<Made>();
 
-        let address = ColumnText { key: "address", heading: "at", unit: "hexadecimal text", meaning: "Where" };
+        let address =
+            ColumnText { key: "address", heading: "at", unit: "hexadecimal text", meaning: "Where", is_part: false };
         assert_eq!((texts.len(), texts[0]), (4, address));
     }
 }

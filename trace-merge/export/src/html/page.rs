@@ -68,11 +68,12 @@ impl Contents<'_> {
         out.write_all(BODY.as_bytes())?;
         let mut reports = serde_json::to_value(&self.reports)?;
         let left_out = reports::shorten(&mut reports);
+        let told = json!({ "reports": reports, "left_out": left_out, "descriptions": reports::descriptions() });
         let stacks = stacks::told(self.reports.functions());
         let about = self.about()?;
         write_json(&mut out, "about", &about)?;
         self.write_columns(&mut out)?;
-        write_column(&mut out, "reports", &serde_json::to_vec(&json!({ "reports": reports, "left_out": left_out }))?)?;
+        write_column(&mut out, "reports", &serde_json::to_vec(&told)?)?;
         write_column(&mut out, "stacks", &serde_json::to_vec(&stacks)?)?;
         write_column(&mut out, "flows", &serde_json::to_vec(self.drawn.flows.kept())?)?;
         for script in SCRIPTS {
@@ -103,6 +104,7 @@ impl Contents<'_> {
             "vms": vms,
             "started": manifest.started,
             "begin_ns": begin_ns.saturating_sub(start_ns),
+            "begin_ticks": self.part.begin,
             "length_ns": length_ns,
             "frequency_hz": clock.frequency_hz,
             "clock": {

@@ -1,7 +1,8 @@
 //! The reports as the page shows them: the same values as `strata report all --json`, of long lists the first rows only.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
+use trace_merge::report::registry::REPORTS;
 
 /// Rows of a list that are kept.
 const MOST_ROWS: usize = 200;
@@ -12,6 +13,20 @@ pub(super) struct LeftOut {
     /// Where the list is, as keys and indices from the outermost one on.
     path: String,
     rows: usize,
+}
+
+/// What the reports that the page shows say of themselves, in the order of its tabs.
+pub(super) fn descriptions() -> Vec<Value> {
+    let described = REPORTS.into_iter().filter(|report| report.is_in_all).map(|report| {
+        let rows = report.rows.iter().map(|rows| json!({ "path": rows.path, "columns": (rows.columns)() }));
+        json!({
+            "name": report.name,
+            "words": report.words(),
+            "about": report.about,
+            "rows": rows.collect::<Vec<_>>(),
+        })
+    });
+    described.collect()
 }
 
 /// Shortens the lists in `value`; what was left out of them.
@@ -44,7 +59,6 @@ fn shorten_below(value: &mut Value, path: &str, left_out: &mut Vec<LeftOut>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn long_lists_are_cut_and_said() {

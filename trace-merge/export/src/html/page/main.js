@@ -35,13 +35,10 @@ function openTab(name) {
   else renderReport(name);
 }
 
-/** The order of the reports that are known here; others follow. */
-const REPORT_ORDER = ['summary', 'tasks', 'vcpus', 'exits', 'wakeups', 'flows', 'net_flows', 'syscalls', 'locks', 'irqs', 'blocks', 'functions'];
-
 function makeTabs() {
   const tabs = document.getElementById('tabs');
-  for (const name of ['timeline', ...REPORT_ORDER.filter((name) => name in reports), ...Object.keys(reports).filter((name) => !REPORT_ORDER.includes(name)), FLAME_TAB]) {
-    const tab = element('button', { type: 'button', role: 'tab', 'aria-controls': name === 'timeline' ? 'timeline' : 'reports-panel' }, name);
+  for (const { name, words, about: shows } of [{ name: 'timeline' }, ...descriptions, { name: FLAME_TAB }]) {
+    const tab = element('button', { type: 'button', role: 'tab', title: shows ?? '', 'aria-controls': name === 'timeline' ? 'timeline' : 'reports-panel' }, words ?? name);
     tab.dataset.name = name;
     tab.addEventListener('click', () => openTab(name));
     tabs.append(tab);

@@ -2,10 +2,23 @@
 
 let reports = {};
 let leftOutRows = [];
+/** What the reports say of themselves: names, what they show, and the columns of their rows. */
+let descriptions = [];
 
 async function loadReports() {
-  ({ reports, left_out: leftOutRows } = await unpackValue('reports'));
+  ({ reports, left_out: leftOutRows, descriptions } = await unpackValue('reports'));
 }
+
+/** The lists of rows at `path` and below it that a report has columns for, in its order: each path without indices. */
+function describedRows(path) {
+  const [, name, ...keys] = path.split('/');
+  const at = keys.filter((key) => !/^\d+$/.test(key)).join('/');
+  const rows = descriptions.find((report) => report.name === name)?.rows ?? [];
+  return rows.map((each) => ({ ...each, path: each.path.replaceAll('[]', '').replaceAll('.', '/') })).filter((each) => each.path.startsWith(at)).map((each) => ({ ...each, below: each.path.slice(at.length) }));
+}
+
+/** The columns of the rows at `path`, as their report says them; undefined where it does not. */
+const describedColumns = (path) => describedRows(path).find((rows) => rows.below === '')?.columns;
 
 /** Rows of a table that are shown at first. */
 const FIRST_ROWS = 100;
@@ -15,6 +28,8 @@ const TIME_PARTS = { running: 1, interrupted: 3, runnable: 7, runnable_stolen: 8
 /** What says which row it is stands first, in this order; what is rarely asked for last. */
 const FIRST_COLUMNS = ['vm', 'layer', 'comm', 'name', 'task', 'thread', 'reason', 'state', 'detail', 'kind', 'call', 'event', 'vcpu', 'cpu', 'tid', 'pid', 'from', 'to', 'count'];
 const LAST_COLUMNS = ['born', 'ended', 'own', 'parts', 'wall_ns'];
+/** Moments: ticks of the trace's clock. */
+const MOMENTS = new Set(['begin_ticks', 'end_ticks', 'first_ticks', 'last_ticks']);
 /** Numbers that name something. */
 const NAMING_NUMBERS = new Set(['tid', 'pid', 'cpu', 'vcpu', 'number', 'vector', 'irq', 'sector', 'disk']);
 /** Text that is longer is broken into lines. */
@@ -94,12 +109,16 @@ function histogramGlyph(rows, height = 120) {
 }
 
 /** The columns of a list of objects: scalars, and what becomes a picture; lists inside go below a row. */
-function columnsOf(rows) {
+function columnsOf(rows, path) {
+  const described = describedColumns(path);
   const place = (key) => {
     if (FIRST_COLUMNS.includes(key)) return FIRST_COLUMNS.indexOf(key) - FIRST_COLUMNS.length;
     return LAST_COLUMNS.indexOf(key) + 1;
   };
-  const keys = [...new Set(rows.flatMap((row) => Object.keys(row)))].sort((left, right) => place(left) - place(right));
+  const known = new Set(rows.flatMap((row) => Object.keys(row)));
+  const keys = described ? described.map((column) => column.key).filter((key) => known.has(key)) : [...known].sort((left, right) => place(left) - place(right));
+  const of = (key) => described?.find((column) => column.key === key);
+  const titleOf = (key) => of(key)?.heading || readable(key);
   const columns = [];
   const value = (row, key) => row[key];
   for (const key of keys) {
@@ -114,15 +133,18 @@ function columnsOf(rows) {
       }
     } else if (values.every(isDistribution)) {
       const axis = axisOf(values);
-      columns.push({ title: readable(key), sortBy: (row) => row[key]?.p99_ns ?? -1, cell: (row) => (binsOf(row[key]) ? distributionGlyph(row[key], axis) : '') });
-      for (const part of ['count', 'p50_ns', 'p99_ns', 'max_ns']) {
-        columns.push({ title: `${readable(key)} ${readable(part)}`, isNumber: true, sortBy: (row) => row[key]?.[part] ?? -1, cell: (row) => showValue(part, row[key]?.[part]) });
+      columns.push({ title: titleOf(key), meaning: of(key)?.meaning, sortBy: (row) => row[key]?.p99_ns ?? -1, cell: (row) => (binsOf(row[key]) ? distributionGlyph(row[key], axis) : '') });
+      const parts = described?.filter((column) => column.key.startsWith(`${key}.`)) ?? ['count', 'p50_ns', 'p99_ns', 'max_ns'].map((part) => ({ key: `${key}.${part}`, heading: `${readable(key)} ${readable(part)}` }));
+      for (const { key: partKey, heading, meaning } of parts) {
+        const part = partKey.slice(key.length + 1);
+        columns.push({ title: heading, meaning, isNumber: true, sortBy: (row) => row[key]?.[part] ?? -1, cell: (row) => showValue(part, row[key]?.[part]) });
       }
     } else if (values.some(isTable)) {
-      columns.push({ title: readable(key), isNumber: true, sortBy: (row) => row[key]?.length ?? 0, nested: key, cell: (row) => (row[key]?.length ? String(row[key].length) : '') });
+      columns.push({ title: titleOf(key), meaning: of(key)?.meaning, isNumber: true, sortBy: (row) => row[key]?.length ?? 0, nested: key, cell: (row) => (row[key]?.length ? String(row[key].length) : '') });
     } else {
       const isNumber = values.every((each) => typeof each === 'number');
-      columns.push({ title: readable(key), isNumber, sortBy: (row) => value(row, key), cell: (row) => showValue(key, value(row, key)) });
+      const isPart = of(key)?.is_part;
+      columns.push({ title: titleOf(key), meaning: of(key)?.meaning, isNumber, sortBy: (row) => value(row, key), cell: (row) => (isPart && !value(row, key) ? '-' : showValue(key, value(row, key))) });
     }
   }
   if (rows.some(isDistribution)) {
@@ -151,6 +173,7 @@ function showValue(key, value) {
   if (value === undefined || value === null) return '';
   if (typeof value === 'number') {
     if (key.endsWith('_ns')) return formatDuration(value);
+    if (MOMENTS.has(key)) return `${formatMoment(ticksToNs(value - about.begin_ticks))} s`;
     if (key.endsWith('_ticks')) return formatDuration(ticksToNs(value));
     if (NAMING_NUMBERS.has(key)) return String(value);
     return Number.isInteger(value) ? formatCount(value) : value.toFixed(3);
@@ -163,7 +186,7 @@ function showValue(key, value) {
 
 /** A table of `rows`; a click on a heading sorts by it. */
 function tableOf(rows, path) {
-  const columns = columnsOf(rows);
+  const columns = columnsOf(rows, path);
   const table = element('table');
   const body = element('tbody');
   let shown = FIRST_ROWS;
@@ -186,7 +209,7 @@ function tableOf(rows, path) {
     }
   };
   const headings = columns.map((column) => {
-    const button = element('button', { type: 'button' }, column.title);
+    const button = element('button', { type: 'button', title: column.meaning ?? '' }, column.title);
     const heading = element('th', { scope: 'col', className: column.isNumber ? 'number' : '' }, button);
     button.addEventListener('click', () => {
       const ascending = heading.getAttribute('aria-sort') === 'descending' || (!column.isNumber && !heading.hasAttribute('aria-sort') && typeof column.sortBy(rows[0]) === 'string');
@@ -230,15 +253,17 @@ const hasTables = (row) => Object.values(row).some((part) => isTable(part) || is
 /** A value of a report: objects as headings with what is in them, lists of objects as tables. */
 function renderValue(value, path, title, level = 2) {
   const parts = [];
-  const isList = path.endsWith('/vms') || path.endsWith('/guests');
-  if (title && !isList) parts.push(element(`h${Math.min(level, 4)}`, {}, title));
+  const isOfMachines = path.endsWith('/vms') || path.endsWith('/guests');
+  // What has rows with columns in it is a section for each, too.
+  const isList = isOfMachines || (isTable(value) && !describedColumns(path) && describedRows(path).length > 0);
+  if (title && !isOfMachines) parts.push(element(`h${Math.min(level, 4)}`, {}, title));
   if (isHistogram(value)) {
     parts.push(histogramGlyph(value));
     return parts;
   }
   if (isTable(value)) {
     // A list of machines is a section for each, where there are lists in it.
-    const name = (row) => row.vm ?? row.layer ?? row.name;
+    const name = (row) => row.vm ?? row.layer ?? row.name ?? 'host';
     if (isList && value.some(hasTables)) value.forEach((row, index) => parts.push(...renderValue(row, `${path}/${index}`, name(row), level)));
     else parts.push(tableOf(value, path));
     return parts;
@@ -249,7 +274,10 @@ function renderValue(value, path, title, level = 2) {
   }
   const scalars = Object.entries(value).filter(([key, part]) => key !== 'frequency_hz' && part !== title && !isObject(part) && !isTable(part) && !(Array.isArray(part) && !part.length));
   if (scalars.length) parts.push(definitions(scalars.map(([key, part]) => [readable(key), showValue(key, part)])));
-  for (const [key, part] of Object.entries(value)) {
+  // Rows that the report has columns for come first, in its order.
+  const order = describedRows(path).map((rows) => rows.below.replace(/^\//, '').split('/')[0]);
+  const placeOf = ([key]) => (order.includes(key) ? order.indexOf(key) : order.length);
+  for (const [key, part] of Object.entries(value).sort((left, right) => placeOf(left) - placeOf(right))) {
     if (isObject(part) || isTable(part)) parts.push(...renderValue(part, `${path}/${key}`, readable(key), level + 1));
   }
   return parts;
