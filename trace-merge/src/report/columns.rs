@@ -28,6 +28,10 @@ pub enum Unit {
     Ns,
     /// A part of a time, nanoseconds: people are not shown that there is none.
     PartNs,
+    /// A time, ticks of the trace clock.
+    Ticks,
+    /// A share of something, in percent.
+    Share,
     /// An address, or what else has 64 bits: in JSON text, since many programs read numbers of JSON as floating point.
     Address,
     /// How times are distributed.
@@ -51,6 +55,8 @@ impl Unit {
             Self::Number => "number",
             Self::Bytes => "bytes",
             Self::Ns | Self::PartNs => "ns",
+            Self::Ticks => "ticks",
+            Self::Share => "percent",
             Self::Address => "hexadecimal text",
             Self::Distribution => "distribution",
             Self::Histogram => "histogram",
@@ -63,7 +69,9 @@ impl Unit {
     #[must_use]
     pub const fn align(self) -> Align {
         match self {
-            Self::Count | Self::Number | Self::Bytes | Self::Ns | Self::PartNs => Align::Right,
+            Self::Count | Self::Number | Self::Bytes | Self::Ns | Self::PartNs | Self::Ticks | Self::Share => {
+                Align::Right
+            }
             _ => Align::Left,
         }
     }

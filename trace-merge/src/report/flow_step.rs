@@ -1,6 +1,9 @@
 //! The steps of what reports follow through the layers: disk requests and packets, each from milestone to milestone.
 
+use super::columns::{self, Column, ReportRow, Unit, column};
 use super::distribution::Distribution;
+use super::duration;
+use super::table::Table;
 use serde::Serialize;
 use strata_analysis::event::Tid;
 use strata_analysis::timeline::guest::Guest;
@@ -50,14 +53,13 @@ impl<M: FlowMilestone> FlowStep<M> {
 }
 
 /// A step, over all that took it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepTimes<M> {
     /// Where it begins.
     pub from: M,
     /// Where it ends.
     pub to: M,
     /// Its times.
-    #[serde(flatten)]
     pub times: Distribution,
 }
 
@@ -73,6 +75,37 @@ impl<M: FlowMilestone> StepTimes<M> {
     pub fn whose(&self) -> String {
         whose(self.from, self.to)
     }
+}
+
+impl<M: FlowMilestone + Serialize> ReportRow for StepTimes<M> {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("from", "", Unit::Text, "The milestone where it begins", |row| key(row.from).into()),
+        column("to", "", Unit::Text, "The milestone where it ends", |row| key(row.to).into()),
+        column("", "step", Unit::Text, "Both", |row| row.name().into()),
+        column("", "spent in", Unit::Text, "Whose time it is", |row| row.whose().into()),
+        column("count", "count", Unit::Count, "How many took it", |row| row.times.count.into()),
+        column("p50_ns", "p50", Unit::Ns, "Half of them took at most this", |row| row.times.p50_ns.into()),
+        column("p99_ns", "p99", Unit::Ns, "99 in 100 of them took at most this", |row| row.times.p99_ns.into()),
+        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.times.max_ns.into()),
+        column("total_ns", "all", Unit::Ns, "All together", |row| row.times.total_ns.into()),
+        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.times.histogram).into()),
+    ];
+}
+
+/// What JSON calls a milestone.
+fn key(milestone: impl Serialize) -> Option<String> {
+    serde_json::to_value(milestone).ok()?.as_str().map(Into::into)
+}
+
+/// The table of `steps`, to which rows of other times can be added.
+pub(super) fn table<M: FlowMilestone + Serialize>(steps: &[StepTimes<M>]) -> Table {
+    columns::table(steps)
+}
+
+/// A row of that table: of other times than a step's.
+pub(super) fn other_row(name: &str, place: &str, times: &Distribution) -> [String; 7] {
+    let [p50, p99, longest, all] = [times.p50_ns, times.p99_ns, times.max_ns, times.total_ns].map(duration);
+    [name.into(), place.into(), times.count.to_string(), p50, p99, longest, all]
 }
 
 fn step_name<M: FlowMilestone>(from: M, to: M) -> String {

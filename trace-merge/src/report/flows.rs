@@ -10,6 +10,7 @@
 
 mod follow;
 
+use super::columns;
 use super::description::{Asked, Description};
 use super::distribution::Distribution;
 use super::ended::KeepsEnded;
@@ -36,7 +37,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &["strata report flows trace", "strata report flows trace --net"],
     takes_symbols: false,
     is_in_all: true,
-    rows: &[],
+    rows: &[columns::rows::<StepTimes>("vms[].steps[]")],
     begin: |trace, _, _| Ok(Box::new(FlowTimes::new(trace))),
 };
 
@@ -158,6 +159,7 @@ pub struct VmFlows {
     /// Requests that were followed to their end, and the time from their first milestone to their last.
     pub total: Distribution,
     /// The steps, in order.
+    #[serde(serialize_with = "columns::serialize")]
     pub steps: Vec<StepTimes>,
     /// The host's block I/O inside `finished`, from the first `block:block_rq_issue` of the VMM to the last completion.
     pub host_io: Distribution,
@@ -371,32 +373,11 @@ impl VmFlows {
                  begin and end with the VMM"
             )?;
         }
-        let mut table = Table::new(&[
-            ("step", Align::Left),
-            ("", Align::Left),
-            ("count", Align::Right),
-            ("p50", Align::Right),
-            ("p99", Align::Right),
-            ("longest", Align::Right),
-            ("all", Align::Right),
-        ]);
-        let times = |times: &Distribution| {
-            [
-                times.count.to_string(),
-                duration(times.p50_ns),
-                duration(times.p99_ns),
-                duration(times.max_ns),
-                duration(times.total_ns),
-            ]
-        };
-        for step in &self.steps {
-            let head = [step.name(), step.whose()];
-            table.row(head.into_iter().chain(times(&step.times)));
-        }
+        let mut table = flow_step::table(&self.steps);
         if self.host_io.count > 0 {
-            table.row(["(host block I/O)".into(), "inside finished".into()].into_iter().chain(times(&self.host_io)));
+            table.row(flow_step::other_row("(host block I/O)", "inside finished", &self.host_io));
         }
-        table.row(["whole request".into(), String::new()].into_iter().chain(times(&self.total)));
+        table.row(flow_step::other_row("whole request", "", &self.total));
         table.write(out)?;
         if self.unfinished > 0 {
             writeln!(

@@ -9,8 +9,9 @@
 mod mappings;
 mod stacks;
 
+use super::columns::{self, Column, ReportRow, Unit, column};
 use super::description::{Asked, Description};
-use super::table::{Align, Table, write_more};
+use super::table::write_more;
 use super::{Report, ReportBuilder, ReportError, Window, percent};
 use foldhash::HashMap;
 use mappings::{Mappings, Place};
@@ -37,7 +38,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &["strata report functions trace --symbols /srv/guest-root"],
     takes_symbols: true,
     is_in_all: true,
-    rows: &[],
+    rows: &[columns::rows::<FunctionSamples>("kernels[].functions[]")],
     begin: |trace, _, symbols| Ok(Box::new(FunctionSampling::new(trace, symbols)?)),
 };
 
@@ -70,6 +71,7 @@ pub struct SampledKernel {
     /// Whether the recording holds the kernel's symbols.
     pub has_kernel_symbols: bool,
     /// By function, the one with the most samples of its own first.
+    #[serde(serialize_with = "columns::serialize")]
     pub functions: Vec<FunctionSamples>,
     /// By process, the one with the most samples first.
     pub processes: Vec<ProcessSamples>,
@@ -88,11 +90,12 @@ pub struct ProcessSamples {
     /// Its samples.
     pub samples: u64,
     /// By function.
+    #[serde(serialize_with = "columns::serialize")]
     pub functions: Vec<FunctionSamples>,
 }
 
 /// Samples of a function.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionSamples {
     /// Its name; what is known of it when it has none.
     pub function: String,
@@ -103,10 +106,59 @@ pub struct FunctionSamples {
     /// Whether `module` is certain: a process's file is not where records are missing since its mapping was told.
     pub is_certain: bool,
     /// Samples in it.
-    #[serde(rename = "self")]
     pub own: u64,
     /// Samples in it or in what it called. As many as `self` without recorded stacks.
     pub total: u64,
+    /// Samples of all functions of the kernel, or of the process.
+    pub of: u64,
+}
+
+impl ReportRow for FunctionSamples {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("self", "self", Unit::Count, "Samples in it", |row| row.own.into()),
+        column(
+            "",
+            "share",
+            Unit::Share,
+            "The same in percent of all samples of the kernel or process, those of an idle CPU aside",
+            |row| percent(row.own, row.of).into(),
+        ),
+        column(
+            "total",
+            "total",
+            Unit::Count,
+            "Samples in it or in what it called; as many as `self` without recorded stacks",
+            |row| row.total.into(),
+        ),
+        column("", "share", Unit::Share, "The same in percent", |row| percent(row.total, row.of).into()),
+        column("function", "function", Unit::Text, "Its name; what is known of it when it has none", |row| {
+            (&row.function).into()
+        }),
+        column(
+            "module",
+            "",
+            Unit::Text,
+            "The file or kernel module that it belongs to; `[kernel]` for the kernel itself, `?` when nothing is known",
+            |row| (&row.module).into(),
+        ),
+        column("", "in", Unit::Text, "The same, with `?` behind it where it is not certain", |row| {
+            row.shown_module().into()
+        }),
+        column("is_named", "", Unit::Flag, "Whether `function` is a symbol", |row| row.is_named.into()),
+        column(
+            "is_certain",
+            "",
+            Unit::Flag,
+            "Whether `module` is certain: a process's file is not where records are missing since its mapping was told",
+            |row| row.is_certain.into(),
+        ),
+    ];
+}
+
+impl FunctionSamples {
+    fn shown_module(&self) -> String {
+        format!("{}{}", self.module, if self.is_certain { "" } else { "?" })
+    }
 }
 
 /// Makes the report; `symbols` is the folder that holds the guest's root, for the names of its programs' functions.
@@ -400,9 +452,10 @@ impl Collector {
 
 /// The functions of `counts`, the one with the most samples of its own first; `names` are those of all functions.
 fn rows(counts: &Counts, names: &[Function]) -> Vec<FunctionSamples> {
+    let of = counts.samples;
     let row = |(&id, counts): (&FunctionId, &FunctionCounts)| {
         let Function { name, module, is_named, is_certain } = names.get(id)?.clone();
-        Some(FunctionSamples { function: name, module, is_named, is_certain, own: counts.own, total: counts.total })
+        Some(FunctionSamples { function: name, module, is_named, is_certain, own: counts.own, total: counts.total, of })
     };
     let mut functions: Vec<_> = counts.functions.iter().collect();
     functions.sort_unstable_by_key(|&(&id, _)| id);
@@ -448,11 +501,11 @@ impl Report for FunctionsReport {
             if !kernel.has_kernel_symbols {
                 writeln!(out, "NOTE: the recording holds no symbols of this kernel: its functions are shown by page")?;
             }
-            write_functions(&kernel.functions, kernel.samples - kernel.idle, FUNCTIONS_SHOWN, out)?;
+            write_functions(&kernel.functions, FUNCTIONS_SHOWN, out)?;
             for process in kernel.processes.iter().take(PROCESSES_SHOWN) {
                 let (pid, comm) = (process.pid, harmless(&process.comm));
                 writeln!(out, "\npid {pid}: {comm}, {} samples", process.samples)?;
-                write_functions(&process.functions, process.samples, OF_A_PROCESS_SHOWN, out)?;
+                write_functions(&process.functions, OF_A_PROCESS_SHOWN, out)?;
             }
             if kernel.processes.len() > PROCESSES_SHOWN {
                 writeln!(out)?;
@@ -463,26 +516,8 @@ impl Report for FunctionsReport {
     }
 }
 
-fn write_functions(rows: &[FunctionSamples], samples: u64, shown: usize, out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Table::new(&[
-        ("self", Align::Right),
-        ("", Align::Right),
-        ("total", Align::Right),
-        ("", Align::Right),
-        ("function", Align::Left),
-        ("in", Align::Left),
-    ]);
-    for row in rows.iter().take(shown) {
-        table.row([
-            row.own.to_string(),
-            percent(row.own, samples),
-            row.total.to_string(),
-            percent(row.total, samples),
-            harmless(&row.function),
-            format!("{}{}", harmless(&row.module), if row.is_certain { "" } else { "?" }),
-        ]);
-    }
-    table.write(out)?;
+fn write_functions(rows: &[FunctionSamples], shown: usize, out: &mut dyn Write) -> io::Result<()> {
+    columns::write(rows.iter().take(shown), out)?;
     write_more(rows.len(), shown, "functions", out)
 }
 

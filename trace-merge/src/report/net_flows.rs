@@ -12,6 +12,7 @@
 mod follow;
 mod packet;
 
+use super::columns;
 use super::description::{Asked, Description};
 use super::distribution::Distribution;
 use super::ended::KeepsEnded;
@@ -39,7 +40,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
-    rows: &[],
+    rows: &[columns::rows::<StepTimes>("vms[].sent.steps[]"), columns::rows::<StepTimes>("vms[].received.steps[]")],
     begin: |trace, _, _| Ok(Box::new(NetFlowTimes::new(trace))),
 };
 
@@ -269,6 +270,7 @@ pub struct PacketFlows {
     /// Packets that were followed to their end, and the time from their first milestone to their last.
     pub total: Distribution,
     /// The steps, in order.
+    #[serde(serialize_with = "columns::serialize")]
     pub steps: Vec<StepTimes>,
     /// The slowest packets, the slowest first.
     pub slowest: Vec<PacketFlow>,
@@ -502,29 +504,8 @@ impl VmNetFlows {
 impl PacketFlows {
     fn write(&self, vm: &str, direction: Direction, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}: {} packets {}", harmless(vm), self.total.count, direction.name())?;
-        let mut table = Table::new(&[
-            ("step", Align::Left),
-            ("", Align::Left),
-            ("count", Align::Right),
-            ("p50", Align::Right),
-            ("p99", Align::Right),
-            ("longest", Align::Right),
-            ("all", Align::Right),
-        ]);
-        let times = |times: &Distribution| {
-            [
-                times.count.to_string(),
-                duration(times.p50_ns),
-                duration(times.p99_ns),
-                duration(times.max_ns),
-                duration(times.total_ns),
-            ]
-        };
-        for step in &self.steps {
-            let head = [step.name(), step.whose()];
-            table.row(head.into_iter().chain(times(&step.times)));
-        }
-        table.row(["whole packet".into(), String::new()].into_iter().chain(times(&self.total)));
+        let mut table = flow_step::table(&self.steps);
+        table.row(flow_step::other_row("whole packet", "", &self.total));
         table.write(out)?;
         if self.total.count > 0 && !self.never_met.is_empty() {
             let never: Vec<_> = self.never_met.iter().map(|met| format!("{} ({})", met.name(), met.event())).collect();

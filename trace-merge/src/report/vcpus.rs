@@ -1,5 +1,6 @@
 //! Where the time of vCPUs went. For each vCPU the parts add up to the window to the tick.
 
+use super::columns::{self, Column, ReportRow, Unit, Value, column};
 use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::samples::{Row, Sampled, Samples, ToldBy, steady_name, told};
@@ -27,7 +28,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
-    rows: &[],
+    rows: &[columns::rows::<VcpuReport>("vms[].vcpus[]"), columns::rows::<VcpuPart>("vms[].vcpus[].parts[]")],
     begin: |_, _, _| Ok(Box::new(VcpuTimes::default())),
 };
 
@@ -50,11 +51,12 @@ pub struct VmVcpus {
     /// What the parts mean less than they could, and why.
     pub warnings: Vec<String>,
     /// Its vCPUs, in order.
+    #[serde(serialize_with = "columns::serialize")]
     pub vcpus: Vec<VcpuReport>,
 }
 
 /// Where the time of a vCPU went.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VcpuReport {
     /// Index.
     pub vcpu: u32,
@@ -69,13 +71,12 @@ pub struct VcpuReport {
 }
 
 /// A part of a vCPU's time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VcpuPart {
     /// What it did: `guest`, `kvm_run` (guest or KVM, where nothing tells them apart), `kvm`, `vmm`, `preempted`,
     /// `woken` (and not yet run), `halted`, `blocked_in_kvm`, `blocked_in_vmm`, `ended` or `unknown`.
     pub state: &'static str,
     /// For which exit, by whom.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// How many times.
     pub count: u64,
@@ -83,6 +84,28 @@ pub struct VcpuPart {
     pub ticks: u64,
     /// The same, ns.
     pub ns: u64,
+}
+
+impl ReportRow for VcpuReport {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("vcpu", "", Unit::Number, "Its index", |row| row.vcpu.into()),
+        column("tid", "", Unit::Number, "Its host thread, where that is known", |row| row.tid.into()),
+        column("wall_ticks", "", Unit::Ticks, "Length of the window; the parts add up to it", |row| {
+            row.wall_ticks.into()
+        }),
+        column("parts", "", Unit::Rows, "What its time is made of, the longest first", |row| Value::rows(&row.parts)),
+        column("wakeups", "", Unit::Distribution, "From waking its thread until it ran", |row| (&row.wakeups).into()),
+    ];
+}
+
+impl ReportRow for VcpuPart {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("state", "", Unit::Text, "What it did", |row| row.state.into()),
+        column("detail", "", Unit::Text, "For which exit, by whom", |row| row.detail.as_ref().into()),
+        column("count", "", Unit::Count, "How many times", |row| row.count.into()),
+        column("ticks", "", Unit::Ticks, "How long in all", |row| row.ticks.into()),
+        column("ns", "", Unit::Ns, "The same", |row| row.ns.into()),
+    ];
 }
 
 /// Reports on the vCPUs in `trace`.
