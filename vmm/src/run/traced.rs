@@ -19,7 +19,7 @@ use strata_recorder::control::server::ControlServer;
 use strata_recorder::recorder::Recorder;
 use strata_recorder::recorder::cpu_list::CpuList;
 use strata_recorder::region::TraceRegion;
-use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest};
+use strata_recorder::session::{RecordedVm, RecordingBuilder};
 use strata_recorder::vmm_events::VmmTracer;
 use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 
@@ -67,7 +67,7 @@ impl PreparedVm<'_> {
             say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }
         let closed = close(self.jail, &folders.directory, request, Some((&folders.trace, &folders.snapshots)), say)?;
-        let RecordingRequest { layers, scheduling, .. } = recording.request().clone();
+        let (mode, cpus) = (recording.request().layers.mode, recording.request().scheduling.cpus.clone());
         let recorder = Recorder::start(recording, self.recorded)?;
         let console = ConsoleLimits::new(request);
         let limited = LimitedDevices::new(request, &machine, &console);
@@ -75,7 +75,7 @@ impl PreparedVm<'_> {
         let answers = answers(self.description, Some(recorder.control()), control, stop, limited, closed);
         let control = ControlServer::start(&folders.directory.socket(), answers)?;
         let trace = folders.trace.path().display();
-        match layers.mode {
+        match mode {
             Mode::Discard => say(&format!("tracing into {trace}")),
             Mode::FlightRecorder => say(&format!(
                 "flight recorder on, written into {trace} at the end; strata ctl {} snapshot DIR writes it meanwhile",
@@ -86,7 +86,7 @@ impl PreparedVm<'_> {
             name: request.name.clone(),
             machine,
             console,
-            cpus: scheduling.cpus,
+            cpus,
             guest: self.guest,
             control,
             recorder,
