@@ -453,6 +453,7 @@ pub fn check_names(names: &[String], known: &BTreeSet<String>) -> Result<(), NoT
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trace_merge::report::registry::REPORTS;
 
     #[test]
     fn event_types_become_tables_that_need_no_quotes() {
@@ -500,6 +501,17 @@ mod tests {
             return;
         }
         assert_eq!(&document[from..to], made);
+    }
+
+    #[test]
+    fn tables_name_reports_that_there_are() {
+        let of_report = |table: &Fixed| table.about.split_once("as in `strata report").map(|(_, words)| words);
+        let named: Vec<&str> = FIXED.iter().filter_map(of_report).map(|words| words.trim_matches([' ', '`'])).collect();
+
+        let known: Vec<String> = REPORTS.iter().map(|report| report.words()).collect();
+
+        assert!(named.len() > 5, "{named:?}");
+        assert!(named.iter().all(|words| words.is_empty() || known.iter().any(|known| known == words)), "{named:?}");
     }
 
     #[test]
