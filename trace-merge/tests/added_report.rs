@@ -1,4 +1,5 @@
-//! A report is one file and one line in a list: what its description says is its text, its JSON and its place among all.
+//! A report is one file and one line in a list: what its description says is its text, its JSON and its place among
+//! all.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
 use serde::Serialize;

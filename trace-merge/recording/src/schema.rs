@@ -362,8 +362,8 @@ impl SchemaTable {
     }
 }
 
-/// Whether the numbers of `field` are text in JSON: those of 64 bits that are shown in hexadecimal, as addresses are. Many
-/// programs read a number of JSON as floating point, which cannot hold them.
+/// Whether the numbers of `field` are text in JSON: those of 64 bits that are shown in hexadecimal, as addresses are.
+/// Many programs read a number of JSON as floating point, which cannot hold them.
 #[must_use]
 pub fn is_text_in_json(field: &FieldDescription) -> bool {
     let integer = match field.ty {

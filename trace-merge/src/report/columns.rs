@@ -1,5 +1,5 @@
-//! The columns of a report's rows: what they are called, what unit they are in and what they mean. The table for people,
-//! the JSON and the documents follow from them.
+//! The columns of a report's rows: what they are called, what unit they are in and what they mean. The table for
+//! people, the JSON and the documents follow from them.
 
 use super::distribution::Distribution;
 use super::duration;
@@ -207,8 +207,8 @@ impl<'r> Value<'r> {
 
 /// A column of the rows `R`.
 pub struct Column<R: 'static> {
-    /// Its key in JSON. With a dot it is a part of the value of the column before the dot, and only a table has a column
-    /// for it. Empty for what only a table has.
+    /// Its key in JSON. With a dot it is a part of the value of the column before the dot, and only a table has a
+    /// column for it. Empty for what only a table has.
     pub key: &'static str,
     /// Its heading in a table; empty for what only JSON has.
     pub heading: &'static str,

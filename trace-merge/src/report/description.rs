@@ -13,8 +13,8 @@ use strata_recording::reader::Trace;
 /// Begins a report on a part of a recording; the path is the folder that holds the guest's root, where it was given.
 pub type Begin = fn(&Trace, Window, Option<&Path>) -> Result<Box<dyn Part>, ReportError>;
 
-/// What describes a report. Its command, help and completion, its place among all reports and its entry in the documents
-/// follow from it.
+/// What describes a report. Its command, help and completion, its place among all reports and its entry in the
+/// documents follow from it.
 #[derive(Clone, Copy)]
 pub struct Description {
     /// Its name: what `report all` calls it and, unless [`Asked`] says otherwise, its command.
@@ -62,9 +62,9 @@ impl Description {
         }
     }
 
-    /// Makes it of the recording in `dir`, and writes it to `out`, behind what was damaged, lost or is unknown in what it
-    /// uses. `symbols` is the folder that holds the guest's root, where it was given. A reader that closes `out` is not
-    /// an error.
+    /// Makes it of the recording in `dir`, and writes it to `out`, behind what was damaged, lost or is unknown in what
+    /// it uses. `symbols` is the folder that holds the guest's root, where it was given. A reader that closes `out` is
+    /// not an error.
     ///
     /// # Errors
     /// When the recording cannot be read, the window is empty, it lacks what the report is made of, or `out` fails.

@@ -1,9 +1,8 @@
 //! The steps of what reports follow through the layers: disk requests and packets, each from milestone to milestone.
 
-use super::columns::{self, Column, ReportRow, Unit, column};
+use super::columns::{Column, ReportRow, Unit, column};
 use super::distribution::Distribution;
 use super::duration;
-use super::table::Table;
 use serde::Serialize;
 use strata_analysis::event::Tid;
 use strata_analysis::timeline::guest::Guest;
@@ -97,12 +96,7 @@ fn key(milestone: impl Serialize) -> Option<String> {
     serde_json::to_value(milestone).ok()?.as_str().map(Into::into)
 }
 
-/// The table of `steps`, to which rows of other times can be added.
-pub(super) fn table<M: FlowMilestone + Serialize>(steps: &[StepTimes<M>]) -> Table {
-    columns::table(steps)
-}
-
-/// A row of that table: of other times than a step's.
+/// A row of the table of steps: of other times than a step's.
 pub(super) fn other_row(name: &str, place: &str, times: &Distribution) -> [String; 7] {
     let [p50, p99, longest, all] = [times.p50_ns, times.p99_ns, times.max_ns, times.total_ns].map(duration);
     [name.into(), place.into(), times.count.to_string(), p50, p99, longest, all]

@@ -373,7 +373,7 @@ impl VmFlows {
                  begin and end with the VMM"
             )?;
         }
-        let mut table = flow_step::table(&self.steps);
+        let mut table = columns::table(&self.steps);
         if self.host_io.count > 0 {
             table.row(flow_step::other_row("(host block I/O)", "inside finished", &self.host_io));
         }

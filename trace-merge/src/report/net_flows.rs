@@ -504,7 +504,7 @@ impl VmNetFlows {
 impl PacketFlows {
     fn write(&self, vm: &str, direction: Direction, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}: {} packets {}", harmless(vm), self.total.count, direction.name())?;
-        let mut table = flow_step::table(&self.steps);
+        let mut table = columns::table(&self.steps);
         table.row(flow_step::other_row("whole packet", "", &self.total));
         table.write(out)?;
         if self.total.count > 0 && !self.never_met.is_empty() {

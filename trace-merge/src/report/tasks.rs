@@ -25,7 +25,8 @@ use strata_recording::terminal::harmless;
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {
     name: "tasks",
-    about: "Where the time of each guest task went: running for real, stolen by the host and by whom, in exits, waiting",
+    about: "Where the time of each guest task went: running for real, stolen by the host and by whom, in exits, \
+            waiting",
     asked: Asked::Command,
     examples: &["strata report tasks trace --by cgroup"],
     takes_symbols: false,

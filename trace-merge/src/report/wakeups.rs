@@ -25,7 +25,8 @@ use strata_recording::terminal::harmless;
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {
     name: "wakeups",
-    about: "How long guest tasks took from being woken until they ran, and what happened meanwhile in the ten worst cases",
+    about: "How long guest tasks took from being woken until they ran, and what happened meanwhile in the ten worst \
+            cases",
     asked: Asked::Command,
     examples: &[],
     takes_symbols: false,

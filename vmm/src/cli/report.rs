@@ -165,8 +165,8 @@ fn commands(reports: &[&'static Description]) -> Vec<Command> {
     with_command(reports).map(command).collect()
 }
 
-/// The options of the command of `report` that ask for others of `reports`: of several values of one option, the help is
-/// that of the first.
+/// The options of the command of `report` that ask for others of `reports`: of several values of one option, the help
+/// is that of the first.
 fn options_of(report: &Description, reports: &[&'static Description]) -> Vec<Arg> {
     let mut options: Vec<(Arg, Vec<&'static str>)> = Vec::new();
     for other in reports {
