@@ -211,6 +211,63 @@ pub struct Vm {
     /// that is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strata_threads: Vec<StrataThread>,
+    /// The host's control groups that its threads were in, and those above; empty where none can limit its CPU time, or
+    /// that is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpu_limits: Vec<CpuLimit>,
+}
+
+/// A control group of the host, and what its CPU limit kept from its threads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuLimit {
+    /// Its path in the hierarchy, as the recorder saw it.
+    pub cgroup: String,
+    /// CPU time in a period, µs; `None` without a limit. The last one that was read.
+    pub quota_us: Option<u64>,
+    /// The period, µs.
+    pub period_us: u64,
+    /// What it had counted when it was seen first.
+    pub begin: Throttled,
+    /// What it had counted when it was seen last.
+    pub end: Throttled,
+}
+
+impl CpuLimit {
+    /// What it counted meanwhile.
+    #[must_use]
+    pub const fn counted(&self) -> Throttled {
+        let Self { begin, end, .. } = self;
+        Throttled {
+            periods: end.periods.saturating_sub(begin.periods),
+            throttled: end.throttled.saturating_sub(begin.throttled),
+            throttled_ns: end.throttled_ns.saturating_sub(begin.throttled_ns),
+        }
+    }
+}
+
+/// The kernel's account of a control group's CPU limit (`cpu.stat`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Throttled {
+    /// Periods in which its threads ran.
+    pub periods: u64,
+    /// Those in which they had used up their time.
+    pub throttled: u64,
+    /// Time for which they were kept from running, that of each CPU added up, ns.
+    pub throttled_ns: u64,
+}
+
+impl Throttled {
+    /// What the contents of `cpu.stat` say, of either version of cgroups; `None` where they say nothing of limits.
+    #[must_use]
+    pub fn parse(stat: &str) -> Option<Self> {
+        let of = |key: &str| {
+            let value = |line: &str| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse::<u64>().ok();
+            stat.lines().find_map(value)
+        };
+        let in_us = || Some(of("throttled_usec")?.saturating_mul(1_000));
+        let throttled_ns = in_us().or_else(|| of("throttled_time"))?;
+        Some(Self { periods: of("nr_periods")?, throttled: of("nr_throttled")?, throttled_ns })
+    }
 }
 
 /// What the name of a thread of the strata process begins with that serves a disk, before the disk's number.

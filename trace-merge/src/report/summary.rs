@@ -5,7 +5,7 @@ use super::cost::{CostBuilder, RecordingCost, write_cost};
 use super::description::{Asked, Description};
 use super::distribution::DurationSum;
 use super::exits::{Crossing, is_crossing};
-use super::{Report, ReportBuilder, ReportError, Window, seconds};
+use super::{Report, ReportBuilder, ReportError, Window, duration, seconds};
 use serde::Serialize;
 use shared_ring::consumer::Lost;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use strata_analysis::vcpu::SwitchSource;
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Missing, Process, RecordLimit, Vm};
+use strata_recording::manifest::{Missing, Process, RecordLimit, Throttled, Vm};
 use strata_recording::reader::{Stream, Trace};
 use strata_recording::terminal::harmless;
 use strata_recording::totals::Totals;
@@ -290,12 +290,33 @@ fn write_summary(report: &Summary, out: &mut dyn Write) -> io::Result<()> {
             (None, None) => writeln!(out, "guest kernel: no agent spoke")?,
         }
     }
+    for vm in &report.vms {
+        write_limits(vm, out)?;
+    }
     write_clock(&report.clock, out)?;
     write_layers(&report.layers, report.max_size, out)?;
     for exits in &report.exits {
         write_exits(exits, out)?;
     }
     write_cost(&report.cost, out)
+}
+
+/// What control groups of the host kept from `vm`, where they kept anything.
+fn write_limits(vm: &Vm, out: &mut dyn Write) -> io::Result<()> {
+    for limit in vm.cpu_limits.iter().filter(|limit| limit.counted().throttled > 0) {
+        let Throttled { periods, throttled, throttled_ns } = limit.counted();
+        let quota = limit.quota_us.map_or_else(|| "no limit now".into(), |quota| format!("{quota} µs"));
+        writeln!(
+            out,
+            "limit:   control group {} of {}'s host ({quota} of CPU time in {} µs): threads kept from running for {}, all \
+             CPUs together, in {throttled} of {periods} periods",
+            harmless(&limit.cgroup),
+            harmless(&vm.name),
+            limit.period_us,
+            duration(throttled_ns)
+        )?;
+    }
+    Ok(())
 }
 
 fn write_clock(clock: &Clock, out: &mut dyn Write) -> io::Result<()> {

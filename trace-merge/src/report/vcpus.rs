@@ -17,6 +17,7 @@ use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
 use strata_analysis::{Analysis, Passed};
 use strata_recording::layer::LayerKind;
+use strata_recording::manifest::CpuLimit;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
@@ -50,6 +51,9 @@ pub struct VmVcpus {
     pub vm: String,
     /// What the parts mean less than they could, and why.
     pub warnings: Vec<String>,
+    /// The host's control groups that its threads were in, and what each counted in the whole recording.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cpu_limits: Vec<CpuLimit>,
     /// Its vCPUs, in order.
     #[serde(serialize_with = "columns::serialize")]
     pub vcpus: Vec<VcpuReport>,
@@ -211,7 +215,12 @@ impl ReportBuilder for VcpuTimes {
             .timeline
             .vms
             .iter()
-            .map(|vm| VmVcpus { vm: vm.name.clone(), warnings: warnings(vm), vcpus: Vec::new() })
+            .map(|vm| VmVcpus {
+                vm: vm.name.clone(),
+                warnings: warnings(vm),
+                cpu_limits: trace.manifest().vm(&vm.name).map_or_else(Vec::new, |vm| vm.cpu_limits.clone()),
+                vcpus: Vec::new(),
+            })
             .collect();
         for ((index, number), sums) in self.vcpus {
             let (Some(known), Some(vm)) = (passed.timeline.vm(index), vms.get_mut(index)) else { continue };
@@ -235,6 +244,9 @@ impl ReportBuilder for VcpuTimes {
     }
 }
 
+/// What the state is called in which a thread is ready, and its CPU is idle and does not run it.
+const NOT_ALLOWED: &str = "not_allowed";
+
 /// What a state is called, and its cause where it has one.
 #[must_use]
 pub fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<String>) {
@@ -245,7 +257,7 @@ pub fn name(state: VcpuState, host: Option<&Host>) -> (&'static str, Option<Stri
         VcpuState::Kvm(reason) => ("kvm", Some(state_names::reason(reason))),
         VcpuState::Vmm(reason) => ("vmm", Some(state_names::reason(reason))),
         VcpuState::Stolen { by, .. } if state_names::is_limit(by) => {
-            ("not_allowed", Some(state_names::preemptor(host, by)))
+            (NOT_ALLOWED, Some(state_names::preemptor(host, by)))
         }
         VcpuState::Stolen { by, woken: false } => ("preempted", Some(state_names::preemptor(host, by))),
         VcpuState::Stolen { by, woken: true } => ("woken", Some(state_names::preemptor(host, by))),
@@ -264,7 +276,7 @@ const COLUMNS: [(&str, &[&str]); 11] = [
     ("VMM", &["vmm"]),
     ("preempted", &["preempted"]),
     ("woken, not run", &["woken"]),
-    ("not allowed", &["not_allowed"]),
+    ("not allowed", &[NOT_ALLOWED]),
     ("halted", &["halted"]),
     ("blocked", &["blocked_in_kvm", "blocked_in_vmm"]),
     ("ended", &["ended"]),
@@ -277,7 +289,7 @@ const DETAILS: [(&str, &str, &str); 6] = [
     ("VMM, by exit", "reason", "vmm"),
     ("preempted", "by", "preempted"),
     ("woken, and not run yet", "because of", "woken"),
-    ("not allowed to run", "because of", "not_allowed"),
+    ("not allowed to run", "because of", NOT_ALLOWED),
     ("blocked in KVM", "exit", "blocked_in_kvm"),
 ];
 
@@ -297,6 +309,7 @@ impl Report for Vcpus {
             for (title, heading, state) in DETAILS {
                 vm.write_details(out, title, heading, state)?;
             }
+            vm.write_limits(out)?;
             vm.write_wakeups(out)?;
         }
         Ok(())
@@ -346,6 +359,25 @@ impl VmVcpus {
         table.write(out)
     }
 
+    /// How much of the time in which vCPUs were not allowed to run the kernel says that a limit explains.
+    fn write_limits(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut parts = self.vcpus.iter().flat_map(|vcpu| &vcpu.parts);
+        if parts.all(|part| part.state != NOT_ALLOWED) {
+            return Ok(());
+        }
+        let counted = self.cpu_limits.iter().map(|limit| limit.counted().throttled_ns).fold(0, u64::saturating_add);
+        let vm = harmless(&self.vm);
+        match self.cpu_limits.as_slice() {
+            [] => writeln!(out, "{vm}: what CPU limits of the host's control groups are part of that is not recorded"),
+            _ => writeln!(
+                out,
+                "{vm}: CPU limits of the host's control groups kept threads from running for {} in the whole recording, all \
+                 CPUs together (cpu.stat); what is more has another reason",
+                duration(counted)
+            ),
+        }
+    }
+
     fn write_wakeups(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.vcpus.iter().all(|vcpu| vcpu.wakeups.count == 0) {
             return Ok(());
@@ -364,6 +396,8 @@ impl VmVcpus {
 mod tests {
     use super::*;
     use crate::report::scenario;
+    use strata_recording::manifest::Throttled;
+    use strata_recording::test_trace::{Field, TestTrace};
 
     #[test]
     fn parts_of_each_vcpu_add_up_and_name_who_preempted_it() {
@@ -378,6 +412,45 @@ mod tests {
         assert_eq!((part("vmm").ticks, part("vmm").detail.as_deref()), (5_000, Some("ioio")));
         assert_eq!((part("halted").ticks, part("woken").ticks), (15_000, 1_000));
         assert_eq!((vcpu.wakeups.count, vcpu.wakeups.max_ns), (1, 500));
+    }
+
+    #[test]
+    fn limits_of_control_groups_stand_below_the_time_that_vcpus_were_not_allowed_to_run() {
+        let number = Field::Number;
+        let switch = |prev, state, next| {
+            [
+                ("common_pid", number(prev)),
+                ("prev_comm", Field::Text("prev")),
+                ("prev_pid", number(prev)),
+                ("prev_state", number(state)),
+                ("next_comm", Field::Text("next")),
+                ("next_pid", number(next)),
+            ]
+        };
+        let count = |throttled_ns| Throttled { periods: 1, throttled: 1, throttled_ns };
+        let limit = CpuLimit {
+            cgroup: "/pod".into(),
+            quota_us: Some(1),
+            period_us: 2,
+            begin: count(1_000),
+            end: count(11_000),
+        };
+        let trace = TestTrace::new().cpu_limit(limit.clone());
+        let trace = trace.host(0, 1_000, "sched:sched_switch", &switch(0, 0, 100));
+        let vcpu = [("common_pid", number(100)), ("vcpu_id", number(0))];
+        let exit = [vcpu[0], vcpu[1], ("exit_reason", number(0x7b)), ("isa", number(2))];
+        let trace = trace.host(0, 1_500, "kvm:kvm_entry", &vcpu).host(0, 1_900, "kvm:kvm_exit", &exit);
+        let trace = trace.host(0, 2_000, "sched:sched_switch", &switch(100, 0, 0));
+        let (_dir, trace) = trace.host(0, 22_000, "sched:sched_switch", &switch(0, 0, 100)).open();
+        let mut text = Vec::new();
+
+        let report = report(&trace, Window::ALL).unwrap();
+        report.write_text(&mut text).unwrap();
+
+        let not_allowed = report.vms[0].vcpus[0].parts.iter().find(|part| part.state == NOT_ALLOWED).unwrap();
+        assert_eq!((not_allowed.ns, report.vms[0].cpu_limits.as_slice()), (10_000, [limit].as_slice()));
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("kept threads from running for 10.000 µs in the whole recording"), "{text}");
     }
 
     #[test]

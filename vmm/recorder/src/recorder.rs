@@ -1,6 +1,7 @@
 //! The recorder: a thread that polls every session while the machine runs, answers what the control socket asks about
 //! them, and completes their recordings when the machine has stopped.
 
+pub mod cpu_limits;
 pub mod cpu_list;
 pub mod polling;
 pub mod save_pace;

@@ -426,6 +426,8 @@ impl Guest {
         let woken = match task.state {
             // A task that runs is not woken: it had only been about to sleep.
             TaskState::Running { .. } => return,
+            // Nor is one that is in that queue already.
+            TaskState::Runnable { cpu: on, .. } if task.queued && on == cpu && !may_run_unseen => return,
             TaskState::Runnable { woken, .. } => woken,
             TaskState::Unknown | TaskState::Blocked { .. } | TaskState::Absent => true,
         };

@@ -457,7 +457,7 @@ fn any_item() -> impl Strategy<Value = (Origin, Item<'static>)> {
         2 => (thread.clone(), prev_state.clone(), thread.clone())
             .prop_map(|(prev, state, next)| switch(prev, state, next)),
         1 => (thread.clone(), proptest::option::of(0..2_u32)).prop_map(|(task, cpu)| wakeup(task, cpu)),
-        1 => (task.clone(), proptest::option::of(0..3_u32)).prop_map(|(task, cpu)| queued(task, cpu)),
+        1 => (thread.clone(), proptest::option::of(0..2_u32)).prop_map(|(task, cpu)| queued(task, cpu)),
         1 => (thread, 0..2_u32).prop_map(|(task, cpu)| Event::Migrate { tid: task.tid, cpu }),
         1 => (0..2_u32).prop_map(entry),
         1 => (0..2_u32, reason).prop_map(|(vcpu, reason)| exit(vcpu, reason)),

@@ -226,7 +226,7 @@ impl Vcpu {
 impl VcpuState {
     /// What it was, having lasted for `ticks`, where an idle CPU begins within `longest`.
     #[must_use]
-    pub const fn having_lasted(self, ticks: u64, longest: u64) -> Self {
+    pub(super) const fn having_lasted(self, ticks: u64, longest: u64) -> Self {
         match self {
             Self::Stolen { by: Preemptor::Idle, woken } if ticks > longest => {
                 Self::Stolen { by: Preemptor::IdleForLong, woken }

@@ -1,7 +1,7 @@
 //! A recording in the making: its folder and its manifest, which is kept up to date with what the guest's agent and the
 //! VMM say.
 
-use crate::recorder::thread_times;
+use crate::recorder::{cpu_limits, thread_times};
 use crate::region::{EnabledEvents, MAIN_SESSION, TraceRegion, enabled_among, guest_text};
 use crate::session::selection::{Selection, SelectionError};
 use crate::vmm_events::VmmTracer;
@@ -265,7 +265,7 @@ impl Recording {
         self.manifest.layers = layers;
         if self.dir.is_some() {
             self.update_clock();
-            note_threads(&mut self.manifest, &self.vm);
+            note_threads(&mut self.manifest, &self.vm, &self.vcpu_threads);
         }
         match (&self.dir, &self.rotation) {
             (Some(dir), Some(rotation)) => rotation.save(dir, &mut self.manifest, &mut self.reserve),
@@ -336,10 +336,15 @@ impl GuestSide {
     }
 }
 
-/// Writes into `manifest` what the threads of this process, which records the VM called `vm`, have used so far.
-pub fn note_threads(manifest: &mut Manifest, vm: &str) {
+/// Writes into `manifest` what the threads of this process, which records the VM called `vm`, have used so far, and what
+/// control groups have kept from the VM's `threads`.
+pub fn note_threads(manifest: &mut Manifest, vm: &str, threads: &VcpuThreads) {
     if let Some(vm) = manifest.vms.iter_mut().find(|of| of.name == vm) {
         thread_times::update(&mut vm.strata_threads);
+        let threads: Vec<u32> =
+            threads.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|&(_, thread)| thread).collect();
+        let process = vm.attached.as_ref().map(|attached| attached.pid);
+        cpu_limits::update(&mut vm.cpu_limits, process, threads.into_iter());
     }
 }
 

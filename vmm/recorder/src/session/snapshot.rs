@@ -55,7 +55,7 @@ fn write_snapshot(
     let mut manifest = recording.manifest.clone();
     manifest.outcome = Some(outcome.into());
     manifest.missing.extend(recording.missing_processes());
-    note_threads(&mut manifest, &recording.vm);
+    note_threads(&mut manifest, &recording.vm, &recording.vcpu_threads);
     let WrittenLayers { layers, failures } = recorder.write(recording, Producers::Running, triggers, dir, &manifest);
     if let Some((_, error)) = failures.into_iter().next() {
         return Err(error.into());

@@ -133,6 +133,7 @@ fn task_in_the_queue_of_a_cpu_that_goes_idle_is_passed_over_until_it_is_others_t
         (0, switch(APP, 0, IDLE)),
         (0, switch(IDLE, 0, APP)),
         (0, switch(APP, 1, IDLE)),
+        (0, wakeup(SH, 0)),
         (0, Event::Migrate { tid: 11, cpu: 1 }),
     ];
 
@@ -141,8 +142,8 @@ fn task_in_the_queue_of_a_cpu_that_goes_idle_is_passed_over_until_it_is_others_t
         states(tid, &events).into_iter().map(is_so).collect::<Vec<_>>()
     };
 
-    assert_eq!(passed_over(11), [false, false, false, true, false, true, false]);
-    assert_eq!(passed_over(10), [false, false, false, true, false, false, false]);
+    assert_eq!(passed_over(11), [false, false, false, true, false, true, true, false]);
+    assert_eq!(passed_over(10), [false, false, false, true, false, false, false, false]);
 }
 
 #[test]
