@@ -20,6 +20,8 @@ use trace_merge::report::{self, Window};
 
 /// Makes this program a VMM for so many seconds.
 const VMM_VARIABLE: &str = "STRATA_TEST_VMM_SECONDS";
+/// Makes that VMM one of a single vCPU that never sleeps.
+const BUSY_VARIABLE: &str = "STRATA_TEST_VMM_BUSY";
 /// vCPUs of the VMM.
 const VCPUS: u8 = 2;
 /// Runs a command where debugfs and tracefs are mounted, whatever is mounted elsewhere.
@@ -32,7 +34,9 @@ const WITHOUT_DEBUGFS: &str =
 #[test]
 fn vmm_that_is_attached_to() {
     let Ok(seconds) = std::env::var(VMM_VARIABLE) else { return };
-    let accesses = tiny_vmm::run(Duration::from_secs(seconds.parse().unwrap()), VCPUS).unwrap();
+    let usual = (VCPUS, tiny_vmm::ACCESSES_PER_SLEEP);
+    let (vcpus, per_sleep) = std::env::var(BUSY_VARIABLE).map_or(usual, |_| (1, u64::MAX));
+    let accesses = tiny_vmm::run(Duration::from_secs(seconds.parse().unwrap()), vcpus, per_sleep).unwrap();
     println!("\n{accesses} accesses");
     std::process::exit(tiny_vmm::STATUS.into());
 }
@@ -43,11 +47,19 @@ struct Vmm(Child);
 impl Vmm {
     /// A VMM that ends after `seconds`, once its vCPUs run.
     fn start(seconds: u32) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::start_with(seconds, VCPUS, &mut Command::new(std::env::current_exe().unwrap()))
+    }
+
+    /// One of a single vCPU that never sleeps.
+    fn start_busy(seconds: u32) -> Self {
+        Self::start_with(seconds, 1, Command::new(std::env::current_exe().unwrap()).env(BUSY_VARIABLE, ""))
+    }
+
+    fn start_with(seconds: u32, vcpus: u8, command: &mut Command) -> Self {
         command.args(["--exact", "vmm_that_is_attached_to", "--nocapture"]).env(VMM_VARIABLE, seconds.to_string());
         let vmm = Self(command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap());
         let begun = Instant::now();
-        while vmm.descriptors() < 1 + usize::from(VCPUS) {
+        while vmm.descriptors() < 1 + usize::from(vcpus) {
             assert!(begun.elapsed() < Duration::from_secs(10), "the VMM does not come up");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -185,7 +197,7 @@ fn agree(top: &str, path: &Path) {
     for (live, reported) in host["vcpus"].as_array().unwrap().iter().zip(reported) {
         for (of_live, states) in [
             (&["vmm_ns", "blocked_ns"][..], &["vmm", "blocked_in_vmm", "blocked_in_kvm"][..]),
-            (&["preempted_ns", "woken_ns"], &["preempted", "woken"]),
+            (&["preempted_ns", "woken_ns"], &["preempted", "woken", "not_allowed"]),
             (&["guest_ns", "kvm_ns"], &["guest", "kvm"]),
         ] {
             let of_live: u64 = of_live.iter().map(|part| live[part].as_u64().unwrap()).sum();
@@ -219,6 +231,70 @@ fn vm_of_another_vmm_is_recorded_until_it_ends_and_is_not_disturbed() {
     assert_eq!(Manifest::load(&bench.path("trace")).unwrap().outcome.as_deref(), Some("the VM ended"));
     // Neither a socket nor a folder of the VM is left.
     assert_eq!(fs::read_dir(bench.path("run")).unwrap().count(), 0);
+}
+
+/// A control group that lets its threads have 3 ms in 10 ms, all together; removed when it is dropped.
+struct LimitedGroup(PathBuf);
+
+impl LimitedGroup {
+    /// `None` where this host has no group that could be limited.
+    fn create(name: &str) -> Option<Self> {
+        let name = format!("strata-{name}-{}", std::process::id());
+        let settings = [
+            ("/sys/fs/cgroup/cpu", [("cpu.cfs_period_us", "10000"), ("cpu.cfs_quota_us", "3000")].as_slice()),
+            ("/sys/fs/cgroup", &[("cpu.max", "3000 10000")]),
+        ];
+        settings.into_iter().find_map(|(hierarchy, limits)| {
+            let group = Self(Path::new(hierarchy).join(&name));
+            fs::create_dir(&group.0).ok()?;
+            limits.iter().try_for_each(|(file, value)| fs::write(group.0.join(file), value)).ok()?;
+            Some(group)
+        })
+    }
+
+    fn take(&self, process: &str) {
+        fs::write(self.0.join("cgroup.procs"), process).unwrap();
+    }
+}
+
+impl Drop for LimitedGroup {
+    fn drop(&mut self) {
+        let begun = Instant::now();
+        while fs::remove_dir(&self.0).is_err() && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn time_that_a_control_group_throttles_is_told_as_not_allowed_and_no_more_of_it() {
+    let bench = Bench::new();
+    let Some(group) = LimitedGroup::create("throttled") else {
+        eprintln!("SKIPPED: no control group of this host can be limited");
+        return;
+    };
+    let vmm = Vmm::start_busy(60);
+    group.take(&vmm.pid());
+
+    let recorded = bench.attach(&vmm, &["--duration", "6s"]).wait_with_output().unwrap();
+
+    assert!(recorded.status.success(), "{}", text(&recorded));
+    let trace = Trace::open(&bench.path("trace")).unwrap();
+    let report = report::make(&trace, Window::ALL, VcpuTimes::default()).unwrap();
+    let name = group.0.file_name().unwrap().to_str().unwrap();
+    let limits = &trace.manifest().vms[0].cpu_limits;
+    let counted = limits.iter().find(|limit| limit.cgroup.ends_with(name)).unwrap().counted();
+    let parts = report.vms[0].vcpus.iter().flat_map(|vcpu| &vcpu.parts);
+    let waited = |states: &[&str]| -> u64 {
+        parts.clone().filter(|part| states.contains(&part.state)).map(|part| part.ns).sum()
+    };
+    let (limited, ready) = (waited(&["not_allowed"]), waited(&["not_allowed", "preempted", "woken"]));
+    println!("not allowed {limited} ns, ready {ready} ns, {counted:?}");
+    // Where others run meanwhile, the time is theirs: on a host that does nothing else the two are the same.
+    let tolerance = counted.throttled_ns / 100;
+    assert!(counted.throttled > 10, "{counted:?}");
+    assert!(limited <= counted.throttled_ns + tolerance, "{limited} {counted:?}");
+    assert!(ready + tolerance >= counted.throttled_ns, "{ready} {counted:?}");
 }
 
 #[test]

@@ -20,13 +20,14 @@ const GUEST: [u8; 4] = [0xe6, 0x10, 0xeb, 0xfc];
 /// How long the VMM sleeps.
 const PAUSE: Duration = Duration::from_millis(4);
 /// The VMM sleeps after so many accesses to the port.
-const ACCESSES_PER_SLEEP: u64 = 10;
+pub const ACCESSES_PER_SLEEP: u64 = 10;
 
-/// Runs a guest of `vcpus` vCPUs for `time`; returns the number of accesses to its port.
+/// Runs a guest of `vcpus` vCPUs for `time`; returns the number of accesses to its port. Each vCPU sleeps after so many of
+/// them, `accesses_per_sleep`.
 ///
 /// # Errors
 /// There is no KVM that can be used, or it does something else with the guest.
-pub fn run(time: Duration, vcpus: u8) -> anyhow::Result<u64> {
+pub fn run(time: Duration, vcpus: u8, accesses_per_sleep: u64) -> anyhow::Result<u64> {
     let machine = Kvm::new()?.create_vm()?;
     let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), MEMORY_SIZE)])?;
     memory.write_slice(&GUEST, GuestAddress(CODE))?;
@@ -38,12 +39,13 @@ pub fn run(time: Duration, vcpus: u8) -> anyhow::Result<u64> {
     let vcpus: Vec<VcpuFd> = (0..vcpus).map(|index| machine.create_vcpu(index.into())).collect::<Result<_, _>>()?;
     let end = Instant::now() + time;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = vcpus.into_iter().map(|vcpu| scope.spawn(move || run_vcpu(vcpu, end))).collect();
+        let threads: Vec<_> =
+            vcpus.into_iter().map(|vcpu| scope.spawn(move || run_vcpu(vcpu, end, accesses_per_sleep))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a vCPU's thread panicked"))).sum()
     })
 }
 
-fn run_vcpu(mut vcpu: VcpuFd, end: Instant) -> anyhow::Result<u64> {
+fn run_vcpu(mut vcpu: VcpuFd, end: Instant, accesses_per_sleep: u64) -> anyhow::Result<u64> {
     let mut system = vcpu.get_sregs()?;
     (system.cs.base, system.cs.selector) = (0, 0);
     vcpu.set_sregs(&system)?;
@@ -56,7 +58,7 @@ fn run_vcpu(mut vcpu: VcpuFd, end: Instant) -> anyhow::Result<u64> {
             VcpuExit::IoOut(..) => accesses += 1,
             other => bail!("the guest did something else: {other:?}"),
         }
-        if accesses % ACCESSES_PER_SLEEP == 0 {
+        if accesses % accesses_per_sleep == 0 {
             std::thread::sleep(PAUSE);
         }
     }
@@ -69,6 +71,6 @@ fn main() -> anyhow::Result<ExitCode> {
     let (Some(Ok(seconds)), Some(Ok(vcpus)), None) = (numbers.next(), numbers.next(), numbers.next()) else {
         bail!("usage: tiny-vmm SECONDS VCPUS");
     };
-    println!("{} accesses", run(Duration::from_secs(seconds.into()), vcpus)?);
+    println!("{} accesses", run(Duration::from_secs(seconds.into()), vcpus, ACCESSES_PER_SLEEP)?);
     Ok(ExitCode::from(STATUS))
 }
