@@ -174,8 +174,21 @@ impl Vm {
         client::call(&vm.socket(), request)
     }
 
-    /// What `/proc` says of each thread under the jail, by name: all but that of the test harness.
+    /// What `/proc` says of each thread under the jail, by name: all but that of the test harness. A thread that has
+    /// just begun has the name of the one that made it, so they are listed until each that a traced VM has is there.
     fn threads(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        let end = Instant::now() + LIMIT;
+        loop {
+            let threads = self.threads_now();
+            let is_there = |name: &String| threads.keys().any(|thread| name.starts_with(thread.as_str()));
+            if thread_names().iter().all(is_there) || Instant::now() > end {
+                return threads;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn threads_now(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap().flatten();
         let tasks = tasks.filter(|task| task.file_name().to_str() != Some(&self.process.id().to_string()));
         let read = |task: fs::DirEntry| {
@@ -214,6 +227,13 @@ impl Drop for Vm {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// The threads of a traced VM with a disk. By these names reports tell which thread serves which disk, and which record.
+fn thread_names() -> [String; 6] {
+    let disk = format!("{}0", strata_recording::manifest::DISK_THREAD);
+    let [recorder, _, clock] = strata_recording::manifest::RECORDING_THREADS;
+    ["vcpu0", &disk, recorder, "strata-control", clock, "strata-console"].map(str::to_owned)
 }
 
 /// Every kind of request; sessions and snapshots go to `traces`.
@@ -282,10 +302,7 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
         assert_eq!((of("CapEff"), of("CapPrm")), ("0000000000000000", "0000000000000000"), "{name}");
         assert_eq!((of("NoNewPrivs"), of("Seccomp")), ("1", "2"), "{name}");
     }
-    // By these names reports tell which thread serves which disk, and which record.
-    let disk = format!("{}0", strata_recording::manifest::DISK_THREAD);
-    let [recorder, _, clock] = strata_recording::manifest::RECORDING_THREADS;
-    for name in ["vcpu0", &disk, recorder, "strata-control", clock, "strata-console"] {
+    for name in thread_names() {
         assert!(threads.keys().any(|thread| name.starts_with(thread.as_str())), "{name} is not in {threads:?}");
     }
     assert_eq!(fs::read_dir(vm.path("runtime")).unwrap().count(), 0);
