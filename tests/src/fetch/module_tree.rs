@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tempfile::NamedTempFile;
 
 /// Why modules could not be collected.
 #[derive(Debug, thiserror::Error)]
@@ -47,14 +48,21 @@ fn module_name(path: &Path) -> Option<String> {
     name.strip_suffix(COMPRESSED).unwrap_or(&name).strip_suffix(".ko").map(str::to_owned)
 }
 
-/// Unpacks a compressed module beside itself, unless that has been done; returns the file to load.
+/// Unpacks a compressed module beside itself, unless that has been done; returns the file to load. Others may do the
+/// same at the same time: the file appears when it is complete.
 fn uncompressed(path: &Path) -> Result<PathBuf, ModulesError> {
     if path.extension().is_none_or(|ending| ending != "xz") {
         return Ok(path.to_path_buf());
     }
     let plain = path.with_extension("");
     if !plain.exists() {
-        process::capture(Command::new("xz").args(["--decompress", "--keep", "--quiet"]).arg(path))?;
+        let error = |source| ModulesError::File { path: plain.clone(), source };
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let unpacked = NamedTempFile::new_in(folder).map_err(error)?;
+        let into = unpacked.reopen().map_err(error)?;
+        let mut unpack = Command::new("xz");
+        process::capture(unpack.args(["--decompress", "--stdout", "--quiet"]).arg(path).stdout(into))?;
+        unpacked.persist(&plain).map_err(|failed| error(failed.error))?;
     }
     Ok(plain)
 }
