@@ -102,7 +102,7 @@ fn applications_record_whatever_becomes_of_them_and_reach_nothing_else() {
     // C and C++
     results.assert_said("shop: 1002 recorded, 3 of 6 careless ones, 0 lost, errno 0, connected");
     let sold = named(&events, "shop:sold");
-    let last = serde_json::json!({"what": "bread", "pieces": 999, "change": -5, "flags": 0xff00});
+    let last = serde_json::json!({"what": "bread", "pieces": 999, "change": -5, "flags": "0xff00"});
     assert_eq!((sold.len(), &sold[999].fields), (1000, &last));
     let said: Vec<_> = named(&events, "shop:said").iter().map(|event| event.fields["words"].clone()).collect();
     assert_eq!(said, [Value::from("(null)"), Value::from("x".repeat(2048))]);
