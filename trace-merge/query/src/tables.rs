@@ -171,7 +171,11 @@ pub const FIXED: [Fixed; 16] = [
         lead: Lead::Lasting,
         own: &[
             column("vcpu", Kind::Integer, "the vCPU"),
-            column("state", Kind::Text, "`guest`, `kvm`, `vmm`, `preempted`, `woken`, `not_allowed`, `halted`, `unknown`, …"),
+            column(
+                "state",
+                Kind::Text,
+                "`guest`, `kvm`, `vmm`, `preempted`, `woken`, `not_allowed`, `halted`, `unknown`, …",
+            ),
             column("detail", Kind::Text, "why the guest was left, or `thief/TID` of what the host ran instead"),
         ],
     },
