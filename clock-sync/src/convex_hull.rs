@@ -332,6 +332,8 @@ fn chain_at(points: &[(i128, i128)], x: i128, value: impl Fn(&Line, i128) -> i12
 
 #[cfg(test)]
 mod tests {
+    //! Shows: Two unrelated clocks' relation lies inside its bound.
+
     use super::*;
     use proptest::prelude::*;
 

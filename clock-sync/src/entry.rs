@@ -271,6 +271,8 @@ impl<M: EntryMemory> Writer<M> {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: Clock readers never see half an update.
+
     use super::*;
     use std::cell::Cell;
 

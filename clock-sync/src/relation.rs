@@ -68,6 +68,8 @@ impl Relation {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: The clock relation is exact across wraps of narrow counters (proptest, all widths).
+
     use super::*;
     use proptest::prelude::*;
 

@@ -6,6 +6,8 @@
 //!
 //! The checker tries a store before another thread's load only if that load was the last access of the word. The writer,
 //! which nobody else's stores concern, therefore reads the number without telling the checker.
+//!
+//! Shows: Clock readers never see half an update.
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)] // Tests: untracked loads, no rustdoc, panics wanted.
 
 use clock_sync::entry::{ENTRY_SIZE, EntryMemory, Reader, Writer};

@@ -1,5 +1,7 @@
 //! Every target on its committed corpus, and on inputs made of that: what the targets assert must hold for them in an
 //! ordinary build too, without a fuzzer.
+//!
+//! Shows: Every input that a fuzz target once failed on, or that reaches a part of its own, passes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use proptest::collection::vec;

@@ -247,6 +247,8 @@ impl Drop for BlockedSignals {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: Restartable rings also hold in rseq areas that the library registers.
+
     use super::*;
     use crate::rseq_area;
     use std::collections::BTreeSet;

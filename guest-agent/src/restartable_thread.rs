@@ -187,6 +187,8 @@ impl RestartableThread<Smp> for ThisThread {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: Restartable assembly does what the explorer runs, and nothing without its witness (this kernel).
+
     use super::*;
     use shared_ring::host_memory::HostMemory;
     use shared_ring::restartable::publish_by_steps;

@@ -1,5 +1,7 @@
 //! Signal handlers that fork in the midst of a record. The child, too, returns into that record: where the slot was, it finds
 //! zeroed memory, as in a guest (there the kernel module sees to it), and goes on without harm to itself or its parent.
+//!
+//! Shows: An application records across forks in signal handlers.
 #![allow(unsafe_code, reason = "signal handlers that fork")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

@@ -1,5 +1,8 @@
 //! Records that are restartable sequences, on this machine's kernel: threads that are moved to and fro and interrupted
 //! by handlers that record, processes that are killed in the midst of it, and children of such handlers.
+//!
+//! Shows: Disturbed threads' records arrive once or are counted; killed processes leave all they recorded.
+//! Shows: Restartable rings also hold in rseq areas that the library registers.
 #![allow(unsafe_code, reason = "signals, forks, shared memory")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

@@ -1,5 +1,7 @@
 //! Events of signal handlers, which may have interrupted the allocator: the library takes nothing from there, whether a
 //! process connects, registers an event type, records or is refused.
+//!
+//! Shows: Signal handlers connect, register and record without the allocator.
 #![allow(unsafe_code, reason = "an allocator, and signal handlers")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

@@ -143,6 +143,8 @@ impl RegionMemory for HostWords {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: A QEMU guest is recorded through a device that it can write completely.
+
     use super::*;
 
     fn words() -> (HostMemory, HostWords) {

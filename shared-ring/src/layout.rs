@@ -2,6 +2,8 @@
 //!
 //! All integers are little-endian. `docs/abi.md` describes the same layout for readers, and
 //! [`c_header`](crate::c_header) writes its C view; neither is a second source.
+//!
+//! Shows: The shared layout has fixed offsets and sizes, by assertions at compile time.
 
 mod geometry;
 

@@ -306,6 +306,8 @@ mod read {
 
 #[cfg(all(test, feature = "std"))]
 mod tests {
+    //! Shows: The registry parser survives hostile bytes (proptest, up to 512 bytes).
+
     use super::*;
     use crate::event::{EventDescription, Field, FieldType};
     use crate::host_memory::HostMemory;

@@ -456,6 +456,8 @@ const fn to_usize(value: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: Superblocks and slots that leave the region are refused.
+
     use super::*;
     use crate::layout::SUPERBLOCK;
     use crate::region::RegionConfig;

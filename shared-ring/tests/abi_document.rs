@@ -1,4 +1,6 @@
 //! `docs/abi.md` and the code state the same layout.
+//!
+//! Shows: `docs/abi.md` says what the code says.
 #![allow(missing_docs, clippy::unwrap_used)] // A test.
 
 use shared_ring::layout::{AGENT, PACKET, PROCESS_ENTRY, PROCESS_HEADER, SESSION, SUPERBLOCK};

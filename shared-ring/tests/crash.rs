@@ -1,4 +1,6 @@
 //! Reading a region from its bytes alone.
+//!
+//! Shows: A crashed ring is readable from its region's bytes.
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)] // Tests: producers over raw memory, no rustdoc, panics wanted.
 
 use proptest::prelude::*;

@@ -1,4 +1,6 @@
 //! Flight-recorder mode, and forced switches: overwriting, exchange, snapshots, what a crash leaves.
+//!
+//! Shows: Records come out complete, in order, once; losses are counted exactly (real sizes).
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)] // Tests: producers over raw memory, no rustdoc, panics wanted.
 
 use shared_ring::consumer::{Consumer, Delivered, Lost};

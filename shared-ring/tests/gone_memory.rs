@@ -1,4 +1,6 @@
 //! A producer whose ring's memory is gone.
+//!
+//! Shows: A producer gives up on memory that is gone.
 #![allow(unsafe_code, missing_docs, clippy::expect_used)] // Tests.
 
 use shared_ring::layout::{Geometry, Mode};

@@ -1,5 +1,7 @@
 //! Whatever a guest writes into its rings and registries, and whenever it does: the host's readers end, stay inside
 //! the memory, and hand on only what can be believed. The fuzz targets look further in the same direction.
+//!
+//! Shows: Hostile regions cause no panic and no access outside; reading ends (proptest, concurrent change).
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)] // Tests: producers over raw memory, no rustdoc, panics wanted.
 
 use proptest::collection::vec;

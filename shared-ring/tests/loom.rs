@@ -8,6 +8,8 @@
 //!   thread reads the words that only itself writes without telling the checker, and words that both sides write are
 //!   loaded by an addition of zero.
 //! - It remembers seven stores per word, which bounds how much a model can write.
+//!
+//! Shows: What crosses CPUs keeps to the C11 memory model (loom).
 #![allow(unsafe_code, missing_docs, clippy::expect_used)] // Tests.
 
 use loom::sync::atomic::{AtomicU64, Ordering, fence};

@@ -7,6 +7,8 @@
 //! writes without telling the checker. Of a sub-buffer's bytes it is told only of the words in which two laps differ:
 //! the packet's begin and sequence number, a record's header and the first word of its payload. More would be too many
 //! executions.
+//!
+//! Shows: A restartable ring's thread may be disturbed or killed at any step.
 #![allow(unsafe_code, missing_docs, clippy::expect_used)] // Tests.
 
 use loom::sync::atomic::{AtomicU64, Ordering, fence};

@@ -4,6 +4,8 @@
 //! What is run is the crate's own `host::Region`, `guest::HostArea` and `guest::SessionRings`, with a producer that
 //! records. The checker knows the words of one session slot and one ring by which the sides agree; every other word is
 //! ordinary memory, so that a model does not end in their millions of interleavings.
+//!
+//! Shows: A session's rings hold only its records; settings are seen whole (loom).
 #![allow(unsafe_code, missing_docs, clippy::expect_used)] // Tests.
 
 use loom::sync::atomic::{AtomicU64, Ordering, fence};

@@ -1,4 +1,6 @@
 //! A ring whose producer goes on behind records that are never finished.
+//!
+//! Shows: A ring goes on behind an unfinished record.
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)] // Tests: producers over raw memory, no rustdoc, panics wanted.
 
 use shared_ring::consumer::Consumer;

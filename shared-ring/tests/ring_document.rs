@@ -1,4 +1,6 @@
 //! `docs/ring.md` names every mutant, so that each rule of the ring is explained and shown to be needed.
+//!
+//! Shows: `docs/ring.md` explains every mutant.
 
 use shared_ring::Mutant;
 

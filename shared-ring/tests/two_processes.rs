@@ -1,4 +1,6 @@
 //! The example of two processes that share a region does what it says.
+//!
+//! Shows: One process records into a region, another drains it.
 
 use std::process::Command;
 

@@ -1,4 +1,7 @@
 //! The agent on the lab's kernels, under hardship, and where it cannot work: judged from consoles and traces.
+//!
+//! Shows: The agent loads, records and unloads under load, and stands hot-plugged CPUs, on each kernel.
+//! Shows: An agent without a region, or with one that does not fit, says so and harms nothing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};

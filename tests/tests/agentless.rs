@@ -1,5 +1,7 @@
 //! The kernel of a guest without our module is traced through its own ring, to its last event before a panic, and at a
 //! snapshot while it runs.
+//!
+//! Shows: A kernel without our module is traced to its last event; before 6.12 it is refused.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};

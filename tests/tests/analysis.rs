@@ -1,4 +1,7 @@
 //! What `strata report` says about a guest whose loads know their own cost.
+//!
+//! Shows: Reports say what loads know of themselves: CPU shares, cgroups, calls, pids.
+//! Shows: `strata why` names cause, culprit and share in seventeen cases; without records it blames nobody.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::paths::Paths;

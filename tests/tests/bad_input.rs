@@ -1,5 +1,7 @@
 //! What `strata` says to input that it cannot use: one line that names the thing, a status other than 0, nothing left
 //! behind. These runs end before a guest starts, so they need no host with hardware virtualisation.
+//!
+//! Shows: Bad input gets one clear line, a failing status, and loses nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

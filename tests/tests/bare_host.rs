@@ -1,6 +1,8 @@
 //! A host whose kernel runs without landlock: that is said, once, and the rest of the jail holds. The VM runs in namespaces
 //! of mounts, network, names and IPC, where everything is recorded; a second one in a PID namespace besides, where the
 //! host's kernel is not, and that is said.
+//!
+//! Shows: Run, doctor and status report a host without landlock; the rest of the jail holds.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::machine::host::HostRun;

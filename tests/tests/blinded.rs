@@ -1,4 +1,7 @@
 //! CPUs that may stop recording, or never begin: they go on where that is possible, and what they do not record is told.
+//!
+//! Shows: A CPU records on after a task dies in a probe; a missing one is reported (6.1 cloud, RT).
+//! Shows: Real-time tasks on every CPU stop no session.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};

@@ -1,5 +1,7 @@
 //! The trace clock in real guests: thousands of events of the VMM, each between two of the guest, on every vCPU,
 //! with the guest paused and resumed meanwhile; on a host with a stable TSC, and on one that has given it up.
+//!
+//! Shows: Events of guest and VMM that bracket each other are in order: pauses, stable and unstable TSC.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};

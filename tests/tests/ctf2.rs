@@ -1,4 +1,6 @@
 //! What babeltrace2 2.1 reads in an export to CTF 2: line for line what it reads in the recording itself.
+//!
+//! Shows: A CTF 2 export reads line for line as the recording; a part holds its time's packets.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::debian_root::DebianRoot;

@@ -1,4 +1,6 @@
 //! Every death of a guest's kernel leaves a trace that says what each CPU was doing.
+//!
+//! Shows: Deaths of guests and hosts are reported with what each CPU did: oops, lockups, hangs, faults, resets.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};

@@ -1,4 +1,6 @@
 //! The demonstration as a user runs it.
+//!
+//! Shows: The demonstration prints the layers and leaves a trace that babeltrace2 reads.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use std::fs;

@@ -1,4 +1,6 @@
 //! What `cargo xtask dist` makes, installed where there is nothing else, and used.
+//!
+//! Shows: Each package form installs on an empty system; its `strata` runs and finds the guest's module.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::Purpose;

@@ -1,5 +1,7 @@
 //! Flight recorder, snapshots, a panic, and a VMM that is killed: judged from the traces that they leave. The same
 //! for minutes: `cargo xtask lab flight --seconds 180`.
+//!
+//! Shows: A flight recorder is read while it runs, after a panic, after its VMM's kill (both readers).
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};

@@ -1,4 +1,7 @@
 //! Real guests on a real host: all scenarios in one boot of the host, judged from the traces and files they leave.
+//!
+//! Shows: A guest that reboots is started again, with a recording for each boot.
+//! Shows: Limits of disks and consoles hold and lose nothing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};

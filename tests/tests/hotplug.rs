@@ -1,6 +1,8 @@
 //! CPUs that go and come, modules that are loaded and unloaded, and events that are chosen anew, all at once: none of them
 //! may wait for another for ever. One of the modules has tracepoints with the names of others; and an agent that was built for
 //! another release is refused. The same for longer: `cargo xtask lab hotplug --cycles 200`.
+//!
+//! Shows: CPUs, modules and events may change at once; other releases' agents are refused.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::paths::Paths;

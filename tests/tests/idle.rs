@@ -1,5 +1,7 @@
 //! The agent has no tick: an idle guest wakes up as often with it as without, whether there is a session or not, and what the
 //! host asks for is done all the same.
+//!
+//! Shows: An idle guest wakes up as often with the agent as without; sessions and flushes reach idle CPUs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::paths::Paths;

@@ -1,4 +1,6 @@
 //! A guest whose rings are much too small for what it records: the loss is told everywhere, and nothing else is wrong.
+//!
+//! Shows: Every report tells what rings that are too small lost; nothing else is wrong.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::machine::host::HostRun;

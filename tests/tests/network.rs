@@ -1,4 +1,10 @@
 //! A real guest with a network: what it and its host exchange over a tap, and what the recording says of each packet.
+//!
+//! Shows: Every packet over a tap is traced from the guest's driver to the tap (pings, TCP).
+//! Shows: A guest behind passt gets its address by DHCP; its packets are followed through all layers.
+//! Shows: The host gets a guest's shell by ssh over a tap.
+//! Shows: The socket device works both ways at once; every connection and byte is traced.
+//! Shows: The guest gives memory back on request and regains it; every request is traced.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};

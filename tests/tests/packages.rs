@@ -1,5 +1,8 @@
 //! A Debian on its disk image: booted with its own kernel and initrd, and with Strata's packages in it, installed by
 //! dpkg, built by DKMS, started by systemd.
+//!
+//! Shows: Packages install, DKMS builds, systemd starts the agent, a user of group `strata` records.
+//! Shows: A distribution boots from its image, fails no unit, runs apt-get, powers off.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};

@@ -1,5 +1,7 @@
 //! The page that `strata report --html` writes, in a browser: it opens from a file, draws, zooms, finds a record and
 //! shows it as `strata events` does, and complains about nothing.
+//!
+//! Shows: A page has the reports' times and the listing's records, hatches gaps, fetches and runs nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

@@ -1,5 +1,7 @@
 //! What Perfetto's own `trace_processor` reads in an export: exactly what the recording holds, and the figures of the
 //! reports. On recordings that are made here, and on one of a real host and guest.
+//!
+//! Shows: A Perfetto export holds exactly the records, shows what is missing, and gives the reports' figures.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

@@ -1,6 +1,11 @@
 //! VMs on one host, in one boot of it. Two at the same time, their vCPUs on one CPU: the two traces become one, with both
 //! VMs beside a host that is there once. Then five that are recorded from outside: of strata itself, of QEMU, with its
 //! guest, twice, of QEMU that is given a region while it runs, and of a VMM of a few lines.
+//!
+//! Shows: VMs of another VMM are recorded undisturbed; refusals leave nothing.
+//! Shows: A running QEMU gets a region while recorded and is left as it was; its guest outlives the region.
+//! Shows: A QEMU guest is recorded through a device that it can write completely.
+//! Shows: One host's VMs are merged without loss, doubles or clock change.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};

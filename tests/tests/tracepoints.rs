@@ -1,5 +1,7 @@
 //! Every tracepoint of the guest's kernel: the module's events against the kernel's own description of them, all of
 //! them recorded at once, the module unloaded under load, and the choice of events changed while the guest runs.
+//!
+//! Shows: Every event of a newer kernel is recorded as it describes it; samples are named.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::fetch::kernel_packages::{KernelChoice, Suite};

@@ -1,4 +1,6 @@
 //! Emulated hosts in virtual time: what they do depends on their seed alone.
+//!
+//! Shows: The same seed gives the same recording.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::machine::emulator;

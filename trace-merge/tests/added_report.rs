@@ -1,5 +1,7 @@
 //! A report is one file and one line in a list: what its description says is its text, its JSON and its place among
 //! all.
+//!
+//! Shows: A report that a test adds appears in every command, page and table.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
 use serde::Serialize;

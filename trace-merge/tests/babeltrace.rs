@@ -1,5 +1,7 @@
 //! babeltrace2 is the judge of what is written: it must read every layer without a warning, and see what our own reader
 //! sees.
+//!
+//! Shows: babeltrace2 reads what the writer wrote, with the same values.
 #![allow(unsafe_code)] // Producers are made from raw memory.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
 

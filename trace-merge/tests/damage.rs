@@ -1,4 +1,6 @@
 //! Whatever happened to a recording's files, every tool ends, and says that something is wrong instead of panicking.
+//!
+//! Shows: Damaged streams, headers and packets are survived and found.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
 use proptest::prelude::*;

@@ -1,4 +1,6 @@
 //! What documents say about reports is made from the reports' descriptions.
+//!
+//! Shows: Tables of columns in docs/analysis.md say what the reports describe.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
 use std::fmt::Write;

@@ -1,5 +1,7 @@
 //! Two halves of one recording, of which the second got another clock, are merged back: the truth lies within the
 //! reported bound.
+//!
+//! Shows: Two unrelated clocks' relation lies inside its bound.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
 
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};

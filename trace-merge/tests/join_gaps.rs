@@ -1,4 +1,6 @@
 //! Recordings that lost records and were damaged are merged: the result has their gaps where they have them, and no others.
+//!
+//! Shows: Merged recordings have their sources' gaps and no others (proptest).
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
 use proptest::prelude::*;

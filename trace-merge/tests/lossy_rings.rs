@@ -1,5 +1,7 @@
 //! Real rings that are too small for what is recorded: every record that is missing lies in a gap of the stream, and the
 //! gaps lie around the packets that count loss and nowhere else.
+//!
+//! Shows: Every missing record lies in a gap of the reader's model.
 #![allow(unsafe_code)] // Producers are made from raw memory.
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 

@@ -1,6 +1,8 @@
 //! Whatever is taken out of a complete recording, no known time, duration or count of a report becomes larger, and the
 //! check finds nothing but what was damaged; nothing at all when the loss is counted, or when what is missing would have
 //! come at the end of a recording that goes on.
+//!
+//! Shows: Lost or cut records enlarge no known figure; unfinished recordings pass `strata check` (proptest).
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
 use proptest::prelude::*;

@@ -1,4 +1,7 @@
 //! Recordings that keep within a size: what is on the disk while they are written, and what of them is read.
+//!
+//! Shows: A recording keeps within its size, holds the newest records, and is readable while it grows.
+//! Shows: A compressed recording reads as the plain one, even growing or damaged, and keeps its size.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
 #[allow(dead_code, reason = "an example's main")]
 #[path = "../recording/examples/write_layers/main.rs"]

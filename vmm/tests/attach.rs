@@ -1,5 +1,7 @@
 //! `strata attach` on this machine's KVM: to a VMM that knows nothing of strata, whose guest is a few instructions.
 //! Needs root, KVM, and a kernel with tracefs and debugfs; what is mounted for it is seen by the test alone.
+//!
+//! Shows: VMs of another VMM are recorded undisturbed; refusals leave nothing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 #[path = "../../tests/tiny-vmm/src/main.rs"]

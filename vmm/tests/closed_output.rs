@@ -1,4 +1,6 @@
 //! A reader that closes standard output, as `head` does, ends a listing quietly.
+//!
+//! Shows: A reader that closes its pipe ends commands without an error.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use std::process::{Command, Output};

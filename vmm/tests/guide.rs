@@ -1,5 +1,7 @@
 //! The commands of `docs/guide.md`: `strata` knows each of them, and those that only read recordings do what they are
 //! shown for, on a recording that is made.
+//!
+//! Shows: Commands of the guide that read recordings work.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use clap::Parser;

@@ -1,4 +1,6 @@
 //! `strata` in namespaces, as in a container: what does not work there is refused with what helps, in one line. Needs root.
+//!
+//! Shows: In namespaces a layer works, or one line says why not.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use std::process::{Command, Output};

@@ -4,6 +4,8 @@
 //!
 //! `cargo test -p clock-sync --test simulator -- --nocapture table` prints the worst error and the bound of each
 //! scenario.
+//!
+//! Shows: A vCPU's time never runs back; errors keep their bounds, in the scenarios of docs/clock.md.
 #![allow(clippy::unwrap_used, reason = "a test: what does not fit is a mistake of the scenario")]
 
 mod counter;

@@ -1,5 +1,7 @@
 //! The examples in C and C++ compile without a warning, against the shared and the static library as they would be
 //! installed, and run where nothing traces.
+//!
+//! Shows: C and C++ examples compile without a warning against the installed libraries, and run untraced.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

@@ -459,6 +459,8 @@ fn first_error<'a>(unit: &str, log: &'a str) -> &'a str {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: A kernel without `CONFIG_BPF_EVENTS` gets a module with the reports' events, or none.
+
     use super::*;
 
     #[test]

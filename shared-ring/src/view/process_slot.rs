@@ -157,6 +157,8 @@ impl ProcessState {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: Superblocks and slots that leave the region are refused.
+
     use super::super::RegionView;
     use super::super::tests::{layout, process_rings, word};
     use super::*;

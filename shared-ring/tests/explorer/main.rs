@@ -2,6 +2,8 @@
 //! with the consumer in between, on rings small enough to try them all.
 //!
 //! A record of *n* payload bytes takes *n* + 8 bytes of its sub-buffer, whose first 128 bytes are the packet header.
+//!
+//! Shows: Contexts of one CPU may interrupt each other anywhere (explorer).
 #![allow(unsafe_code, missing_docs, clippy::expect_used, clippy::cast_possible_truncation)] // Tests.
 
 mod mutants;

@@ -5,6 +5,8 @@
 //! What runs is the crate's own producer and consumer. A sequence is `publish_by_steps`, which the assembly transcribes
 //! (`guest-agent/src/restartable_thread.rs` compares them); the world plays the kernel, which takes the witness away
 //! and restarts what it has disturbed.
+//!
+//! Shows: A restartable ring's thread may be disturbed or killed at any step.
 #![allow(unsafe_code, missing_docs, clippy::expect_used, clippy::cast_possible_truncation)] // Tests.
 
 #[path = "../explorer/schedule.rs"]

@@ -1,7 +1,10 @@
-//! Checks of the project's documents: prose of at most 120 columns, and links and paths that lead somewhere.
+//! Checks of the project's documents: prose of at most 120 columns, links and paths that lead somewhere, no more words
+//! than a reader has time for, and pages that are made from the sources.
 
 use super::changes::ChangesError;
 use super::map::{self, MAP};
+use super::promises::{self, PROMISES};
+use super::sources::SourcesError;
 use crate::paths::Paths;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use std::collections::BTreeSet;
@@ -13,6 +16,9 @@ use std::path::{Path, PathBuf};
 
 /// Columns of a line of prose. Tables and code may be wider.
 const WIDTH: usize = 120;
+
+/// Words of all pages in `docs` that somebody wrote.
+const WORDS: usize = 74_000;
 
 /// The variable that has documents made anew which follow from the code.
 const UPDATE: &str = "STRATA_UPDATE_DOCUMENTS";
@@ -32,6 +38,9 @@ pub enum DocumentsError {
     /// The packages of the workspace are not known.
     #[error(transparent)]
     Packages(#[from] ChangesError),
+    /// The sources of the workspace are not known.
+    #[error(transparent)]
+    Sources(#[from] SourcesError),
     /// What has to be mended, one finding a line.
     #[error("{}", .0.join("\n"))]
     Findings(Vec<String>),
@@ -63,8 +72,8 @@ struct Document {
     code: Vec<(usize, String)>,
 }
 
-/// Checks the Markdown files at the top of the workspace, in `docs` and at the top of each crate, and the map of the
-/// crates.
+/// Checks the Markdown files at the top of the workspace, in `docs` and at the top of each crate, and the pages that are
+/// made from the sources.
 ///
 /// # Errors
 ///
@@ -72,32 +81,53 @@ struct Document {
 pub fn check(paths: &Paths) -> Result<(), DocumentsError> {
     let workspace = paths.workspace();
     let mut findings = Vec::new();
-    // The map is made, not written.
-    for path in documents(workspace)?.into_iter().filter(|path| !path.ends_with(MAP)) {
+    let mut words = 0;
+    for path in documents(workspace)?.into_iter().filter(|path| !path.ends_with(MAP) && !path.ends_with(PROMISES)) {
         let text = read(&path)?;
-        let document = Document::parse(&text);
-        let mut found = wide_lines(&text, &document.fixed);
-        for (offset, destination) in &document.links {
-            if let Some(what) = broken(&path, &document, destination)? {
-                found.push(Finding { line: line_number(&text, *offset), what });
-            }
+        if path.starts_with(workspace.join("docs")) {
+            words += text.split_whitespace().count();
         }
-        for (offset, code) in document.code.iter().filter(|(_, code)| is_path(workspace, code)) {
-            let folder = path.parent().unwrap_or(workspace);
-            if !workspace.join(code).exists() && !folder.join(code).exists() {
-                found.push(Finding { line: line_number(&text, *offset), what: format!("{code} does not exist") });
-            }
-        }
-        let name = path.strip_prefix(workspace).unwrap_or(&path).display().to_string();
-        findings.extend(found.iter().map(|finding| format!("{name}:{finding}")));
+        findings.extend(of_document(workspace, &path, &text)?);
     }
-    let map = map::text(paths)?;
-    if std::env::var_os(UPDATE).is_some() {
-        fs::write(workspace.join(MAP), &map).map_err(|source| DocumentsError::File { path: MAP.into(), source })?;
-    } else if fs::read_to_string(workspace.join(MAP)).ok() != Some(map) {
-        findings.push(format!("{MAP} is not what the modules say; `{UPDATE}=1 cargo xtask documents` makes it anew"));
+    if words > WORDS {
+        findings.push(format!("docs: {words} words, {WORDS} at most; say each thing once, and shorter"));
+    }
+    let (promises, silent) = promises::text(paths)?;
+    findings.extend(silent);
+    for (name, text) in [(MAP, map::text(paths)?), (PROMISES, promises)] {
+        findings.extend(made(&workspace.join(name), name, text)?);
     }
     if findings.is_empty() { Ok(()) } else { Err(DocumentsError::Findings(findings)) }
+}
+
+/// What is wrong with the document at `path`, which says `text`.
+fn of_document(workspace: &Path, path: &Path, text: &str) -> Result<Vec<String>, DocumentsError> {
+    let document = Document::parse(text);
+    let mut found = wide_lines(text, &document.fixed);
+    for (offset, destination) in &document.links {
+        if let Some(what) = broken(path, &document, destination)? {
+            found.push(Finding { line: line_number(text, *offset), what });
+        }
+    }
+    for (offset, code) in document.code.iter().filter(|(_, code)| is_path(workspace, code)) {
+        let folder = path.parent().unwrap_or(workspace);
+        if !workspace.join(code).exists() && !folder.join(code).exists() {
+            found.push(Finding { line: line_number(text, *offset), what: format!("{code} does not exist") });
+        }
+    }
+    let name = path.strip_prefix(workspace).unwrap_or(path).display();
+    Ok(found.iter().map(|finding| format!("{name}:{finding}")).collect())
+}
+
+/// Compares the page `name` at `path` with the `text` that was made for it, or writes it with [`UPDATE`].
+fn made(path: &Path, name: &str, text: String) -> Result<Option<String>, DocumentsError> {
+    if std::env::var_os(UPDATE).is_some() {
+        fs::write(path, text).map_err(|source| DocumentsError::File { path: path.into(), source })?;
+        return Ok(None);
+    }
+    let is_made = fs::read_to_string(path).ok() == Some(text);
+    let finding = || format!("{name} is not what the sources say; `{UPDATE}=1 cargo xtask documents` makes it anew");
+    Ok((!is_made).then(finding))
 }
 
 pub(super) fn read(path: &Path) -> Result<String, DocumentsError> {

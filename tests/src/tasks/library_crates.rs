@@ -1,5 +1,7 @@
 //! The crates that other projects can use: what `cargo package` makes of them is complete, and builds with the oldest
 //! Rust that they promise.
+//!
+//! Shows: `clock-sync` and `shared-ring` are complete packages: Rust 1.85; default, no, all features.
 
 use crate::build::binaries;
 use crate::build::debian_root::DebianRoot;

@@ -9,6 +9,7 @@ pub mod documents;
 pub mod fuzz;
 pub mod library_crates;
 mod map;
+mod promises;
 pub mod markers;
 pub mod query;
 pub mod scripts;

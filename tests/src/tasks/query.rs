@@ -1,4 +1,7 @@
 //! Builds `strata-query`, which is a workspace of its own, and tests it with DuckDB, pandas and Spark beside it.
+//!
+//! Shows: Tables hold every record and the reports' figures; ready questions have DuckDB's answers (`--all`).
+//! Shows: A fleet's recordings arrive exactly once though a worker is killed; Spark agrees (`--all`).
 
 use crate::fetch::apt::{PackageError, recreate};
 use crate::fetch::tools::{self, Tool};

@@ -43,13 +43,8 @@ pub enum SourcesError {
 /// All findings, or the first file that cannot be read.
 pub fn check(paths: &Paths) -> Result<(), SourcesError> {
     let workspace = paths.workspace();
-    let mut sources = Vec::new();
-    for folder in FOLDERS {
-        collect(&workspace.join(folder), &mut sources)?;
-    }
-    sources.sort();
     let mut findings = Vec::new();
-    for path in sources {
+    for path in all(workspace)? {
         let text = fs::read_to_string(&path).map_err(|source| SourcesError::File { path: path.clone(), source })?;
         let name = path.strip_prefix(workspace).unwrap_or(&path).display().to_string();
         let is_of_tier_all = OF_TIER_ALL.iter().any(|folder| path.starts_with(workspace.join(folder)));
@@ -57,6 +52,20 @@ pub fn check(paths: &Paths) -> Result<(), SourcesError> {
         findings.extend(found.map(|(line, what)| format!("{name}:{line}: {what}")));
     }
     if findings.is_empty() { Ok(()) } else { Err(SourcesError::Findings(findings)) }
+}
+
+/// Every Rust source of the workspace and of the fuzz targets, sorted.
+///
+/// # Errors
+///
+/// The first folder that cannot be read.
+pub(super) fn all(workspace: &Path) -> Result<Vec<PathBuf>, SourcesError> {
+    let mut sources = Vec::new();
+    for folder in FOLDERS {
+        collect(&workspace.join(folder), &mut sources)?;
+    }
+    sources.sort();
+    Ok(sources)
 }
 
 fn collect(folder: &Path, sources: &mut Vec<PathBuf>) -> Result<(), SourcesError> {

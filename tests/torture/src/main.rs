@@ -4,6 +4,8 @@
 //! one's guest is honest, and some of its processes are hostile; the other one's kernel is hostile. Beside that something
 //! fails ([`fault`]). When the guests have ended, what was promised is checked ([`judge`]): first of all that what honest
 //! producers counted is in the recordings, or counted there as lost.
+//!
+//! Shows: Hostile guests, processes and faults touch nobody else's records.
 
 mod attack;
 mod fault;

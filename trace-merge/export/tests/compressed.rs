@@ -1,4 +1,6 @@
 //! Compressed recordings: what they read as, what they are when something is missing, and what they become for other tools.
+//!
+//! Shows: A compressed recording reads as the plain one, even growing or damaged, and keeps its size.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
 
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};

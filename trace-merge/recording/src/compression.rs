@@ -211,6 +211,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: A compressed recording reads as the plain one, even growing or damaged, and keeps its size.
+
     use super::*;
     use proptest::prelude::*;
 

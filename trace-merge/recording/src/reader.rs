@@ -404,6 +404,8 @@ impl Stream {
 mod gap_tests;
 #[cfg(test)]
 mod tests {
+    //! Shows: A window reads only its packets, and equals the filtered whole (proptest).
+
     use super::*;
     use crate::test_trace::{event, manifest};
     use crate::writer::{LayerWriter, NewLayer};

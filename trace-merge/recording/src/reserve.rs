@@ -87,6 +87,8 @@ impl Reserve {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: In the jail, a recording is completed on a full disk, with every counted record.
+
     use super::*;
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     use std::fs;

@@ -1,4 +1,6 @@
 //! Recordings made record by record, with a known answer.
+//!
+//! Shows: `strata why` names thief, lock holder, VMM, disk step, priority inversion; steps add up to the tick.
 
 use super::*;
 use crate::report::{Report, scenario, tasks};

@@ -394,6 +394,8 @@ impl VmVcpus {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: Parts of a task's and vCPU's time add up to wall time to the tick.
+
     use super::*;
     use crate::report::scenario;
     use strata_recording::manifest::Throttled;

@@ -134,6 +134,8 @@ fn conditions(only: Only, watched: Option<u32>) -> Result<Vec<SeccompCondition>,
 
 #[cfg(test)]
 mod tests {
+    //! Shows: Each thread's filter ends the process at a forbidden call; a run asked for everything needs none.
+
     use super::*;
     use crate::last_word;
     use crate::policy::Named;

@@ -329,6 +329,8 @@ fn set_slot(vm: &VmFd, slot: u32, range: Range, host: *mut u8, flags: u32) -> Re
 
 #[cfg(test)]
 mod tests {
+    //! Shows: Guest memory uses reserved huge pages; a refusal says how many to reserve (this KVM).
+
     use super::*;
     use crate::test_guest::mapping_flags;
     use vm_memory::Bytes;

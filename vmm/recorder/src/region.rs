@@ -436,6 +436,8 @@ pub fn enabled_among<'a>(
 
 #[cfg(test)]
 mod tests {
+    //! Shows: A QEMU guest is recorded through a device that it can write completely.
+
     use super::*;
     use crate::region::region_file;
     use clock_sync::entry::Reader;

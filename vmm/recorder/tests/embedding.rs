@@ -1,4 +1,6 @@
 //! The monitor of docs/embedding.md, run on this machine's KVM, and what it has recorded, read by babeltrace2.
+//!
+//! Shows: A foreign monitor's VM is recorded by `strata-recorder`; babeltrace2 reads it (this KVM).
 #![allow(unsafe_code, reason = "the test records as the guest's agent does")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up fails")]
 

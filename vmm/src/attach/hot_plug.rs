@@ -310,6 +310,8 @@ fn take_away(qmp: &mut Qmp, limit: Duration) -> Result<(), HotPlugError> {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: A running QEMU gets a region while recorded and is left as it was; its guest outlives the region.
+
     use super::super::qmp::tests::{Told, scripted};
     use super::*;
     use std::os::unix::fs::PermissionsExt;

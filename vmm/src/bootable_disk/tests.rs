@@ -1,4 +1,6 @@
 //! Images as `mke2fs` makes them, and broken ones.
+//!
+//! Shows: A distribution boots from its image, fails no unit, runs apt-get, powers off.
 
 use super::*;
 use gpt::disk::LogicalBlockSize;

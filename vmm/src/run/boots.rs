@@ -95,6 +95,8 @@ pub fn run_boots(
 
 #[cfg(test)]
 mod tests {
+    //! Shows: A guest that reboots is started again, with a recording for each boot.
+
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;

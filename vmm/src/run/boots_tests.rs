@@ -1,5 +1,7 @@
 //! Guests that are started again, each boot in its closed jail, with hand-written guests. They need `/dev/kvm`, of any
 //! kind, and root.
+//!
+//! Shows: A guest that reboots is started again, with a recording for each boot.
 
 use super::jail_tests::{LIMIT, NOBODY, SLEEP, Vm};
 use std::fs;

@@ -1,5 +1,9 @@
 //! Whole runs in a closed jail, each in a process of its own, with a hand-written guest. They need `/dev/kvm`, of any
 //! kind, and root.
+//!
+//! Shows: Each thread's filter ends the process at a forbidden call; a run asked for everything needs none.
+//! Shows: Limits of disks and consoles hold and lose nothing.
+//! Shows: In the jail, a recording is completed on a full disk, with every counted record.
 
 use super::*;
 use crate::cli::{Cli, Command};

@@ -1,5 +1,7 @@
 //! Guests in reserved huge pages, in their closed jail. They need `/dev/kvm`, of any kind, and root, who reserves the
 //! pages.
+//!
+//! Shows: Guest memory uses reserved huge pages; a refusal says how many to reserve (this KVM).
 
 use super::jail_tests::{NOBODY, SLEEP, Vm};
 use std::fs;

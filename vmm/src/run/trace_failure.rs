@@ -81,6 +81,8 @@ pub(super) fn on_failure(
 
 #[cfg(test)]
 mod tests {
+    //! Shows: A VM whose trace fails goes on, pauses or stops, as asked.
+
     use super::*;
     use std::time::Duration;
     use strata_machine::test_guest::{Console, config};

@@ -168,6 +168,8 @@ impl Pyramid {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: Each level of a page's bins holds its slices' time in each state (proptest).
+
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+//! Shows: A page has the reports' times and the listing's records, hatches gaps, fetches and runs nothing.
+
 use super::*;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

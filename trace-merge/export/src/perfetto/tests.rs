@@ -1,3 +1,5 @@
+//! Shows: A Perfetto export holds exactly the records, shows what is missing, and gives the reports' figures.
+
 use super::proto::{EventType, FtraceEvent, TaskState, TracePacket, TrackDescriptor};
 use super::tracks::{Kind, uuid};
 use super::*;

@@ -182,6 +182,8 @@ impl ChunkLedger {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: A recording keeps within its size, holds the newest records, and is readable while it grows.
+
     use super::*;
     use proptest::prelude::*;
 

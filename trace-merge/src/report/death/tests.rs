@@ -1,3 +1,5 @@
+//! Shows: `strata report death` tells each CPU's last state; its text cannot act on a terminal.
+
 use super::*;
 use crate::report::Report;
 use strata_recording::manifest::Manifest;

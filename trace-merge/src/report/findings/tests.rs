@@ -1,3 +1,5 @@
+//! Shows: Each finding of `strata report` appears above its threshold, not below.
+
 use super::super::cost::{Taken, Thief};
 use super::super::distribution::Distribution;
 use super::super::exits::ReasonExits;

@@ -1,3 +1,5 @@
+//! Shows: Parts of a task's and vCPU's time add up to wall time to the tick.
+
 use super::*;
 use crate::report::scenario;
 use strata_recording::layer::LayerKind;

@@ -1,4 +1,6 @@
 //! The same pages decoded by us and by `trace-cmd report`: every event's CPU, time, thread, name and fields.
+//!
+//! Shows: Host kernel pages are decoded as by `trace-cmd`: every event and field of this kernel.
 
 use super::*;
 use crate::{page_format, reader};

@@ -133,6 +133,8 @@ impl RecordLimiter {
 
 #[cfg(test)]
 mod tests {
+    //! Shows: A layer's limit holds, its loss is exact, others lose nothing.
+
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);

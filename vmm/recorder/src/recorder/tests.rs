@@ -1,3 +1,7 @@
+//! Shows: A layer's limit holds, its loss is exact, others lose nothing.
+//! Shows: A VM whose trace fails goes on, pauses or stops, as asked.
+//! Shows: A recording keeps within its size, holds the newest records, and is readable while it grows.
+
 mod bench;
 mod sessions;
 mod triggers;

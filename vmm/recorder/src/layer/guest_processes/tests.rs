@@ -1,4 +1,6 @@
 //! The test is the guest: it writes the process table itself.
+//!
+//! Shows: A layer's limit holds, its loss is exact, others lose nothing.
 #![allow(unsafe_code)] // It writes event registries through raw addresses.
 
 use super::*;
