@@ -106,7 +106,7 @@ enum Task {
         /// Short rounds, until each fault has had so many ends by SIGTERM, or recorders that were killed.
         #[arg(long, value_name = "N", conflicts_with = "rounds")]
         ends: Option<u64>,
-        /// Put the tables into docs/verification.md too.
+        /// Put the tables into docs/results/torture.md too.
         #[arg(long)]
         update_document: bool,
     },

@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn lines_that_say_what_is_shown_are_found_in_files_and_in_modules() {
-        let text = format!("//! A test.\n//!\n{SHOWS}One.\n{SHOWS}Two.\nmod tests {{\n    {SHOWS}Three.\n    // Shows: no\n");
+        let text =
+            format!("//! A test.\n//!\n{SHOWS}One.\n{SHOWS}Two.\nmod tests {{\n    {SHOWS}Three.\n    // Shows: no\n");
 
         assert_eq!(shown(&text), ["One.", "Two.", "Three."]);
     }
@@ -105,6 +106,8 @@ mod tests {
 
         let page = page(&promises);
 
-        assert!(page.ends_with("\n## vmm\n\n| promise | shown by |\n|---|---|\n| It holds. | `vmm/a.rs`, `vmm/b.rs` |\n"));
+        assert!(
+            page.ends_with("\n## vmm\n\n| promise | shown by |\n|---|---|\n| It holds. | `vmm/a.rs`, `vmm/b.rs` |\n")
+        );
     }
 }

@@ -67,7 +67,7 @@ pub fn run(paths: &Paths, options: &Options) -> Result<(), TortureError> {
         command.args(number.into_iter().flat_map(|number| [name.to_owned(), number.to_string()]));
     }
     if options.update_document {
-        command.arg("--document").arg(paths.workspace().join("docs/verification.md"));
+        command.arg("--document").arg(paths.workspace().join("docs/results/torture.md"));
     }
     Ok(process::run_visible(command.stdin(Stdio::null()))?)
 }
