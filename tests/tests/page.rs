@@ -345,6 +345,84 @@ fn page_follows_the_users_choice_of_light_and_dark() {
 }
 
 #[test]
+fn reports_lead_to_the_timeline_and_back_and_the_address_keeps_what_is_in_sight() {
+    let (mut opened, trace) = Opened::new(20_000, |_| ());
+    let task = tasks::report(&trace, Window::ALL).unwrap().vms[0].tasks[0].clone();
+    let name = format!("{}/{}", task.comm, task.tid);
+
+    // From a row of a report to the row of its task.
+    opened.get("openTab('tasks')");
+    opened.get("document.querySelector('#reports-panel button.place').click()");
+    opened.browser.wait("!document.getElementById('timeline').hidden && selection.slice !== null").unwrap();
+    assert_eq!(opened.text("selection.row.name"), name);
+    // Back: the same row of the report has the focus.
+    opened.get("[...document.querySelectorAll('#details button')].find((known) => known.textContent === 'report tasks').click()");
+    let focused = opened.text("document.activeElement.closest('tr').textContent");
+    assert!(focused.contains(&task.comm), "{focused}");
+    // A row with a time leads to that time.
+    opened.get("openTab('wakeups')");
+    let worst =
+        "[...document.querySelectorAll('#reports-panel button.place')].find((known) => /time/.test(known.title))";
+    opened.get(&format!("{worst}.click()"));
+    opened.browser.wait("selection.range !== null").unwrap();
+    let shown = "selection.range[0] === ticksToNs(reports.wakeups.vms[0].worst[0].ticks - about.begin_ticks)";
+    assert_eq!(opened.get(shown), json!(true));
+
+    // A time in the search field.
+    let moment = opened.text("formatMoment(about.length_ns / 2)");
+    opened.press(&["/"]);
+    opened.browser.type_text(&moment).unwrap();
+    opened.press(&["Enter"]);
+    opened.browser.wait("document.getElementById('search-count').textContent === 'shown'").unwrap();
+    assert_eq!(opened.get("Math.abs(view.begin + view.length / 2 - about.length_ns / 2) < 2"), json!(true));
+
+    // The address says it, and shows it again.
+    opened.browser.wait("location.hash.includes('from=')").unwrap();
+    let (address, begin) = (opened.text("location.hash"), opened.number("view.begin"));
+    opened.get("showTime(0, about.length_ns)");
+    opened.browser.wait("!location.hash.includes('from=')").unwrap();
+    opened.get(&format!("location.hash = {}", json!(address)));
+    opened.browser.wait(&format!("Math.abs(view.begin - {begin}) < 2")).unwrap();
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn rows_and_colours_are_hidden_and_shown_again() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    let rows = "layout.items.filter((item) => item.row).length";
+    let (all, hidden) = (opened.number(rows), "running in the guest");
+    assert!(opened.colours().contains(hidden));
+
+    opened.get(&format!(
+        "[...document.querySelectorAll('#legend button')].find((known) => known.textContent === '{hidden}').click()"
+    ));
+    assert!(!opened.colours().contains(hidden));
+
+    opened.press(&["r"]);
+    opened.browser.type_text("vcpu").unwrap();
+    let shown = opened.number(rows);
+    assert!(0.0 < shown && shown < all, "{shown} of {all}");
+    let names = opened.get("layout.items.filter((item) => item.row).map((item) => `${item.row.name} ${item.heading}`)");
+    assert!(names.as_array().unwrap().iter().all(|name| name.as_str().unwrap().contains("vCPU")), "{names}");
+    // What is looked for is shown, filter or not.
+    opened.get("reveal(about.rows.find((row) => row.kind === 'host-cpu'))");
+    assert_eq!(opened.number(rows), all);
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn small_window_has_room_for_rows() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+
+    opened.browser.resize((800, 600)).unwrap();
+    opened.browser.wait("size.width <= 800").unwrap();
+
+    let heights = opened.get("[size.height, document.body.scrollWidth]");
+    assert!(heights[0].as_f64().unwrap() >= 280.0, "{heights}");
+    assert!(heights[1].as_f64().unwrap() <= 800.0, "{heights}");
+}
+
+#[test]
 fn what_is_not_recorded_is_hatched_and_said() {
     let damage = |made: &Path| {
         for layer in Trace::open(made).unwrap().layers() {

@@ -206,6 +206,16 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", json!({ "type": "mouseMoved", "x": x, "y": y })).map(drop)
     }
 
+    /// Makes the window `width` by `height` pixels large.
+    ///
+    /// # Errors
+    ///
+    /// When the browser refuses.
+    pub fn resize(&mut self, (width, height): (u32, u32)) -> Result<(), BrowserError> {
+        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 0, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", metrics).map(drop)
+    }
+
     /// Whether the user likes pages dark.
     ///
     /// # Errors

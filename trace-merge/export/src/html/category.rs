@@ -6,7 +6,7 @@ use strata_analysis::timeline::fused::{Fused, Running};
 use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::states::{BlockedOn, CpuView, Current};
-use strata_analysis::timeline::vcpu::VcpuState;
+use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};
 use trace_merge::report::{state_names, tasks, vcpus};
 
 /// What a slice of time is spent on. The page knows each by its number.
@@ -97,12 +97,20 @@ pub(super) fn of_vcpu(state: VcpuState, host: Option<&Host>) -> Option<(Category
         VcpuState::KvmRun => Category::RunningOrStolen,
         VcpuState::Kvm(_) => Category::Kvm,
         VcpuState::Vmm(_) => Category::Vmm,
-        VcpuState::Stolen { by, .. } if state_names::is_limit(by) => Category::NotAllowed,
-        VcpuState::Stolen { .. } => Category::Stolen,
+        VcpuState::Stolen { by, .. } => kept_by(by, Category::Stolen),
         VcpuState::Halted => Category::Idle,
         VcpuState::BlockedInKvm(_) | VcpuState::BlockedInVmm(_) => Category::Waiting,
     };
     Some((category, joined(vcpus::name(state, host))))
+}
+
+/// What is drawn of a vCPU that does not run because of `by`: `stolen` where that is a thread.
+const fn kept_by(by: Preemptor, stolen: Category) -> Category {
+    match by {
+        Preemptor::NotAllowed | Preemptor::IdleForLong => Category::NotAllowed,
+        Preemptor::Idle => Category::Runnable,
+        Preemptor::Thread(_) | Preemptor::Unknown => stolen,
+    }
 }
 
 /// What a guest's task in `state` is drawn as.
@@ -115,11 +123,10 @@ pub(super) fn of_task(state: Fused, host: Option<&Host>) -> (Category, String) {
         Fused::Kvm(_) => Category::Kvm,
         Fused::Vmm(_) => Category::Vmm,
         Fused::NotAllowed => Category::NotAllowed,
-        Fused::Stolen(by) | Fused::RunnableStolen(by) if state_names::is_limit(by) => Category::NotAllowed,
-        Fused::Stolen(_) => Category::Stolen,
+        Fused::Stolen(by) => kept_by(by, Category::Stolen),
+        Fused::RunnableStolen(by) => kept_by(by, Category::RunnableStolen),
         Fused::Halted => Category::Idle,
         Fused::Runnable => Category::Runnable,
-        Fused::RunnableStolen(_) => Category::RunnableStolen,
         Fused::Blocked(BlockedOn::Io) => Category::Io,
         Fused::Blocked(BlockedOn::Lock | BlockedOn::Futex) => Category::Lock,
         Fused::Blocked(BlockedOn::Sleep) => Category::Sleep,
@@ -173,5 +180,21 @@ pub(super) fn of_guest_cpu(
     match whose {
         Some(whose) if category != Category::Idle => (category, format!("{state}, of {whose}")),
         _ => (category, state),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_cpu_that_has_yet_to_begin_steals_nothing() {
+        let stolen = |by| of_vcpu(VcpuState::Stolen { by, woken: true }, None).map(|(category, _)| category);
+
+        let drawn = [Preemptor::Idle, Preemptor::IdleForLong, Preemptor::NotAllowed, Preemptor::Unknown].map(stolen);
+
+        let expected = [Category::Runnable, Category::NotAllowed, Category::NotAllowed, Category::Stolen];
+        assert_eq!(drawn, expected.map(Some));
+        assert_eq!(of_task(Fused::RunnableStolen(Preemptor::Idle), None).0, Category::Runnable);
     }
 }

@@ -21,7 +21,7 @@ const HEAD: &str = include_str!("page/head.html");
 const BODY: &str = include_str!("page/body.html");
 const STYLE: &str = include_str!("page/style.css");
 /// The scripts, in the order in which they need each other.
-const SCRIPTS: [&str; 16] = [
+const SCRIPTS: [&str; 18] = [
     include_str!("page/format.js"),
     include_str!("page/decode.js"),
     include_str!("page/theme.js"),
@@ -36,6 +36,8 @@ const SCRIPTS: [&str; 16] = [
     include_str!("page/pointer.js"),
     include_str!("page/distributions.js"),
     include_str!("page/reports.js"),
+    include_str!("page/places.js"),
+    include_str!("page/address.js"),
     include_str!("page/flame.js"),
     include_str!("page/main.js"),
 ];

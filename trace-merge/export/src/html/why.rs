@@ -3,6 +3,7 @@
 use super::category::Category;
 use super::rows::{RowKind, RowNumber, Rows};
 use trace_merge::critical_path::{Cause, CriticalPaths, Step};
+use trace_merge::report::state_names;
 
 /// Draws `paths`; `ns` makes ticks nanoseconds of the page.
 pub(super) fn draw(rows: &mut Rows, paths: &CriticalPaths, ns: impl Fn(u64) -> u64) {
@@ -36,7 +37,7 @@ impl<F: Fn(u64) -> u64> Levels<'_, F> {
 }
 
 /// What a step is drawn as.
-const fn category(step: &Step) -> Category {
+fn category(step: &Step) -> Category {
     match step.cause {
         Cause::Running if step.detail.is_some() => Category::Syscall,
         Cause::Running => Category::Running,
@@ -44,6 +45,9 @@ const fn category(step: &Step) -> Category {
         Cause::Interrupted | Cause::Interrupt | Cause::Handler => Category::Interrupt,
         Cause::Exit => Category::Kvm,
         Cause::Vmm => Category::Vmm,
+        Cause::Preempted | Cause::WokenLate if step.detail.as_deref() == Some(state_names::IDLE_HOST_CPU) => {
+            Category::Runnable
+        }
         Cause::Preempted | Cause::WokenLate | Cause::PacketHeldUp => Category::Stolen,
         Cause::NotAllowed => Category::NotAllowed,
         Cause::Halted => Category::Idle,

@@ -53,6 +53,8 @@ function showSlice(panel) {
   ])];
   const flow = flows.find((known) => known.row === row.number && known.begin <= begin && end <= known.end);
   if (flow) parts.push(flowDetails(flow));
+  const report = reportButton(row);
+  if (report) parts.push(report);
   const jumps = arrowsOfSelection().slice(0, 12).map(arrowButton);
   if (jumps.length) parts.push(element('div', {}, element('h3', {}, 'Arrows'), ...jumps));
   const inside = recordsBetween(row.number, begin, end);
@@ -109,7 +111,7 @@ function recordsBetween(row, begin, end) {
 /** How the rows in sight share out a range of time. */
 function showRange(panel) {
   const [begin, end] = selection.range;
-  const table = element('table', {}, element('tr', {}, ...['row', 'share of the time', ''].map((name) => element('th', {}, name))));
+  const table = element('table', {}, element('tr', {}, ...['row', 'share of the time', '', 'slices', 'average', 'longest'].map((name) => element('th', {}, name))));
   for (const item of layout.items.filter((item) => item.row && isInSight(item)).slice(0, 60)) {
     if (item.row.counter) {
       table.append(element('tr', {}, element('td', {}, item.row.name), element('td', {}, counterText(item.row, counterValue(item.row, begin, end)))));
@@ -119,10 +121,24 @@ function showRange(panel) {
     const parts = [...times].map((time, category) => [time, category]).filter(([time]) => time > 0).sort((left, right) => right[0] - left[0]);
     if (!parts.length) continue;
     const text = parts.slice(0, 4).map(([time, category]) => `${about.categories[category]} ${((100 * time) / (end - begin)).toFixed(1)} %`).join(', ');
-    table.append(element('tr', {}, element('td', {}, item.row.name), element('td', {}, shareGlyph([...times], end - begin)), element('td', { className: 'text' }, text)));
+    table.append(element('tr', {}, element('td', {}, item.row.name), element('td', {}, shareGlyph([...times], end - begin)), element('td', { className: 'text' }, text), ...slicesBetween(item.row, begin, end).map((cell) => element('td', { className: 'number' }, cell))));
   }
   panel.append(element('h2', {}, `${formatDuration(end - begin)} from ${formatMoment(begin)} s on`), table);
   announce(`${formatDuration(end - begin)} selected`);
+}
+
+/** How many slices of a row begin between two moments, how long one is on average, and the longest; empty where they are too many to be loaded. */
+function slicesBetween(row, begin, end) {
+  if (!row.loaded || (row.left_out_from !== null && end > row.left_out_from)) return ['', '', ''];
+  const { begins, ends } = row.loaded;
+  const [first, last] = [lowerBound(begins, begin), lowerBound(begins, end)];
+  if (first === last) return ['0', '', ''];
+  let [sum, longest] = [0, 0];
+  for (let slice = first; slice < last; slice++) {
+    sum += ends[slice] - begins[slice];
+    longest = Math.max(longest, ends[slice] - begins[slice]);
+  }
+  return [formatCount(last - first), formatDuration(sum / (last - first)), formatDuration(longest)];
 }
 
 /** The time of each category in a row between two moments. */

@@ -10,7 +10,7 @@ const CATEGORIES = about.categories.length;
 /** Time of each category in the column at hand. */
 const shares = new Float64Array(CATEGORIES);
 /** From below to above in a column: what runs, what keeps from running, what waits. */
-const STACKED = [1, 15, 2, 3, 4, 5, 6, 8, 7, 14, 9, 10, 12, 11, 13, 0];
+const STACKED = [1, 15, 2, 3, 4, 5, 6, 16, 8, 7, 14, 9, 10, 12, 11, 13, 0];
 /** Categories of which a column shows a pixel, however short they are. */
 const NEVER_HIDDEN = new Set([0, 6, 8]);
 
@@ -28,6 +28,7 @@ function requestDraw() {
     isDrawRequested = false;
     const begin = performance.now();
     draw();
+    rememberView();
     drawTimes.push(performance.now() - begin);
     if (drawTimes.length > 120) drawTimes.shift();
   });
@@ -131,7 +132,7 @@ function paintRow(row, top, height) {
 }
 
 function paintColumn(x, top, bottom, category, stride) {
-  const colour = theme.colours[category];
+  const colour = hiddenCategories.has(category) ? theme.backPixel : theme.colours[category];
   if (category !== NOT_RECORDED) {
     for (let y = top, place = top * stride + x; y < bottom; y++, place += stride) pixels[place] = colour;
     return;
@@ -197,7 +198,7 @@ function drawTexts({ row, y, height }) {
   let texts = 0;
   const shortest = (3 * view.length) / plotWidth();
   for (let slice = range[0]; slice < range[1] && texts < MOST_TEXTS; slice++) {
-    if (ends[slice] - begins[slice] < shortest) continue;
+    if (ends[slice] - begins[slice] < shortest || hiddenCategories.has(categories[slice])) continue;
     const left = Math.max(xOf(begins[slice]), LABEL_WIDTH);
     const right = Math.min(xOf(ends[slice]), LABEL_WIDTH + plotWidth());
     if (right - left < 3) continue;
@@ -352,7 +353,7 @@ function drawLabels(items) {
       context.fillText(`${closed ? '▸' : '▾'} ${item.heading}${closed ? ` (${item.rows})` : ''}`, 8, y + HEADING_HEIGHT / 2);
       continue;
     }
-    const isSelected = selection.row === item.row && !selection.range;
+    const isSelected = selection.row === item.row;
     context.fillStyle = isSelected ? theme.accent : theme.front;
     context.font = `${isSelected ? '600 ' : ''}12px system-ui, "DejaVu Sans", sans-serif`;
     context.fillText(shortened(item.row.name, LABEL_WIDTH - 26), 18, y + item.height / 2);

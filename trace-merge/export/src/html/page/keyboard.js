@@ -20,7 +20,8 @@ const KEYS = [
   ['Page up / down', 'scroll'],
   ['C / O', 'close the group of the selected row; open all groups'],
   ['T', 'order tasks by the time that they are busy in sight, or in all of it'],
-  ['/', 'search; Enter: next match, Shift Enter: previous one'],
+  ['/', 'search, or go to a time (8.95); Enter: next match, Shift Enter: previous one'],
+  ['R', 'show only rows with some text in their name'],
   ['Esc', 'select nothing'],
   ['?', 'these keys'],
 ];
@@ -142,11 +143,16 @@ function startKeyboard() {
   document.getElementById('help-button').addEventListener('click', () => help.showModal());
   window.addEventListener('keydown', (event) => {
     if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
+    document.getElementById('tooltip').style.display = 'none';
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     if (key === '/') {
       event.preventDefault();
       document.getElementById('search-text').select();
     } else if (key === '?') help.showModal();
+    else if (key === 'r') {
+      event.preventDefault();
+      document.getElementById('row-filter').select();
+    }
     else if (document.getElementById('timeline').hidden) return;
     else if (HELD[key]) {
       event.preventDefault();

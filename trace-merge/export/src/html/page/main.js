@@ -3,7 +3,9 @@
 about.rows.forEach((row, number) => { row.number = number; row.levels = []; });
 
 function note(kind, title, text, more) {
-  document.getElementById('notes').append(element('div', { className: `note ${kind}` }, element('b', {}, title), element('span', {}, text, more ? element('span', { className: 'faint' }, ` ${more}`) : null)));
+  const shown = element('div', { className: `note ${kind}` }, element('b', {}, title), element('span', {}, text, more ? element('span', { className: 'faint' }, ` ${more}`) : null));
+  document.getElementById('notes').append(shown);
+  return shown;
 }
 
 /** What is missing, what is left out of the page, and what stands out. */
@@ -18,11 +20,15 @@ function showNotes() {
   if (about.tasks_left_out) leftOut.push(`the rows of ${formatCount(about.tasks_left_out)} tasks`);
   if (about.flows_left_out) leftOut.push(`${formatCount(about.flows_left_out)} disk requests and packets`);
   if (leftOut.length) note('warning', 'Left out of this page', `${leftOut.join('; ')}.`, 'strata report --html with --from and --to makes a page of a part.');
-  for (const finding of about.findings) note('', `Finding: ${finding.kind.replaceAll('_', ' ')}`, visible(finding.text), `${visible(finding.evidence)}. Next: ${visible(finding.next)}`);
+  for (const finding of about.findings) {
+    const shown = note('', `Finding: ${finding.kind.replaceAll('_', ' ')}`, visible(finding.text), `${visible(finding.evidence)}. Next: ${visible(finding.next)}`);
+    shown.dataset.next = finding.next;
+  }
 }
 
 function openTab(name) {
   const isTimeline = name === 'timeline';
+  tabInSight = name;
   document.getElementById('timeline').hidden = !isTimeline;
   document.getElementById('reports-panel').hidden = isTimeline;
   for (const tab of document.querySelectorAll('#tabs button')) {
@@ -33,6 +39,7 @@ function openTab(name) {
   if (isTimeline) requestDraw();
   else if (name === FLAME_TAB) renderFlames();
   else renderReport(name);
+  rememberView();
 }
 
 function makeTabs() {
@@ -70,6 +77,7 @@ async function start() {
   startPointer();
   startKeyboard();
   startSearch();
+  startRowFilter();
   await Promise.all([loadLevels(), loadCounters()]);
   requestDraw();
   await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
@@ -77,8 +85,10 @@ async function start() {
   await Promise.all([loadReports(), loadStacks()]);
   makeTabs();
   openTab('timeline');
+  linkFindings();
   await Promise.all([loadArrows(), loadFlows(), (records.loading ??= loadRecords())]);
   requestDraw();
+  await startAddress();
   document.documentElement.dataset.loaded = 'yes';
   document.getElementById('canvas').focus();
 }

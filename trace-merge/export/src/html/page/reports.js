@@ -189,6 +189,9 @@ function tableOf(rows, path) {
   const columns = columnsOf(rows, path);
   const table = element('table');
   const body = element('tbody');
+  const places = new Map(rows.map((row) => [row, placeOf(row, path)]));
+  const hasPlaces = [...places.values()].some((place) => place);
+  const width = columns.length + (hasPlaces ? 1 : 0);
   let shown = FIRST_ROWS;
   let order = rows;
   const fill = () => {
@@ -196,16 +199,19 @@ function tableOf(rows, path) {
     for (const row of order.slice(0, shown)) {
       const cells = columns.map((column) => {
         const isNested = column.nested && row[column.nested]?.length;
-        const content = isNested ? nestedButton(row, column, columns.length, path) : column.cell(row);
+        const content = isNested ? nestedButton(row, column, width, path) : column.cell(row);
         const isLong = typeof content === 'string' && content.length > LONG_TEXT;
         return element('td', { className: column.isNumber ? 'number' : isLong ? 'text' : '' }, content);
       });
-      body.append(element('tr', {}, ...cells));
+      const place = places.get(row);
+      const line = element('tr', {}, ...(hasPlaces ? [element('td', {}, place ? placeButton(place) : '')] : []), ...cells);
+      if (place?.row) line.dataset.row = place.row.number;
+      body.append(line);
     }
     if (order.length > shown) {
-      const more = element('button', { type: 'button' }, `show ${order.length - shown} more`);
+      const more = element('button', { type: 'button', className: 'more' }, `show ${order.length - shown} more`);
       more.addEventListener('click', () => { shown = order.length; fill(); });
-      body.append(element('tr', {}, element('td', { colSpan: columns.length }, more)));
+      body.append(element('tr', {}, element('td', { colSpan: width }, more)));
     }
   };
   const headings = columns.map((column) => {
@@ -221,7 +227,7 @@ function tableOf(rows, path) {
     });
     return heading;
   });
-  table.append(element('thead', {}, element('tr', {}, ...headings)), body);
+  table.append(element('thead', {}, element('tr', {}, ...(hasPlaces ? [element('th', { scope: 'col', 'aria-label': 'on the timeline' })] : []), ...headings)), body);
   fill();
   const cut = leftOutRows.find((each) => each.path === path);
   return element('div', {}, table, cut ? element('p', { className: 'faint' }, `${cut.rows} more rows are left out of this page; --json shows them.`) : null);

@@ -36,9 +36,33 @@ async function findMatches(text) {
   return [...wholeRows, ...rest];
 }
 
+/** A moment, as `strata events` shows it: seconds, with a point or a unit, for a number alone may be a task's. */
+const MOMENT = /^(\d+\.\d+) ?s?$|^(\d+) ?s$/;
+
+/** Goes to the moment `seconds` after the first record, without changing how much is in sight. */
+function goToMoment(seconds) {
+  const moment = momentFrom(seconds);
+  const isThere = moment >= 0 && moment <= about.length_ns;
+  document.getElementById('search-count').textContent = isThere ? 'shown' : 'outside';
+  if (!isThere) {
+    announce(`the page goes from ${formatMoment(0)} to ${formatMoment(about.length_ns)} seconds`);
+    return;
+  }
+  openTab('timeline');
+  const length = view.length < about.length_ns ? view.length : about.length_ns / 100;
+  showTime(moment - length / 2, length);
+  select(null, { range: [moment, moment + length / 1000] });
+}
+
 async function runSearch(direction) {
   const text = document.getElementById('search-text').value.trim();
   if (!text) return;
+  const moment = text.match(MOMENT);
+  if (moment) {
+    search.text = '';
+    goToMoment(moment[1] ?? moment[2]);
+    return;
+  }
   if (text !== search.text) {
     document.getElementById('search-count').textContent = '…';
     search.text = text;

@@ -23,6 +23,9 @@ const COLOURS = [
 const NOT_RECORDED = 0;
 const STORED_THEME = 'strata-theme';
 
+/** Categories that the reader has hidden, by a click in the legend. */
+const hiddenCategories = new Set();
+
 const theme = { isDark: false, colours: [], text: [] };
 
 function applyTheme(isDark) {
@@ -74,7 +77,13 @@ function drawLegend() {
       context.fillStyle = theme.isDark ? '#2b3137' : '#eceff2';
       for (let x = 0; x < 14; x++) for (let y = 0; y < 11; y++) if ((x + y) % 6 < 3) context.fillRect(x, y, 1, 1);
     }
-    legend.append(element('span', {}, sample, name));
+    const button = element('button', { type: 'button', title: 'Show, hide', 'aria-pressed': String(!hiddenCategories.has(category)) }, sample, name);
+    button.addEventListener('click', () => {
+      if (!hiddenCategories.delete(category)) hiddenCategories.add(category);
+      button.setAttribute('aria-pressed', String(!hiddenCategories.has(category)));
+      requestDraw();
+    });
+    legend.append(button);
   });
 }
 

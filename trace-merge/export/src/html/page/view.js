@@ -18,6 +18,8 @@ const selection = { row: null, slice: null, record: null, range: null };
 /** Headings and rows from above to below, each with its place. */
 const layout = { items: [], byRow: [], height: 0 };
 const collapsed = new Set();
+/** Only rows whose name, or whose heading, has this in it are shown. */
+let rowFilter = '';
 
 /** By task: the time that it was busy in what was in sight when that was asked for; null for the order of the whole. */
 let busyInSight = null;
@@ -71,11 +73,28 @@ function collapseLargeGroups() {
   }
 }
 
+/** Shows the rows whose name, or whose heading, has `text` in it; all for an empty one. */
+function filterRows(text) {
+  rowFilter = text.trim().toLowerCase();
+  const field = document.getElementById('row-filter');
+  if (field.value.trim().toLowerCase() !== rowFilter) field.value = rowFilter;
+  makeLayout();
+  requestDraw();
+}
+
+function startRowFilter() {
+  const field = document.getElementById('row-filter');
+  field.addEventListener('input', () => filterRows(field.value));
+  field.addEventListener('keydown', (event) => { if (event.key === 'Escape' || event.key === 'Enter') canvas.focus(); });
+}
+
 function makeLayout() {
   layout.items = [];
   layout.byRow = [];
   let y = 0;
-  for (const [heading, rows] of groupsOfRows()) {
+  for (const [heading, all] of groupsOfRows()) {
+    const rows = all.filter((row) => `${row.name}\n${heading}`.toLowerCase().includes(rowFilter));
+    if (!rows.length) continue;
     layout.items.push({ heading, rows: rows.length, y, height: HEADING_HEIGHT });
     y += HEADING_HEIGHT;
     if (collapsed.has(heading)) continue;
@@ -114,8 +133,9 @@ function scrollRowsTo(y) {
   requestDraw();
 }
 
-/** Opens the group of a row, and scrolls so that the row is in sight. */
+/** Opens the group of a row, and scrolls so that the row is in sight; a filter that hides it goes. */
 function reveal(row) {
+  if (rowFilter && !layout.byRow[row.number]) filterRows('');
   for (const [heading, rows] of groupsOfRows()) {
     if (rows.includes(row) && collapsed.delete(heading)) makeLayout();
   }

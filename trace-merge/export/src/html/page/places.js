@@ -1,0 +1,93 @@
+// From a row of a report to the timeline, and back.
+
+/** The value at `path` of the reports. */
+const valueAt = (path) => path.split('/').slice(1).reduce((value, key) => value?.[key], reports);
+
+/** The machine that the rows at `path` belong to; null for those of none. */
+function machineOf(path) {
+  const keys = path.split('/');
+  for (let length = keys.length; length > 1; length--) {
+    const vm = valueAt(keys.slice(0, length).join('/'))?.vm;
+    if (typeof vm === 'string') return vm;
+  }
+  return null;
+}
+
+const rowCalled = (kind, group, name) => about.rows.find((row) => row.kind === kind && row.group === group && row.name === name);
+
+/** The row of the timeline that a row of a report is about; undefined for none. */
+function timelineRow(row, path) {
+  const vm = row.vm ?? machineOf(path);
+  if (vm === null) return undefined;
+  const task = row.issuer ?? row;
+  if (task.comm !== undefined && (task.tid ?? task.pid) !== undefined) return rowCalled('task', visible(vm), visible(`${task.comm}/${task.tid ?? task.pid}`));
+  if (row.vcpu !== undefined) return rowCalled('vcpu', visible(vm), `vCPU ${row.vcpu}`);
+  return undefined;
+}
+
+/** When what a row of a report tells of began and ended, ns of the page; null where the row does not say it. */
+function momentsOf(row) {
+  const begin = row.begin_ticks ?? (row.latency_ns === undefined ? undefined : row.ticks) ?? row.first_ticks;
+  if (typeof begin !== 'number') return null;
+  const from = ticksToNs(begin - about.begin_ticks);
+  const end = row.end_ticks ?? row.last_ticks;
+  return [from, end === undefined ? from + (row.total_ns ?? row.latency_ns ?? 0) : ticksToNs(end - about.begin_ticks)];
+}
+
+/** Where on the timeline a row of a report lies: `{ row, time }`; null for nowhere. */
+function placeOf(row, path) {
+  const place = { row: timelineRow(row, path), time: momentsOf(row) };
+  return place.row || place.time ? place : null;
+}
+
+/** Shows a place on the timeline. */
+async function showPlace({ row, time }) {
+  openTab('timeline');
+  if (row) reveal(row);
+  if (time) revealTime(...time);
+  if (row && !time) await selectSliceAt(row, view.begin);
+  else select(row ?? null, { range: time[1] > time[0] ? time : [time[0], time[0] + 1] });
+  canvas.focus();
+}
+
+function placeButton(place) {
+  const words = place.time ? 'Show this time on the timeline' : 'Show this row on the timeline';
+  const button = element('button', { type: 'button', className: 'place', title: words, 'aria-label': words }, '⌖');
+  button.addEventListener('click', () => showPlace(place));
+  return button;
+}
+
+/** The report that has a row for each row of the timeline of that kind. */
+const REPORT_OF = { task: 'tasks', vcpu: 'vcpus', disk: 'flows', net: 'net_flows' };
+
+/** A button that shows what a report says of `row`; null where none does. */
+function reportButton(row) {
+  const name = REPORT_OF[row.kind];
+  if (!reports[name] || 'nothing' in reports[name]) return null;
+  const button = element('button', { type: 'button' }, `report ${name.replaceAll('_', ' ')}`);
+  button.addEventListener('click', () => {
+    openTab(name);
+    const panel = document.getElementById('reports-panel');
+    panel.querySelectorAll('button.more').forEach((more) => more.click());
+    const line = panel.querySelector(`tr[data-row="${row.number}"]`);
+    line?.scrollIntoView({ block: 'center' });
+    (line?.querySelector('button') ?? panel).focus();
+  });
+  return button;
+}
+
+/** Gives each finding whose next step is a report, or why a task was late, a button that shows that. */
+function linkFindings() {
+  for (const finding of document.querySelectorAll('.note[data-next]')) {
+    const [, task] = finding.dataset.next.match(/^strata why .*--task (\d+)/) ?? [];
+    const row = about.rows.find((known) => known.kind === 'task' && finding.dataset.next.includes(`--vm ${known.group}`) && known.name.endsWith(`/${task}`));
+    if (row) finding.append(placeButton({ row, time: null }));
+    const words = finding.dataset.next.match(/^strata report ([a-z-]+)( --net)?/);
+    const name = words?.[2] ? 'net_flows' : words?.[1].replaceAll('-', '_');
+    const tab = document.querySelector(`#tabs button[data-name="${name}"]`);
+    if (!tab) continue;
+    const button = element('button', { type: 'button' }, tab.textContent);
+    button.addEventListener('click', () => openTab(name));
+    finding.append(button);
+  }
+}
