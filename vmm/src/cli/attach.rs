@@ -1,6 +1,7 @@
 //! `strata attach`.
 
-use super::recording::RecordingArgs;
+use super::SEE_MORE;
+use super::recording::{RECORDING, RecordingArgs};
 use super::values;
 use crate::attach::AttachRequest;
 use crate::attach::libvirt::{self, DomainError};
@@ -12,7 +13,9 @@ use strata_recording::manifest::is_vm_name;
 /// Arguments of `strata attach`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Needs root. Neither the VM nor its guest is stopped, and only --qmp changes it. The recording ends \
+    next_help_heading = "VM",
+    after_help = SEE_MORE,
+    after_long_help = "Needs root. Neither the VM nor its guest is stopped, and only --qmp changes it. The recording ends \
     with the VM, with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration; it is completed each \
     time. Its layers are host-kernel, and with --region or --qmp guest-kernel and guest-user. Exit status: 0, or 1 \
     when nothing could be recorded or the trace failed.\n\nExamples:\n  \
@@ -33,15 +36,17 @@ pub struct AttachArgs {
     pub libvirt: Option<String>,
     /// Record the guest too, through this trace region, which `strata region create` made for the same --mode and the VM
     /// has as a device
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = RECORDING)]
     pub region: Option<PathBuf>,
     /// Record the guest too, by giving its QEMU a trace region through this QMP socket of QEMU's (-qmp
-    /// unix:SOCKET,server=on,wait=off). It takes a free PCIe port (-device
-    /// pcie-root-port,id=strata-port,chassis=99,pref64-reserve=256M), and is taken away at the end
-    #[arg(long, value_name = "SOCKET", conflicts_with = "region")]
+    /// unix:SOCKET,server=on,wait=off)
+    ///
+    /// It takes a free PCIe port (-device pcie-root-port,id=strata-port,chassis=99,pref64-reserve=256M), and is taken
+    /// away at the end
+    #[arg(long, value_name = "SOCKET", help_heading = RECORDING, conflicts_with = "region")]
     pub qmp: Option<PathBuf>,
     /// Record a trace into this folder: a new one, or an empty one of yours
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = RECORDING)]
     pub trace: PathBuf,
     /// Name of the VM in the trace [default: that of its domain, or name and number of its process]
     #[arg(long, value_name = "NAME", value_parser = values::vm_name)]
@@ -53,7 +58,7 @@ pub struct AttachArgs {
     #[command(flatten)]
     pub recording: RecordingArgs,
     /// End after this time: a number of seconds, or one with ms, s, m or h, as in 90s
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", help_heading = RECORDING, value_parser = values::duration)]
     pub duration: Option<Duration>,
 }
 

@@ -4,6 +4,7 @@ mod attach;
 pub mod config_file;
 mod control;
 mod export;
+mod groups;
 mod query;
 mod recording;
 mod report;
@@ -26,15 +27,19 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
+/// What ends the short help of a command with many options.
+const SEE_MORE: &str = "--help says more about each option, and has examples";
+
 /// Runs virtual machines and traces every layer of them on one clock.
 #[derive(Debug, Parser)]
 #[command(
     name = "strata",
     version,
     max_term_width = 110,
+    help_template = groups::template(),
     after_help = "Examples:\n  \
         strata doctor\n  \
-        strata run --kernel vmlinuz --initrd initrd.img --cpus 2 --memory 1G --agent strata.ko --trace trace\n  \
+        strata run --kernel vmlinuz --initrd initrd.img --agent strata.ko --trace trace\n  \
         strata attach 4242 --trace trace\n  \
         strata report trace\n  \
         strata why trace --task web --worst 3\n  \
@@ -53,17 +58,17 @@ pub struct Cli {
 pub enum Command {
     /// Run a guest; with --trace, record every layer of it
     Run(Box<RunArgs>),
-    /// Record what the host's kernel does for a VM that runs already, of QEMU for instance, with no change to it
+    /// Record a VM that runs already, of QEMU for instance, as it is
     Attach(AttachArgs),
     /// List the records of a trace, all layers in time order
     Events(EventsArgs),
-    /// Report on a trace: a summary, where time went, or what tasks, locks, interrupts and disks did
+    /// Report on a trace: a summary, tasks, vCPUs, locks, disks and more
     Report(ReportArgs),
-    /// Say why a guest's task took so long: its critical path through all layers
+    /// Say why a guest's task took so long, through all layers
     Why(WhyArgs),
-    /// Say what changed from one trace to another, report by report, and how sure that is
+    /// Say what changed from one trace to another, and how sure that is
     Diff(DiffArgs),
-    /// Check a trace: causality between its layers, order, pairs of events, counts of losses
+    /// Check a trace: causality, order, pairs of events, losses
     Check(ReadArgs),
     /// Write a trace in the form of another tool
     Export(ExportArgs),
@@ -71,26 +76,25 @@ pub enum Command {
     Open(OpenArgs),
     /// Ask traces a question in SQL
     Query(QueryArgs),
-    /// Make one trace of several: of VMs on one host, or of two hosts by matched events
+    /// Make one trace of several, of one host or of two
     Merge(MergeArgs),
-    /// List the VMs that are running, and those whose process died with a trace to recover
+    /// List the VMs that run, and those that left a trace to recover
     Ps(PsArgs),
-    /// Show what running VMs do, each second: vCPU states, who ran instead, exits, events and losses, the cost of
-    /// tracing
+    /// Show what running VMs do, each second
     Top(TopArgs),
     /// Serve what running VMs do as OpenMetrics, for Prometheus
     Metrics(MetricsArgs),
-    /// Ask a running VM for its status, a snapshot, or another session
+    /// Ask a running VM for its status, a snapshot, another session
     Ctl(CtlArgs),
-    /// Make a trace of the trace region of a VM whose process was killed
+    /// Make a trace of what a VM left whose process was killed
     Recover(RecoverArgs),
     /// Build the guest's kernel module, or put it into an initrd
     Agent(AgentArgs),
-    /// Make a trace region for a VM of QEMU or libvirt, to record its guest too
+    /// Make a trace region for a VM of QEMU or libvirt
     Region(RegionArgs),
-    /// Say what this machine can do, what it cannot, and what to do about it
+    /// Say what this machine can do, and how to mend what it cannot
     Doctor(DoctorArgs),
-    /// Print the file with which a shell completes command lines of strata
+    /// Print what a shell needs to complete command lines
     Completions(CompletionsArgs),
     /// Write the manual pages into a folder
     #[command(hide = true)]

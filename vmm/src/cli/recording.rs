@@ -13,52 +13,66 @@ use strata_recorder::trigger::expression::Trigger;
 use strata_recording::access::Readers;
 use strata_recording::compression::Compression;
 
+/// The heading of options that say what is recorded, and where.
+pub(super) const RECORDING: &str = "Recording";
+
 /// What keeps a recording small.
 #[derive(Debug, Args)]
+#[command(next_help_heading = RECORDING)]
 pub struct BoundArgs {
-    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more. Without it the trace
-    /// grows
+    /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more
+    ///
+    /// Without it the trace grows
     #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
     pub max_size: Option<u64>,
     /// Limit the records of a layer to so many each second, and behind ':' so many at once (without it, as many as come
-    /// in a second). What is more is dropped and counted as lost; the limit of guest-user is each process's. May be
-    /// repeated, once for each layer
+    /// in a second)
+    ///
+    /// What is more is dropped and counted as lost; the limit of guest-user is each process's. May be repeated, once
+    /// for each layer
     #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]", value_parser = values::layer_limit, requires = "trace")]
     pub limits: Vec<LayerLimit>,
 }
 
 /// What is recorded of a VM besides the folder that it goes to, which not every command needs.
 #[derive(Debug, Args)]
+#[command(next_help_heading = RECORDING)]
 pub struct RecordingArgs {
     /// How large it gets.
     #[command(flatten)]
     pub bounds: BoundArgs,
-    /// Compress the trace, its snapshots and those of further sessions, packet by packet. `strata` reads it as it is;
-    /// for babeltrace2 there is `strata export --to ctf`
+    /// Compress the trace, its snapshots and those of further sessions, packet by packet
+    ///
+    /// `strata` reads it as it is; for babeltrace2 there is `strata export --to ctf`
     #[arg(long, value_name = "FORM", value_parser = values::compression(), requires = "trace")]
     pub compress: Option<Compression>,
-    /// Who may read the trace and its snapshots. It holds names, paths, addresses and arguments of system calls, of the
-    /// host and of the guest
+    /// Who may read the trace and its snapshots
+    ///
+    /// It holds names, paths, addresses and arguments of system calls, of the host and of the guest
     #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = "trace")]
     pub readable_by: Readers,
-    /// Events to record: globs LAYER:GROUP:EVENT, '!' takes away; or presets: minimal, default, io, net, all. Layers
-    /// are host-kernel, vmm, guest-kernel and guest-user, or short host, guest and user; `strata events --list LAYER`
-    /// lists their events
+    /// Events to record: globs LAYER:GROUP:EVENT, '!' takes away; or presets: minimal, default, io, net, all
+    ///
+    /// Layers are host-kernel, vmm, guest-kernel and guest-user, or short host, guest and user; `strata events --list
+    /// LAYER` lists their events
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
     pub events: String,
     /// discard writes records as they come; when a ring is full it drops new ones and counts them. flight-recorder
-    /// holds the newest: the guest's in its rings, which overwrite the oldest, the host kernel's as --host-history says.
+    /// holds the newest: the guest's in its rings, which overwrite the oldest, the host kernel's as --host-history says
+    ///
     /// It writes them at the end (and by `strata ctl VM snapshot DIR`)
     #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = "trace")]
     pub mode: Mode,
-    /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way. A guest that
-    /// exits all the time makes tens of megabytes a second
+    /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way
+    ///
+    /// A guest that exits all the time makes tens of megabytes a second
     #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history, requires = "trace")]
     pub host_history: usize,
-    /// Watch for something, and write a snapshot into TRACE-snapshots when it happens; with --mode discard, mark
-    /// it in the trace. May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms',
-    /// 'host-load>80%', 'oom', 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit
-    /// comm=="db"'
+    /// Watch for something, and write a snapshot into TRACE-snapshots when it happens; with --mode discard, mark it in
+    /// the trace
+    ///
+    /// May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms', 'host-load>80%', 'oom',
+    /// 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit comm=="db"'
     #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse, requires = "trace")]
     pub triggers: Vec<Trigger>,
     /// Let each trigger lead to a snapshot (or mark) again when so much time has passed since its last one; without it,
@@ -73,7 +87,9 @@ pub struct RecordingArgs {
     #[arg(long, value_name = "LIST", requires = "trace")]
     pub recorder_cpus: Option<CpuList>,
     /// When records are taken out of the rings: as they come ('always'), or while the host has nothing else to do
-    /// ('idle') and otherwise when a ring is a quarter full. A ring that is full loses records, which is counted
+    /// ('idle') and otherwise when a ring is a quarter full
+    ///
+    /// A ring that is full loses records, which is counted
     #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain(), requires = "trace")]
     pub drain: Drain,
 }

@@ -1,6 +1,7 @@
 //! `strata run`.
 
-use super::recording::RecordingArgs;
+use super::SEE_MORE;
+use super::recording::{RECORDING, RecordingArgs};
 use super::values;
 use crate::agentless::{self, AgentlessRequest};
 use crate::run::{Agent, Boot, KERNEL_RINGS, OnReboot, OnTraceFailure, PROCESS_SLOTS, RunRequest};
@@ -13,12 +14,18 @@ use strata_machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig, VsockConfi
 use strata_rate_limit::RateLimit;
 use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 
+/// Headings of options, besides those of the guest.
+const DEVICES: &str = "Devices";
+const GUEST_RECORDING: &str = "Recording in the guest";
+const PROCESS: &str = "Process of the VM";
+
 /// How a disk is written.
 const DISK: &str = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off][,format=raw]";
 
 /// Arguments of `strata run`.
 #[derive(Debug, Args)]
-#[command(after_help = "The guest's console is standard input and output; what nobody reads of it is dropped and \
+#[command(next_help_heading = "Guest")]
+#[command(after_help = SEE_MORE, after_long_help = "The guest's console is standard input and output; what nobody reads of it is dropped and \
     counted. Ctrl-C stops the guest and completes the trace. Exit status: 0 when the guest powered off, rebooted or was stopped; 1 when it panicked, crashed or could \
     not be run.\n\nExamples:\n  \
     strata run --kernel vmlinuz --initrd initrd.img --cmdline 'console=ttyS0'\n  \
@@ -42,10 +49,11 @@ pub struct RunArgs {
     /// Guest initrd
     #[arg(long, value_name = "FILE")]
     pub initrd: Option<PathBuf>,
-    /// Boot a distribution from its disk: a raw image, as one file system (ext4) or with partitions (GPT, MBR). Its
-    /// kernel and initrd are taken out of it: those of the links /vmlinuz and /initrd.img, else the newest of /boot.
-    /// The image becomes the guest's first disk, with options as those of --disk. Unless --cmdline names another root
-    /// or console, it gets 'root=/dev/vda… rw console=ttyS0'
+    /// Boot a distribution from its disk: a raw image, as one file system (ext4) or with partitions (GPT, MBR)
+    ///
+    /// Its kernel and initrd are taken out of it: those of the links /vmlinuz and /initrd.img, else the newest of
+    /// /boot. The image becomes the guest's first disk, with options as those of --disk. Unless --cmdline names another
+    /// root or console, it gets 'root=/dev/vda… rw console=ttyS0'
     #[arg(
         long,
         value_name = DISK,
@@ -68,19 +76,22 @@ pub struct RunArgs {
         value_parser = values::memory_backing()
     )]
     pub memory_backing: MemoryBacking,
-    /// Let the guest run guests of its own (VMX, SVM). KVM's nested virtualisation is much code that a hostile guest
-    /// can then reach
+    /// Let the guest run guests of its own (VMX, SVM)
+    ///
+    /// KVM's nested virtualisation is much code that a hostile guest can then reach
     #[arg(long)]
     pub nested: bool,
     /// Give the guest the CPU's performance counters, for perf in the guest
     #[arg(long)]
     pub pmu: bool,
-    /// Raw disk image for a virtio block device; ',ro' makes it read-only. ',iops=RATE' and ',bandwidth=RATE' limit the
-    /// requests and the bytes of each second, 'RATE:BURST' also those at once after a pause; what is more waits. The
-    /// image is locked while the VM runs, unless ',lock=off' is given. A file that is an image of another format, or
-    /// compressed, is refused, unless ',format=raw' says that its bytes are the disk's. For experiments, ',delay=20ms'
-    /// makes each request take so much longer. May be repeated
+    /// Raw disk image for a virtio block device; ',ro' makes it read-only
+    ///
+    /// ',iops=RATE' and ',bandwidth=RATE' limit the requests and the bytes of each second, 'RATE:BURST' also those at
+    /// once after a pause; what is more waits. The image is locked while the VM runs, unless ',lock=off' is given. A
+    /// file that is an image of another format, or compressed, is refused, unless ',format=raw' says that its bytes are
+    /// the disk's. For experiments, ',delay=20ms' makes each request take so much longer. May be repeated
     #[arg(
+        help_heading = DEVICES,
         long = "disk",
         value_name = DISK,
         value_parser = values::disk
@@ -88,61 +99,76 @@ pub struct RunArgs {
     pub disks: Vec<DiskConfig>,
     /// Virtio network device: 'tap=NAME' on a tap of the host, which is there (`ip tuntap add tap0 mode tap user
     /// USER`); 'passt' through a passt that is started for the guest, which needs no rights; 'passt=SOCKET' through one
-    /// that listens there. ',mac=ADDRESS' gives it an address, else it has one by chance. ',pps=RATE' and
-    /// ',bandwidth=RATE' limit the packets and the bytes of each second in each direction, 'RATE:BURST' also those at
-    /// once after a pause. ',vhost=on' has the host's kernel move the packets of a tap (vhost-net, off by default): faster,
-    /// without limits, and the VMM records no packets then. May be repeated
+    /// that listens there
+    ///
+    /// ',mac=ADDRESS' gives it an address, else it has one by chance. ',pps=RATE' and ',bandwidth=RATE' limit the
+    /// packets and the bytes of each second in each direction, 'RATE:BURST' also those at once after a pause.
+    /// ',vhost=on' has the host's kernel move the packets of a tap (vhost-net, off by default): faster, without limits,
+    /// and the VMM records no packets then. May be repeated
     #[arg(
+        help_heading = DEVICES,
         long = "net",
         value_name = "tap=NAME|passt[=SOCKET][,mac=ADDRESS][,pps=RATE][,bandwidth=RATE][,vhost=on]",
         value_parser = values::net
     )]
     pub nets: Vec<NetConfig>,
-    /// Give the guest a source of random bytes (virtio-rng), up to 64 KiB a second. Linux takes them from the CPU where
-    /// it can: this is for guests and CPUs without RDRAND
-    #[arg(long)]
+    /// Give the guest a source of random bytes (virtio-rng), up to 64 KiB a second
+    ///
+    /// Linux takes them from the CPU where it can: this is for guests and CPUs without RDRAND
+    #[arg(help_heading = DEVICES, long)]
     pub rng: bool,
-    /// Connections between programs of the guest and of the host (virtio-vsock), without a network. The guest has the
-    /// address 'cid', 3 or more. Who connects to the socket 'path' and says 'CONNECT PORT' in a line gets the guest's
-    /// PORT, and 'OK' with a number in a line first; what the guest connects to, of CID 2, is the socket path_PORT. The
-    /// socket is made for the VM's user alone, in a folder where nobody else may make files, and goes with the VM
-    #[arg(long, value_name = "cid=N,path=SOCKET", value_parser = values::vsock)]
+    /// Connections between programs of the guest and of the host (virtio-vsock), without a network
+    ///
+    /// The guest has the address 'cid', 3 or more. Who connects to the socket 'path' and says 'CONNECT PORT' in a line
+    /// gets the guest's PORT, and 'OK' with a number in a line first; what the guest connects to, of CID 2, is the
+    /// socket path_PORT. The socket is made for the VM's user alone, in a folder where nobody else may make files, and
+    /// goes with the VM
+    #[arg(help_heading = DEVICES, long, value_name = "cid=N,path=SOCKET", value_parser = values::vsock)]
     pub vsock: Option<VsockConfig>,
-    /// Give the guest a balloon (virtio-balloon): `strata ctl VM balloon SIZE` asks it to give so much of its memory back
-    /// while it runs, and it reports memory that is free. The host has both at once. Not with --memory-backing huge
-    #[arg(long)]
+    /// Give the guest a balloon (virtio-balloon): `strata ctl VM balloon SIZE` asks it to give so much of its memory
+    /// back while it runs, and it reports memory that is free
+    ///
+    /// The host has both at once. Not with --memory-backing huge
+    #[arg(help_heading = DEVICES, long)]
     pub balloon: bool,
-    /// Limit the bytes of each second that the guest writes to its console: RATE or RATE:BURST, 4K or more. A guest
-    /// that writes faster waits
-    #[arg(long, value_name = "RATE", value_parser = values::bandwidth)]
+    /// Limit the bytes of each second that the guest writes to its console: RATE or RATE:BURST, 4K or more
+    ///
+    /// A guest that writes faster waits
+    #[arg(help_heading = DEVICES, long, value_name = "RATE", value_parser = values::bandwidth)]
     pub console_bandwidth: Option<RateLimit>,
     /// Guest kernel command line
     #[arg(long, value_name = "STR", default_value = "console=ttyS0 panic=-1")]
     pub cmdline: String,
-    /// What happens when the guest reboots: the run ends (stop), or the guest is started again (restart). Each boot has
-    /// a trace of its own: DIR, DIR-2, DIR-3 and so on. A guest that panics is not started again, nor is one that
-    /// rebooted five times in a row within 2 s of its start: exit status 1
+    /// What happens when the guest reboots: the run ends (stop), or the guest is started again (restart)
+    ///
+    /// Each boot has a trace of its own: DIR, DIR-2, DIR-3 and so on. A guest that panics is not started again, nor is
+    /// one that rebooted five times in a row within 2 s of its start: exit status 1
     #[arg(long, value_name = "WHAT", default_value = OnReboot::default().name(), value_parser = values::on_reboot())]
     pub on_reboot: OnReboot,
     /// Record a trace into this folder: a new one, or an empty one of yours
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = RECORDING)]
     pub trace: Option<PathBuf>,
     /// What is recorded.
     #[command(flatten)]
     pub recording: RecordingArgs,
     /// What happens to the VM when a layer of the trace ends early, because the disk is full for instance: continue,
     /// pause (until `strata ctl VM resume`), or stop with exit status 1
-    #[arg(long, value_name = "WHAT", default_value = "continue", value_parser = values::on_trace_failure(), requires = "trace")]
+    #[arg(help_heading = RECORDING, long, value_name = "WHAT", default_value = "continue", value_parser = values::on_trace_failure(), requires = "trace")]
     pub on_trace_failure: OnTraceFailure,
     /// Kernel module that records in the guest; strata adds it to the initrd in memory and changes nothing of the
-    /// guest's. 'auto' takes the ready-made one of the guest's kernel (package strata-modules; $STRATA_AGENT_MODULES
-    /// names another folder), a folder the one that it has for that kernel, RELEASE/strata.ko
-    #[arg(long, value_name = "FILE|auto|DIR", requires = "trace")]
+    /// guest's
+    ///
+    /// 'auto' takes the ready-made one of the guest's kernel (package strata-modules; $STRATA_AGENT_MODULES names
+    /// another folder), a folder the one that it has for that kernel, RELEASE/strata.ko
+    #[arg(help_heading = GUEST_RECORDING, long, value_name = "FILE|auto|DIR", requires = "trace")]
     pub agent: Option<PathBuf>,
     /// Put nothing into the guest, and have its kernel, Linux 6.12 or later, record these events into memory that the
     /// host reads when the guest has ended, also by a panic or a hang, and at snapshots of a flight recorder: globs
-    /// GROUP:EVENT with commas between them. The newest records are kept
+    /// GROUP:EVENT with commas between them
+    ///
+    /// The newest records are kept
     #[arg(
+        help_heading = GUEST_RECORDING,
         long,
         value_name = "EVENTS",
         num_args = 0..=1,
@@ -155,6 +181,7 @@ pub struct RunArgs {
     pub agentless: Option<String>,
     /// Memory of the guest's for --agentless, for all vCPUs together
     #[arg(
+        help_heading = GUEST_RECORDING,
         long,
         value_name = "SIZE",
         default_value = "16M",
@@ -163,48 +190,53 @@ pub struct RunArgs {
     )]
     pub agentless_size: u64,
     /// Put nothing into the guest
-    #[arg(long, conflicts_with = "agent")]
+    #[arg(help_heading = GUEST_RECORDING, long, conflicts_with = "agent")]
     pub no_agent: bool,
     /// Samples of each vCPU per second while guest-kernel:strata:sample is recorded: what it executes, with its stack
     /// if guest-kernel:strata:stack is recorded too
-    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=20_000), requires = "agent")]
+    #[arg(help_heading = GUEST_RECORDING, long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=20_000), requires = "agent")]
     pub sample_frequency: Option<u32>,
     /// Size of a sub-buffer, bytes.
     #[arg(long, help = format!("Size of a sub-buffer of the guest kernel's rings: {}", sub_buffer_sizes()))]
-    #[arg(value_name = "SIZE", default_value_t = KERNEL_RINGS.0, value_parser = values::sub_buffer_size, requires = "trace")]
+    #[arg(help_heading = GUEST_RECORDING, value_name = "SIZE", default_value_t = KERNEL_RINGS.0, value_parser = values::sub_buffer_size, requires = "trace")]
     pub sub_buffer_size: u64,
     /// Number of sub-buffers of each ring.
     #[arg(long, help = format!("Sub-buffers of each of the guest kernel's rings: {}", sub_buffer_counts()))]
-    #[arg(value_name = "N", default_value_t = KERNEL_RINGS.1, value_parser = values::sub_buffers, requires = "trace")]
+    #[arg(help_heading = GUEST_RECORDING, value_name = "N", default_value_t = KERNEL_RINGS.1, value_parser = values::sub_buffers, requires = "trace")]
     pub sub_buffers: u32,
     /// Processes of the guest that can record at the same time.
     #[arg(long, help = format!("Processes of the guest that can record at the same time, up to {MAX_PROCESS_SLOTS}; each \
         takes 1 MiB of memory for each vCPU"))]
-    #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
+    #[arg(help_heading = GUEST_RECORDING, value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
     pub process_slots: u32,
-    /// Run as this user once everything that needs root is open: a name, UID or UID:GID. Without it, strata that was
-    /// started with sudo runs as the user who called sudo, and any other keeps its user; root without sudo stays root,
-    /// without its capabilities. The recording belongs to that user
-    #[arg(long, value_name = "USER")]
+    /// Run as this user once everything that needs root is open: a name, UID or UID:GID
+    ///
+    /// Without it, strata that was started with sudo runs as the user who called sudo, and any other keeps its user;
+    /// root without sudo stays root, without its capabilities. The recording belongs to that user
+    #[arg(help_heading = PROCESS, long, value_name = "USER")]
     pub user: Option<String>,
     /// What the process gives up before the guest runs: its user (see --user), capabilities, files that are not of its
-    /// recording, system calls. With 'log' forbidden system calls are named in the kernel's log and done; with
-    /// 'off' everything is kept
-    #[arg(long, value_name = "MODE", default_value = strata_jail::Mode::default().name(), value_parser = values::jail())]
+    /// recording, system calls
+    ///
+    /// With 'log' forbidden system calls are named in the kernel's log and done; with 'off' everything is kept
+    #[arg(help_heading = PROCESS, long, value_name = "MODE", default_value = strata_jail::Mode::default().name(), value_parser = values::jail())]
     pub jail: strata_jail::Mode,
     /// Folder in which snapshots and recordings of other sessions may be made, beside the one that is made for them:
-    /// TRACE-snapshots. May be repeated
-    #[arg(long = "writable", value_name = "DIR", requires = "trace")]
+    /// TRACE-snapshots
+    ///
+    /// May be repeated
+    #[arg(help_heading = PROCESS, long = "writable", value_name = "DIR", requires = "trace")]
     pub writable: Vec<PathBuf>,
     /// Name of the VM in the trace
     #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = values::vm_name)]
     pub name: String,
-    /// Take options from this file: TOML with a key for each, as --print-config writes it. Options on the command line
-    /// go before the file's
-    #[arg(long, value_name = "FILE")]
+    /// Take options from this file: TOML with a key for each, as --print-config writes it
+    ///
+    /// Options on the command line go before the file's
+    #[arg(help_heading = PROCESS, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print the file for --config that equals these options, and run nothing
-    #[arg(long)]
+    #[arg(help_heading = PROCESS, long)]
     pub print_config: bool,
 }
 
