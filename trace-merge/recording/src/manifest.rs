@@ -20,6 +20,7 @@ use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
 
+mod foreign;
 pub(crate) mod journal;
 mod limit;
 mod size;
@@ -49,6 +50,14 @@ pub enum ManifestError {
     NoFolder {
         /// What was given.
         path: PathBuf,
+    },
+    /// It is something else that is known.
+    #[error("{}: {what}", .path.display())]
+    Foreign {
+        /// What was given.
+        path: PathBuf,
+        /// What it is, and what to do.
+        what: String,
     },
     /// The folder has no `session.json`.
     #[error("{}: not a trace folder (no {MANIFEST_FILE}); give the folder that `strata run --trace` wrote", .path.display())]
@@ -482,14 +491,18 @@ impl Manifest {
     /// One line that names the file and what to do.
     pub fn load(dir: &Path) -> Result<Self, ManifestError> {
         let path = dir.join(MANIFEST_FILE);
+        let foreign = |error| match foreign::told(dir) {
+            Some(what) => ManifestError::Foreign { path: dir.into(), what },
+            None => error,
+        };
         if !dir.is_dir() {
-            return Err(ManifestError::NoFolder { path: dir.into() });
+            return Err(foreign(ManifestError::NoFolder { path: dir.into() }));
         }
         let journal = journal::read(dir);
         let text = match read_bounded(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(ManifestError::NotATrace { path: dir.into() });
+                return Err(foreign(ManifestError::NotATrace { path: dir.into() }));
             }
             Err(source) => return Err(ManifestError::Read { path, source }),
         };

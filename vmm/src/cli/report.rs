@@ -4,7 +4,7 @@ use super::export::DrawnWhyArgs;
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strata_recording::nearest::nearest;
 use trace_merge::critical_path::CriticalPathOptions;
@@ -113,15 +113,31 @@ impl ReportArgs {
                     ReportRequest::Report(ReportCommand { report, window, symbols: None })
                 }
             }),
+            (None, Some(trace), Some(name)) if with_command(&REPORTS).any(|report| name == Path::new(report.name)) => {
+                Err(format!("the report comes first: strata report {} {}", name.display(), trace.display()))
+            }
             (None, first, _) => Err(unknown(&first.unwrap_or_default().to_string_lossy(), &REPORTS)),
         }
     }
 }
 
+/// What other tools call what a report shows, and the report.
+const CALLED_ELSEWHERE: [(&str, &str); 8] = [
+    ("sched", "wakeups"),
+    ("latency", "wakeups"),
+    ("kvm", "exits"),
+    ("disks", "flows"),
+    ("io", "flows"),
+    ("net", "flows --net"),
+    ("network", "flows --net"),
+    ("interrupts", "irqs"),
+];
+
 /// What is said of a `name` that none of `reports` has.
 fn unknown(name: &str, reports: &[&'static Description]) -> String {
     let names: Vec<&str> = with_command(reports).map(|report| report.name).collect();
-    let nearest = nearest(name, names.iter().copied());
+    let elsewhere = CALLED_ELSEWHERE.iter().filter(|(known, _)| *known == name).map(|(_, report)| (*report).to_owned());
+    let nearest: Vec<String> = elsewhere.chain(nearest(name, names.iter().copied())).collect();
     let suggestion = if nearest.is_empty() { String::new() } else { format!("nearest: {}; ", nearest.join(", ")) };
     format!("no report is called '{name}'; {suggestion}there are {}", names.join(", "))
 }
@@ -350,5 +366,8 @@ mod tests {
 
         assert!(error.starts_with("no report is called 'taks'; nearest: tasks"), "{error}");
         assert!(error.contains("there are overview, all, summary, tasks, vcpus, exits"), "{error}");
+        let turned = asked(&["trace", "tasks"]).unwrap().unwrap_err();
+        assert_eq!(turned, "the report comes first: strata report tasks trace");
+        assert!(asked(&["latency", "trace"]).unwrap().unwrap_err().contains("nearest: wakeups"));
     }
 }
