@@ -15,6 +15,7 @@ use strata_recorder::control::{answer_text, balloon, client, directory, list, wa
 use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
+use strata_recording::terminal::harmless;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::{critical_path, diff, join, progress};
@@ -274,7 +275,9 @@ fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
 
 fn recover_trace(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
     let recovered = recover::recover(&args.region, &args.out)?;
-    let _ = write!(io::stderr(), "{}", recover::text(&recovered));
+    recover::text(&recovered).lines().for_each(|line| {
+        let _ = writeln!(io::stderr(), "{}", harmless(line));
+    });
     say(format_args!("trace in {0}; next: strata report {0}, strata check {0}", args.out.display()));
     Ok(ExitCode::SUCCESS)
 }
@@ -293,9 +296,12 @@ fn print_text_or_json<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T)
     print(&if json { format!("{}\n", serde_json::to_string_pretty(value)?) } else { text(value) })
 }
 
-/// Prints a line on standard error. What cannot be printed there has no other place to go.
+/// Prints a line on standard error, of which nothing acts on a terminal: it may quote a guest, QEMU or another user's VM.
+/// What cannot be printed there has no other place to go.
 fn say(line: impl fmt::Display) {
-    let _ = writeln!(io::stderr(), "strata: {line}");
+    // Further lines are set in, so that nothing that is quoted passes for a line of strata's.
+    let lines: Vec<String> = line.to_string().lines().map(harmless).collect();
+    let _ = writeln!(io::stderr(), "strata: {}", lines.join("\n  "));
 }
 
 fn print_diagnosis(args: &DoctorArgs) -> anyhow::Result<ExitCode> {

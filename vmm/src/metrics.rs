@@ -2,7 +2,7 @@
 
 use crate::cli::MetricsArgs;
 use crate::http;
-use crate::top::{self, own_threads};
+use crate::top::{self, Patience, own_threads};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
@@ -14,6 +14,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use strata_recorder::control::directory;
 use strata_recorder::control::protocol::{BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, Times, Watched};
+use strata_recording::terminal::harmless_copy;
 use thiserror::Error;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -68,9 +69,11 @@ fn answer(stream: &TcpStream, text: impl FnOnce() -> String) -> io::Result<()> {
 /// What the running VMs say. One that does not answer, or is not traced, is left out.
 fn scrape() -> Scrape {
     let found = directory::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
+    let mut patience = Patience::default();
     let vm = |found: directory::FoundVm| {
         let cost_ns = own_threads(found.vm.pid).values().map(|thread| thread.cpu_ns).sum();
-        Some(Scraped { live: top::ask_live(&found).ok()?, cost_ns })
+        let live = top::ask_live(&found, &mut patience).ok().and_then(|live| harmless_copy(&live).ok())?;
+        Some(Scraped { live, user: found.owner.other_user(), cost_ns })
     };
     Scrape(found.into_iter().filter_map(vm).collect())
 }
@@ -83,7 +86,17 @@ struct Scrape(Vec<Scraped>);
 #[derive(Clone, Debug)]
 struct Scraped {
     live: Live,
+    /// The user whose it is, where that is another.
+    user: Option<String>,
     cost_ns: u64,
+}
+
+impl Scraped {
+    /// The labels that tell the VM from others, and `more`.
+    fn labels<'s>(&'s self, more: &[(&'s str, &'s str)]) -> Vec<(&'s str, &'s str)> {
+        let user = self.user.as_deref().map(|user| ("user", user));
+        std::iter::once(("vm", self.live.name.as_str())).chain(user).chain(more.iter().copied()).collect()
+    }
 }
 
 /// The metrics as text.
@@ -147,7 +160,7 @@ fn seconds(ns: u64) -> f64 {
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let hosts = || self.0.iter().filter_map(|vm| Some((vm.live.name.as_str(), vm.live.host.as_ref()?)));
+        let hosts = || self.0.iter().filter_map(|vm| Some((vm, vm.live.host.as_ref()?)));
         let states = |vcpu: &LiveVcpu| {
             [
                 ("guest", vcpu.guest_ns),
@@ -166,7 +179,7 @@ impl Collector for Scrape {
             for vcpu in vcpus {
                 let number = vcpu.vcpu.to_string();
                 for (state, ns) in states(vcpu) {
-                    let labels = [("vm", vm), ("vcpu", &number), ("state", state)];
+                    let labels = vm.labels(&[("vcpu", &number), ("state", state)]);
                     Sample::Seconds(ns).encode(metric.encode_family(&labels)?)?;
                 }
             }
@@ -174,29 +187,30 @@ impl Collector for Scrape {
         let help = "From being ready, woken or preempted, until a vCPU's thread ran";
         let mut metric = encoder.encode_descriptor("strata_vcpu_ready_seconds", help, None, MetricType::Histogram)?;
         for (vm, host) in hosts() {
-            Sample::Times(&host.ready).encode(metric.encode_family(&[("vm", vm)])?)?;
+            Sample::Times(&host.ready).encode(metric.encode_family(&vm.labels(&[]))?)?;
         }
         let help = "From an exit until the vCPU was in the guest again, by reason";
         let mut metric = encoder.encode_descriptor("strata_exit_seconds", help, None, MetricType::Histogram)?;
         for (vm, host) in hosts() {
             for exits in &host.exits {
-                let labels = [("vm", vm), ("reason", exits.reason.as_str())];
+                let labels = vm.labels(&[("reason", &exits.reason)]);
                 Sample::Times(&exits.times).encode(metric.encode_family(&labels)?)?;
             }
         }
         let help = "How long the VMM took for a request to a disk, by disk and kind";
         let mut metric = encoder.encode_descriptor("strata_disk_seconds", help, None, MetricType::Histogram)?;
-        for Scraped { live, .. } in &self.0 {
-            for LiveDisk { disk, kind, times } in &live.disks {
-                let labels = [("vm", live.name.as_str()), ("disk", &disk.to_string()), ("kind", kind)];
+        for vm in &self.0 {
+            for LiveDisk { disk, kind, times } in &vm.live.disks {
+                let disk = disk.to_string();
+                let labels = vm.labels(&[("disk", &disk), ("kind", kind)]);
                 Sample::Times(times).encode(metric.encode_family(&labels)?)?;
             }
         }
         let help = "From being woken until a task of the guest ran";
         let mut metric = encoder.encode_descriptor("strata_guest_wakeup_seconds", help, None, MetricType::Histogram)?;
-        for Scraped { live, .. } in &self.0 {
-            if let Some(guest) = &live.guest {
-                Sample::Times(&guest.wakeups).encode(metric.encode_family(&[("vm", live.name.as_str())])?)?;
+        for vm in &self.0 {
+            if let Some(guest) = &vm.live.guest {
+                Sample::Times(&guest.wakeups).encode(metric.encode_family(&vm.labels(&[]))?)?;
             }
         }
         let levels: [(&str, &str, LevelOf); 2] = [
@@ -205,9 +219,9 @@ impl Collector for Scrape {
         ];
         for (name, help, level) in levels {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for Scraped { live, .. } in &self.0 {
-                if let Some(balloon) = &live.balloon {
-                    Sample::Level(level(balloon)).encode(metric.encode_family(&[("vm", live.name.as_str())])?)?;
+            for vm in &self.0 {
+                if let Some(balloon) = &vm.live.balloon {
+                    Sample::Level(level(balloon)).encode(metric.encode_family(&vm.labels(&[]))?)?;
                 }
             }
         }
@@ -218,13 +232,13 @@ impl Collector for Scrape {
         for (name, help, count) in counts {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (vm, host) in hosts() {
-                Sample::Count(count(host)).encode(metric.encode_family(&[("vm", vm)])?)?;
+                Sample::Count(count(host)).encode(metric.encode_family(&vm.labels(&[]))?)?;
             }
         }
         let help = "CPU time of strata's own threads";
         let mut metric = encoder.encode_descriptor("strata_own_cpu_seconds", help, None, MetricType::Counter)?;
-        for Scraped { live, cost_ns } in &self.0 {
-            Sample::Seconds(*cost_ns).encode(metric.encode_family(&[("vm", live.name.as_str())])?)?;
+        for vm in &self.0 {
+            Sample::Seconds(vm.cost_ns).encode(metric.encode_family(&vm.labels(&[]))?)?;
         }
         Ok(())
     }
@@ -252,7 +266,7 @@ mod tests {
         let guest = Some(LiveGuest { wakeups: times, ..LiveGuest::default() });
         let balloon = Some(BalloonStatus { wanted: 4096, given: 8192, ..BalloonStatus::default() });
         let live = Live { name: name.into(), host: Some(host), guest, disks, balloon, ..Live::default() };
-        Scraped { live, cost_ns: 1_000_000 }
+        Scraped { live, user: None, cost_ns: 1_000_000 }
     }
 
     #[test]
@@ -281,6 +295,21 @@ mod tests {
             assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
         }
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn metrics_of_another_users_vm_carry_the_user() {
+        let of_other = Scraped { user: Some("alice".into()), ..scraped("web") };
+
+        let text = text(Scrape(vec![scraped("web"), of_other]));
+
+        for line in [
+            "strata_host_records_total{vm=\"web\"} 9",
+            "strata_host_records_total{vm=\"web\",user=\"alice\"} 9",
+            "strata_disk_seconds_count{vm=\"web\",user=\"alice\",disk=\"1\",kind=\"read\"} 3",
+        ] {
+            assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
+        }
     }
 
     #[test]

@@ -82,6 +82,19 @@ impl User {
         })
     }
 
+    /// The number of the user `name`, a name or a number; `None` where no such name is known here.
+    #[must_use]
+    pub fn number_of(name: &str) -> Option<u32> {
+        let users = || fs::read_to_string(USERS).unwrap_or_default();
+        name.parse().ok().or_else(|| Self::named(name, &users()).ok().map(|user| user.uid))
+    }
+
+    /// The name of the user `uid`, or the number where no name is known here.
+    #[must_use]
+    pub fn name_of(uid: u32) -> String {
+        name_in(&fs::read_to_string(USERS).unwrap_or_default(), uid).unwrap_or_else(|| uid.to_string())
+    }
+
     /// Does `deed` with this user's permissions on files: what it makes is this user's, and it reaches no more than this
     /// user does. For root, before threads are started.
     ///
@@ -107,6 +120,16 @@ impl User {
         set_thread_res_gid(gid, gid, gid)?;
         set_thread_res_uid(uid, uid, uid)
     }
+}
+
+/// The name of the user `uid` by `users`, the contents of `/etc/passwd`.
+fn name_in(users: &str, uid: u32) -> Option<String> {
+    let uid = uid.to_string();
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number == uid).then(|| name.to_owned())
+    })
 }
 
 /// Root again, when this is dropped: also when a deed panics.
@@ -140,6 +163,14 @@ impl Drop for KeptDeathSignal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_have_names_where_the_list_has_them() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:34::/:\n";
+
+        assert_eq!(name_in(users, 33).as_deref(), Some("web"));
+        assert_eq!(name_in(users, 34), None);
+    }
 
     const LIST: &str = "root:x:0:0:root:/root:/bin/sh\nbroken\nann:x:1000:1001:Ann:/home/ann:/bin/sh\n";
     const ANN: User = User { uid: 1000, gid: 1001 };

@@ -13,7 +13,7 @@ use shared_ring::storage::{CpuLocal, Smp};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use strata_recorder::control::client;
+use strata_recorder::control::client::{self, ControlSocket};
 use strata_recorder::control::protocol::{Answer, Request};
 use strata_recorder::region::TraceRegion;
 use tempfile::TempDir;
@@ -54,7 +54,7 @@ fn monitor_records_itself_and_its_guest_and_answers_meanwhile() {
     let mut status = None;
     let meanwhile = |region: &TraceRegion, socket: &Path| {
         record(region);
-        status = Some(client::call(socket, &Request::Status)?);
+        status = Some(client::call(&ControlSocket::of_this_user(socket), &Request::Status)?);
         Ok(())
     };
 

@@ -30,7 +30,7 @@ pub struct PsArgs {
     strata top vm0 --once --json | jq '.vms[] | .disks, .guest.worst'"
 )]
 pub struct TopArgs {
-    /// Name of the VM, or process id as `strata ps` shows it
+    /// Name of the VM, or process id, as `strata ps` shows it; USER/NAME or USER/PID for another user's
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub vm: Option<String>,
     /// All running VMs
@@ -71,7 +71,7 @@ pub struct MetricsArgs {
     strata ctl vm0 session start io\n  \
     strata ctl vm0 session events main 'default,guest-kernel:net:*'")]
 pub struct CtlArgs {
-    /// Name of the VM, or process id as `strata ps` shows it
+    /// Name of the VM, or process id, as `strata ps` shows it; USER/NAME or USER/PID for another user's
     pub vm: String,
     /// What to do
     #[command(subcommand)]

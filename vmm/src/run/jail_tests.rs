@@ -158,15 +158,21 @@ impl Vm {
         }
     }
 
+    /// The VM's folder. The process of a test has its first thread stay root, so that nobody believes the folder of the
+    /// user whom the other threads become: it is looked at as one's own.
+    fn find(&self) -> Option<directory::FoundVm> {
+        let entries = fs::read_dir(self.path("runtime")).unwrap();
+        entries.flatten().find_map(|entry| directory::look_at(entry.path()))
+    }
+
     fn insist(&mut self, request: &Request) -> Answer {
         let end = Instant::now() + LIMIT;
         loop {
-            let vm = client::find(&[self.path("runtime")], "vm0");
-            match vm.and_then(|vm| client::call(&vm.socket(), request)) {
-                Ok(answer) => return answer,
-                Err(error) => {
+            match self.find().map(|vm| client::call(&vm.socket(), request)) {
+                Some(Ok(answer)) => return answer,
+                failed => {
                     let has_ended = self.process.try_wait().unwrap().is_some();
-                    assert!(Instant::now() < end && !has_ended, "{error}: {}", self.said());
+                    assert!(Instant::now() < end && !has_ended, "{failed:?}: {}", self.said());
                     std::thread::sleep(Duration::from_millis(10));
                 }
             }
@@ -174,7 +180,7 @@ impl Vm {
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, client::ClientError> {
-        let vm = client::find(&[self.path("runtime")], "vm0").unwrap();
+        let vm = self.find().unwrap();
         client::call(&vm.socket(), request)
     }
 
@@ -468,7 +474,7 @@ fn trigger_takes_a_snapshot_of_a_real_vm_under_its_jail() {
     let mut vm = Vm::start(SLEEP, NOBODY, &all);
 
     vm.insist(&Request::Status);
-    let found = client::find(&[vm.path("runtime")], "vm0").unwrap();
+    let found = vm.find().unwrap();
     let waiting = std::thread::spawn(move || wait_trigger::wait(&found, Some(LIMIT), &[]));
     let status = loop {
         // It is resumed each time.
@@ -503,7 +509,7 @@ fn other_vms_are_frozen_with_the_one_that_is_waited_for() {
     let mut vm = Vm::start(SLEEP, NOBODY, &recorder.into_iter().chain(watched).collect::<Vec<_>>());
     let mut neighbour = Vm::start(SLEEP, NOBODY, &recorder);
     let mut unrecorded = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534"]);
-    let found = |vm: &Vm| client::find(&[vm.path("runtime")], "vm0").unwrap();
+    let found = |vm: &Vm| vm.find().unwrap();
 
     for vm in [&mut vm, &mut neighbour, &mut unrecorded] {
         vm.status();

@@ -4,15 +4,15 @@
 mod text;
 
 use crate::cli::TopArgs;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use strata_recorder::control::client::{self, ClientError};
-use strata_recorder::control::directory::{self, DirectoryError, FoundVm};
+use strata_recorder::control::directory::{self, DirectoryError, FoundVm, Owner};
 use strata_recorder::control::protocol::{
     Answer, BalloonStatus, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
 };
@@ -23,6 +23,10 @@ use thiserror::Error;
 const CLEAR: &str = "\x1b[H\x1b[J";
 /// What the names of threads of strata's begin with that trace and serve, and do not run the guest.
 const OWN_THREADS: &str = "strata-";
+/// How long a VM of this user may take to answer: it answers nobody else while it writes a snapshot.
+const OWN_LIMIT: Duration = Duration::from_secs(30);
+/// How long all VMs of other users may take together.
+const OTHERS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why VMs cannot be watched.
 #[derive(Debug, Error)]
@@ -45,17 +49,20 @@ pub enum TopError {
 }
 
 /// What running VMs did in a period.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Picture {
-    /// The VMs, by name.
+    /// The VMs by name, this user's first.
     pub vms: Vec<VmPicture>,
 }
 
 /// What a VM did in a period.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmPicture {
     /// Name of the VM.
     pub name: String,
+    /// The user whose it is, where that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Process that runs it, or records it from outside.
     pub pid: u32,
     /// The process that runs it, where `pid` only records it.
@@ -84,7 +91,7 @@ pub struct VmPicture {
 }
 
 /// Records of a layer in a period.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerRate {
     /// Folder of the layer in the recording.
     pub path: String,
@@ -95,7 +102,7 @@ pub struct LayerRate {
 }
 
 /// A thread of strata's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OwnThread {
     /// Name.
     pub name: String,
@@ -146,26 +153,47 @@ pub fn run(args: &TopArgs) -> Result<(), TopError> {
     }
 }
 
-/// The answers of VMs by process, or why one gave none.
-type Answers = BTreeMap<u32, (String, Result<Asked, String>)>;
+/// What tells VMs apart: user, where that is another, and process.
+type Key = (Option<String>, u32);
+/// The answers of VMs, or why one gave none.
+type Answers = BTreeMap<Key, (String, Result<Asked, String>)>;
 
 /// Asks the VMs that `args` name: of several, one that does not answer is told beside the others.
 fn ask_all(args: &TopArgs) -> Result<Answers, TopError> {
     let runtimes = directory::runtime_folders()?;
+    let key = |found: &FoundVm| (found.owner.other_user(), found.vm.pid);
+    let mut patience = Patience::default();
     if let Some(name) = &args.vm {
         let found = client::find(&runtimes, name)?;
-        let asked = ask(&found)?;
-        return Ok(BTreeMap::from([(found.vm.pid, (found.vm.name, Ok(asked)))]));
+        let asked = ask(&found, &mut patience)?;
+        return Ok(BTreeMap::from([(key(&found), (found.vm.name, Ok(asked)))]));
     }
     let answers = running(&runtimes)?.into_iter().map(|found| {
-        let asked = ask(&found).map_err(|error| error.to_string());
-        (found.vm.pid, (found.vm.name, asked))
+        let asked = ask(&found, &mut patience).map_err(|error| error.to_string());
+        (key(&found), (found.vm.name, asked))
     });
     let answers: Answers = answers.collect();
     if answers.is_empty() { Err(TopError::NoVm) } else { Ok(answers) }
 }
 
-/// The VMs that run, of those in the folders `runtimes`.
+/// How long VMs are waited for that are asked one after the other: those of other users cannot hold up this one.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// Up to when other users' VMs are waited for, once the first of them is asked.
+    others: Option<Instant>,
+}
+
+impl Patience {
+    /// Up to when `owner`'s VM is waited for, which is asked now.
+    fn deadline(&mut self, owner: Owner) -> Instant {
+        match owner {
+            Owner::Own | Owner::Caller(_) => Instant::now() + OWN_LIMIT,
+            Owner::Other(_) => *self.others.get_or_insert_with(|| Instant::now() + OTHERS_LIMIT),
+        }
+    }
+}
+
+/// The VMs that run, of those in the folders `runtimes`; this user's first.
 ///
 /// # Errors
 /// When the folders cannot be read.
@@ -177,17 +205,18 @@ pub fn running(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
 ///
 /// # Errors
 /// When it does not say.
-pub fn ask_live(found: &FoundVm) -> Result<Live, TopError> {
-    match client::call(&found.socket(), &Request::Live)? {
-        Answer::Live(live) => Ok(*live),
+pub fn ask_live(found: &FoundVm, patience: &mut Patience) -> Result<Live, TopError> {
+    match client::call_until(&found.socket(), &Request::Live, patience.deadline(found.owner))? {
+        // Which VM it is, its folder has said.
+        Answer::Live(live) => Ok(Live { name: found.vm.name.clone(), pid: found.vm.pid, ..*live }),
         Answer::Status(_) | Answer::Balloon(_) | Answer::Done { .. } | Answer::Refused { .. } => {
             Err(TopError::Unknown(found.vm.name.clone()))
         }
     }
 }
 
-fn ask(found: &FoundVm) -> Result<Asked, TopError> {
-    let live = ask_live(found)?;
+fn ask(found: &FoundVm, patience: &mut Patience) -> Result<Asked, TopError> {
+    let live = ask_live(found, patience)?;
     Ok(Asked { at: Instant::now(), live, threads: own_threads(found.vm.pid) })
 }
 
@@ -209,16 +238,19 @@ pub fn own_threads(pid: u32) -> BTreeMap<u32, OwnThread> {
 impl Picture {
     /// What happened from `before` to `now`. A VM that was not there before has nothing to show yet.
     fn between(before: &Answers, now: &Answers) -> Self {
-        let of_vm = |(pid, (name, now)): (&u32, &(String, Result<Asked, String>))| match (now, before.get(pid)) {
-            (Ok(now), Some((_, Ok(before)))) => Some(VmPicture::between(before, now)),
-            (Ok(_), _) => None,
-            (Err(unknown), _) => {
-                let (name, unknown) = (name.clone(), Some(unknown.clone()));
-                Some(VmPicture { name, pid: *pid, unknown, ..VmPicture::default() })
-            }
+        let of_vm = |(key, (name, now)): (&Key, &(String, Result<Asked, String>))| {
+            let picture = match (now, before.get(key)) {
+                (Ok(now), Some((_, Ok(before)))) => VmPicture::between(before, now),
+                (Ok(_), _) => return None,
+                (Err(unknown), _) => {
+                    let (name, unknown) = (name.clone(), Some(unknown.clone()));
+                    VmPicture { name, pid: key.1, unknown, ..VmPicture::default() }
+                }
+            };
+            Some(VmPicture { user: key.0.clone(), ..picture })
         };
         let mut vms: Vec<VmPicture> = now.iter().filter_map(of_vm).collect();
-        vms.sort_by(|one, other| one.name.cmp(&other.name));
+        vms.sort_by(|one, other| (&one.user, &one.name).cmp(&(&other.user, &other.name)));
         Self { vms }
     }
 }
@@ -234,6 +266,7 @@ impl VmPicture {
         let Live { name, pid, attached, host, guest, disks, balloon, layers, missing } = now.live.clone();
         Self {
             name,
+            user: None,
             pid,
             attached,
             unknown: None,

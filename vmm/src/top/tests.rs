@@ -30,7 +30,7 @@ fn asked(host: Option<Watched>, records: u64, cpu_ns: u64) -> Asked {
 }
 
 fn answers(asked: Result<Asked, String>) -> Answers {
-    BTreeMap::from([(7, ("vm0".to_string(), asked))])
+    BTreeMap::from([((None, 7), ("vm0".to_string(), asked))])
 }
 
 fn picture(before: Asked, now: Asked) -> Picture {
@@ -125,8 +125,8 @@ fn vm_that_does_not_answer_stands_beside_the_others_and_one_without_the_host_say
     let silent = |name: &str| (name.to_string(), Err("not traced".to_string()));
     let mut before = answers(Ok(before));
     let mut now = answers(Ok(now));
-    before.insert(9, silent("web"));
-    now.insert(9, silent("web"));
+    before.insert((None, 9), silent("web"));
+    now.insert((None, 9), silent("web"));
     let mut out = Vec::new();
 
     let picture = Picture::between(&before, &now);
@@ -149,4 +149,38 @@ fn own_threads_are_those_that_strata_names() {
 
     assert!(threads.values().any(|thread| thread.name == "strata-test"), "{threads:?}");
     assert!(threads.values().all(|thread| thread.name.starts_with(OWN_THREADS)), "{threads:?}");
+}
+
+#[test]
+fn vm_of_another_user_is_shown_as_that_and_nothing_in_it_acts_on_a_terminal() {
+    let hostile = || {
+        let mut asked = asked(Some(watched(2_000, 600, 100, &[5_000])), 40, 1_000_000);
+        asked.threads.insert(8, OwnThread { name: "strata-\x1b[2J".into(), cpu_ns: 9 });
+        asked.live.host.as_mut().unwrap().exits[0].reason = "hlt\x1b]0;x\x07\nforged".into();
+        asked
+    };
+    let answers =
+        |asked| BTreeMap::from([((Some("al\x1bice".to_string()), 7), ("vm0".to_string(), Ok::<_, String>(asked)))]);
+    let mut later = hostile();
+    later.live.host.as_mut().unwrap().exits[0].times.add(7_000);
+    later.threads.get_mut(&8).unwrap().cpu_ns = 1_000;
+    let mut out = Vec::new();
+
+    Picture::between(&answers(hostile()), &answers(later)).write_text(&mut out).unwrap();
+
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.starts_with("al\\u{1b}ice/vm0: process 7"), "{text}");
+    assert!(text.contains("strata-\\u{1b}[2J") && text.contains("hlt\\u{1b}]0;x\\u{7}\\nforged"), "{text}");
+    assert!(!text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn other_users_vms_share_the_time_that_they_are_waited_for() {
+    let mut patience = Patience::default();
+
+    let first = patience.deadline(Owner::Other(1));
+    thread::sleep(Duration::from_millis(2));
+
+    assert_eq!(patience.deadline(Owner::Other(2)), first);
+    assert!(patience.deadline(Owner::Own) > first);
 }

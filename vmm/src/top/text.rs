@@ -4,7 +4,7 @@ use super::{OwnThread, Picture, VmPicture};
 use std::io::{self, Write};
 use strata_recorder::control::answer_text;
 use strata_recorder::control::protocol::{Late, LiveDisk, LiveExits, LiveGuest, LiveWakeup, Thief, Times, Watched};
-use strata_recording::terminal::harmless;
+use strata_recording::terminal::harmless_copy;
 use trace_merge::report::table::{Align, Table};
 use trace_merge::report::{duration, percent};
 
@@ -21,7 +21,9 @@ impl Picture {
         if self.vms.is_empty() {
             writeln!(out, "VMs have just begun: nothing to show yet")?;
         }
-        for (place, vm) in self.vms.iter().enumerate() {
+        // What VMs answer is not this process's: nothing in it is to act on the terminal.
+        let shown = harmless_copy(self)?;
+        for (place, vm) in shown.vms.iter().enumerate() {
             if place > 0 {
                 writeln!(out)?;
             }
@@ -33,37 +35,33 @@ impl Picture {
 
 impl VmPicture {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { name, pid, attached, unknown, period_ns, host, guest, disks, balloon, layers, own_threads, missing } =
-            self;
+        let Self {
+            pid, attached, unknown, period_ns, host, guest, disks, balloon, layers, own_threads, missing, ..
+        } = self;
+        let name = self.user.as_ref().map_or_else(|| self.name.clone(), |user| format!("{user}/{}", self.name));
         if let Some(unknown) = unknown {
-            return writeln!(out, "{}: process {pid}: {}", harmless(name), harmless(unknown));
+            return writeln!(out, "{name}: process {pid}: {unknown}");
         }
-        let of =
-            attached.as_ref().map_or_else(String::new, |of| format!(" records {} ({})", of.pid, harmless(&of.comm)));
+        let of = attached.as_ref().map_or_else(String::new, |of| format!(" records {} ({})", of.pid, of.comm));
         let cost: u64 = own_threads.iter().map(|thread| thread.cpu_ns).sum();
         let parts = own_threads.iter().filter(|thread| thread.cpu_ns > 0);
         let parts = parts.map(|OwnThread { name, cpu_ns }| format!("{name} {}", percent(*cpu_ns, *period_ns)));
         let parts = parts.collect::<Vec<_>>().join(", ");
-        writeln!(
-            out,
-            "{}: process {pid}{of}; tracing takes {} of a CPU ({parts})",
-            harmless(name),
-            percent(cost, *period_ns)
-        )?;
+        writeln!(out, "{name}: process {pid}{of}; tracing takes {} of a CPU ({parts})", percent(cost, *period_ns))?;
         match host {
             Some(host) => write_watched(host, out)?,
             None => writeln!(out, "the host's kernel is not recorded: what vCPUs do is not known")?,
         }
         guest.iter().try_for_each(|guest| write_guest(guest, out))?;
         for LiveDisk { disk, kind, times } in disks.iter().filter(|disk| disk.times.count > 0) {
-            writeln!(out, "disk {disk} {}: {}", harmless(kind), rate_and_quantiles(times, *period_ns))?;
+            writeln!(out, "disk {disk} {kind}: {}", rate_and_quantiles(times, *period_ns))?;
         }
         balloon.iter().try_for_each(|balloon| writeln!(out, "{}", answer_text::balloon_line(balloon)))?;
         for layer in layers {
             let rate = per_second(layer.records, *period_ns);
-            writeln!(out, "written {}: {rate} records/s, {} lost", harmless(&layer.path), layer.lost)?;
+            writeln!(out, "written {}: {rate} records/s, {} lost", layer.path, layer.lost)?;
         }
-        missing.iter().try_for_each(|line| writeln!(out, "missing {}", harmless(line)))
+        missing.iter().try_for_each(|line| writeln!(out, "missing {line}"))
     }
 }
 
@@ -74,9 +72,8 @@ fn write_guest(guest: &LiveGuest, out: &mut dyn Write) -> io::Result<()> {
     }
     let period_ns = until_ns.saturating_sub(*since_ns);
     writeln!(out, "guest's tasks, woken until run: {}", rate_and_quantiles(wakeups, period_ns))?;
-    let shown = |LiveWakeup { task, tid, cpu, ns, .. }: &LiveWakeup| {
-        format!("{}/{tid} {} (vCPU {cpu})", harmless(task), duration(*ns))
-    };
+    let shown =
+        |LiveWakeup { task, tid, cpu, ns, .. }: &LiveWakeup| format!("{task}/{tid} {} (vCPU {cpu})", duration(*ns));
     let worst: Vec<String> = worst.iter().take(SHOWN).map(shown).collect();
     if worst.is_empty() { Ok(()) } else { writeln!(out, "latest of them: {}", worst.join(", ")) }
 }
@@ -97,7 +94,7 @@ fn write_watched(watched: &Watched, out: &mut dyn Write) -> io::Result<()> {
         table.row([vcpu.vcpu.to_string()].into_iter().chain(shares));
     }
     table.write(out)?;
-    let shown = |thief: &Thief| format!("{} {}", harmless(&thief.name), percent(thief.ns, *period_ns));
+    let shown = |thief: &Thief| format!("{} {}", thief.name, percent(thief.ns, *period_ns));
     let thieves: Vec<String> = thieves.iter().take(SHOWN).map(shown).collect();
     if !thieves.is_empty() {
         writeln!(out, "ran in place of vCPUs: {}", thieves.join(", "))?;
@@ -106,7 +103,7 @@ fn write_watched(watched: &Watched, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "ready until run: {}", rate_and_quantiles(ready, *period_ns))?;
     }
     for Late { vcpu, ns, by, .. } in late.iter().take(1) {
-        writeln!(out, "latest: vCPU {vcpu} waited {} while the host ran {}", duration(*ns), harmless(by))?;
+        writeln!(out, "latest: vCPU {vcpu} waited {} while the host ran {}", duration(*ns), by)?;
     }
     let mut table = Table::new(&[
         ("exits", Align::Left),

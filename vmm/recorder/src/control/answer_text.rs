@@ -1,16 +1,18 @@
 //! Answers of a running VM as text for people.
 
-use super::client::numbers;
 use super::protocol::{Answer, BalloonStatus, LimitStatus, LossStatus, Status, TraceStatus, TriggerStatus};
 use std::fmt::Write as _;
-use strata_recording::manifest::Attached;
+use strata_recording::manifest::{Attached, is_vm_name};
+use strata_recording::terminal::harmless_copy;
 
-/// `answer` as text for the user.
+/// `answer` as text for the user. What answers may be another user's: nothing in the text acts on a terminal.
 #[must_use]
 pub fn text(answer: &Answer) -> String {
-    match answer {
+    // What came as JSON can be JSON again.
+    match &harmless_copy(answer).unwrap_or_else(|error| Answer::refused(error.to_string())) {
         Answer::Status(status) => status_text(status),
-        Answer::Live(live) => format!("{}: see `strata top {}`\n", live.name, live.name),
+        Answer::Live(live) if is_vm_name(&live.name) => format!("{}: see `strata top {}`\n", live.name, live.name),
+        Answer::Live(_) => "see `strata top`\n".into(),
         Answer::Balloon(balloon) => self::balloon(balloon),
         Answer::Done { message } | Answer::Refused { message } => format!("{message}\n"),
     }
@@ -99,11 +101,13 @@ fn write_trace(out: &mut String, trace: &TraceStatus, with_guest: bool) -> std::
     trace.missing.iter().try_for_each(|line| writeln!(out, "missing {line}"))
 }
 
-/// Triggers as text for the user.
+/// Triggers as text for the user, of which nothing acts on a terminal.
 #[must_use]
 pub fn triggers_text(triggers: &[TriggerStatus]) -> String {
     let mut out = String::new();
-    for TriggerStatus { number, trigger, fired, last, marks, snapshots, failure, .. } in triggers {
+    for TriggerStatus { number, trigger, fired, last, marks, snapshots, failure, .. } in
+        harmless_copy(&triggers.to_vec()).iter().flatten()
+    {
         // Writing to a string does not fail.
         let _ = writeln!(out, "trigger {number} {trigger}: fired {fired} times");
         let _ = last.iter().try_for_each(|last| writeln!(out, "        last: {last}"));
@@ -138,6 +142,10 @@ pub fn balloon_line(balloon: &BalloonStatus) -> String {
     format!("balloon {given} given of {wanted} wanted back, {reported} reported free since the start{refused}")
 }
 
+fn numbers(pids: &[u32]) -> String {
+    pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// A size in MiB where it is a whole number of them, else in KiB.
 fn size(bytes: u64) -> String {
     if bytes.is_multiple_of(1 << 20) { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
@@ -146,8 +154,29 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::{LayerStatus, Mode, SessionStatus};
+    use crate::control::protocol::{LayerStatus, Live, Mode, SessionStatus};
     use strata_recording::manifest::RecordLimit;
+
+    #[test]
+    fn nothing_of_an_answer_acts_on_a_terminal() {
+        let message = "\x1b[2Jdone\nVM is fine\u{202e}".to_owned();
+        let trace = TraceStatus { dir: "/tmp/\x1b[1m".into(), ..TraceStatus::default() };
+        let status = Status { name: "a\nb".into(), trace: Some(trace), ..Status::default() };
+        let trigger = TriggerStatus { trigger: "\x1b]0;x\x07".into(), ..TriggerStatus::default() };
+
+        let (done, status) = (text(&Answer::done(message)), text(&Answer::Status(Box::new(status))));
+
+        assert_eq!(done, "\\u{1b}[2Jdone\\nVM is fine\\u{202e}\n");
+        assert!(status.starts_with("a\\nb: ") && status.contains("/tmp/\\u{1b}[1m"), "{status}");
+        assert!(triggers_text(&[trigger]).starts_with("trigger 0 \\u{1b}]0;x\\u{7}: "));
+    }
+
+    #[test]
+    fn answer_gives_no_advice_that_another_program_could_run_for() {
+        let live = Live { name: "x; touch pwned".into(), ..Live::default() };
+
+        assert_eq!(text(&Answer::Live(Box::new(live))), "see `strata top`\n");
+    }
 
     #[test]
     fn status_of_a_recording_from_outside_names_both_processes_and_no_rings() {

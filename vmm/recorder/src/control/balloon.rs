@@ -1,9 +1,8 @@
 //! `strata ctl VM balloon`: wants memory of a guest's back, and waits a moment for it.
 
 use super::answer_text;
-use super::client::{self, ClientError};
+use super::client::{self, ClientError, ControlSocket};
 use super::protocol::{Answer, BalloonStatus, Request};
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// When the VM cannot be asked, has no balloon, or cannot do without so much.
-pub fn ask(socket: &Path, bytes: Option<u64>) -> Result<BalloonStatus, ClientError> {
+pub fn ask(socket: &ControlSocket, bytes: Option<u64>) -> Result<BalloonStatus, ClientError> {
     let deadline = Instant::now() + PATIENCE;
     let mut balloon = call(socket, bytes)?;
     while bytes.is_some() && balloon.driven && balloon.given != balloon.wanted && Instant::now() < deadline {
@@ -27,7 +26,7 @@ pub fn ask(socket: &Path, bytes: Option<u64>) -> Result<BalloonStatus, ClientErr
     Ok(balloon)
 }
 
-fn call(socket: &Path, bytes: Option<u64>) -> Result<BalloonStatus, ClientError> {
+fn call(socket: &ControlSocket, bytes: Option<u64>) -> Result<BalloonStatus, ClientError> {
     match client::call(socket, &Request::Balloon { bytes })? {
         Answer::Balloon(balloon) => Ok(balloon),
         other => Err(ClientError::Refused(answer_text::text(&other).trim_end().to_owned())),
@@ -60,7 +59,7 @@ mod tests {
     fn guest_is_waited_for_until_it_has_given_what_is_wanted() {
         let (folder, _server) = served(true);
 
-        let balloon = ask(&folder.path().join("control"), Some(WANTED)).unwrap();
+        let balloon = ask(&ControlSocket::of_this_user(folder.path().join("control")), Some(WANTED)).unwrap();
 
         assert_eq!((balloon.wanted, balloon.given), (WANTED, WANTED));
         assert_eq!(
@@ -73,7 +72,7 @@ mod tests {
     fn guest_without_a_driver_is_not_waited_for() {
         let (folder, _server) = served(false);
 
-        let balloon = ask(&folder.path().join("control"), Some(WANTED)).unwrap();
+        let balloon = ask(&ControlSocket::of_this_user(folder.path().join("control")), Some(WANTED)).unwrap();
 
         assert_eq!((balloon.wanted, balloon.given), (WANTED, 0));
         assert!(answer_text::balloon(&balloon).contains("load virtio_balloon"));

@@ -1,15 +1,53 @@
 //! The command line's end of the control socket: finds a VM and asks it.
 
-use super::directory::{self, DirectoryError, FoundVm};
+use super::directory::{self, DirectoryError, FoundVm, Owner};
+use super::peer::{Peer, connect_while};
 use super::protocol::{Answer, MAX_LINE, Request};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use strata_jail::user::User;
+use strata_recording::terminal::shell_word;
 use thiserror::Error;
 
 /// How long a VM may take to answer: writing a snapshot takes its time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
+
+/// A VM's control socket, and who has to serve it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlSocket {
+    path: PathBuf,
+    peer: Option<Peer>,
+}
+
+impl ControlSocket {
+    /// The socket `path` in a folder that only this user and root can enter.
+    pub fn of_this_user(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), peer: None }
+    }
+
+    /// The socket `path` in another user's folder: asked only where `peer` serves it.
+    pub fn of_process(path: impl Into<PathBuf>, peer: Peer) -> Self {
+        Self { path: path.into(), peer: Some(peer) }
+    }
+
+    fn connect(&self, deadline: Instant) -> io::Result<UnixStream> {
+        let stream = connect_while(&self.path, || left(deadline))?;
+        match self.peer {
+            Some(peer) if Peer::of(&stream)? != peer => {
+                Err(io::Error::other(format!("it is not served by process {} of user {}", peer.pid, peer.uid)))
+            }
+            _ => Ok(stream),
+        }
+    }
+}
+
+/// The time up to `deadline`.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+    left.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "it took too long"))
+}
 
 /// Why a VM could not be asked.
 #[derive(Debug, Error)]
@@ -21,7 +59,7 @@ pub enum ClientError {
     #[error("no VM called '{0}' is running; `strata ps` lists those that are")]
     NoSuchVm(String),
     /// The VM's process died.
-    #[error("the process of VM '{name}' died; get its trace with `strata recover {} -o DIR`", region.display())]
+    #[error("the process of VM '{name}' died; get its trace with `strata recover {} -o DIR`", shell_word(region))]
     Dead {
         /// What was asked for.
         name: String,
@@ -29,13 +67,16 @@ pub enum ClientError {
         region: PathBuf,
     },
     /// Several VMs of that name run.
-    #[error("several VMs are called '{name}'; give one of the process ids {}", numbers(.pids))]
+    #[error("several VMs are called '{name}'; give one of {}", .choices.join(", "))]
     Ambiguous {
         /// What was asked for.
         name: String,
-        /// Their processes.
-        pids: Vec<u32>,
+        /// What names one of them each: its process, or user and process.
+        choices: Vec<String>,
     },
+    /// No such user.
+    #[error("no user '{0}' is known here; `strata ps` lists VMs of others as USER/NAME")]
+    NoSuchUser(String),
     /// The VM does not answer.
     #[error("the VM does not answer on '{}'; perhaps it is ending", path.display())]
     NoAnswer {
@@ -50,53 +91,96 @@ pub enum ClientError {
     Refused(String),
 }
 
-pub(super) fn numbers(pids: &[u32]) -> String {
-    pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// The VM that `wanted` names, by name or process id, among those in the folders `runtimes`.
+/// The VM that `wanted` names, by name or process id, among those in the folders `runtimes`: this user's if one is, else
+/// another user's. `USER/NAME` is that user's.
 ///
 /// # Errors
 /// When there is none, or more than one.
 pub fn find(runtimes: &[PathBuf], wanted: &str) -> Result<FoundVm, ClientError> {
-    choose(directory::list_all(runtimes)?, wanted)
+    let found = directory::list_all(runtimes)?;
+    let Some((user, name)) = wanted.split_once('/') else { return choose(found, wanted) };
+    let uid = User::number_of(user).ok_or_else(|| ClientError::NoSuchUser(user.into()))?;
+    let of_user = found.into_iter().filter(|found| found.owner.uid() == uid).collect();
+    choose(of_user, name).map_err(|error| match error {
+        ClientError::NoSuchVm(_) => ClientError::NoSuchVm(wanted.into()),
+        other => other,
+    })
 }
 
 fn choose(found: Vec<FoundVm>, wanted: &str) -> Result<FoundVm, ClientError> {
     let pid: Option<u32> = wanted.parse().ok();
-    let (by_pid, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| Some(found.vm.pid) == pid);
-    let named = others.into_iter().filter(|found| found.vm.name == wanted);
-    let (mut alive, dead): (Vec<_>, Vec<_>) = by_pid.into_iter().chain(named).partition(|found| found.alive);
+    let named = found.into_iter().filter(|found| Some(found.vm.pid) == pid || found.vm.name == wanted);
+    let (others, own): (Vec<_>, Vec<_>) = named.partition(|found| matches!(found.owner, Owner::Other(_)));
+    // What another user calls a VM has no part in which of one's own is meant, not even of one that died.
+    one_of(own, wanted).and_then(|own| match own {
+        Some(own) => Ok(own),
+        None => one_of(others, wanted)?.ok_or_else(|| ClientError::NoSuchVm(wanted.into())),
+    })
+}
+
+/// The VM of `named` that runs; `None` where there is nothing of any.
+fn one_of(named: Vec<FoundVm>, wanted: &str) -> Result<Option<FoundVm>, ClientError> {
+    let (mut alive, dead): (Vec<_>, Vec<_>) = named.into_iter().partition(|found| found.alive);
     match (alive.len(), dead.iter().find_map(FoundVm::region)) {
-        (0, None) => Err(ClientError::NoSuchVm(wanted.into())),
+        (0, None) => Ok(None),
         (0, Some(region)) => Err(ClientError::Dead { name: wanted.into(), region }),
-        (1, _) => Ok(alive.remove(0)),
-        _ => {
-            Err(ClientError::Ambiguous { name: wanted.into(), pids: alive.iter().map(|found| found.vm.pid).collect() })
-        }
+        (1, _) => Ok(alive.pop()),
+        _ => Err(ClientError::Ambiguous { name: wanted.into(), choices: alive.iter().map(address).collect() }),
     }
+}
+
+/// What names `found` and no other.
+fn address(found: &FoundVm) -> String {
+    let pid = found.vm.pid;
+    found.owner.other_user().map_or_else(|| pid.to_string(), |user| format!("{user}/{pid}"))
 }
 
 /// Asks the VM that serves `socket`, and waits for its answer.
 ///
 /// # Errors
 /// When it does not answer, or says no.
-pub fn call(socket: &Path, request: &Request) -> Result<Answer, ClientError> {
+pub fn call(socket: &ControlSocket, request: &Request) -> Result<Answer, ClientError> {
+    call_until(socket, request, Instant::now() + ANSWER_LIMIT)
+}
+
+/// Asks the VM that serves `socket`, and waits for its whole answer up to `deadline`.
+///
+/// # Errors
+/// When it does not answer by then, or says no.
+pub fn call_until(socket: &ControlSocket, request: &Request, deadline: Instant) -> Result<Answer, ClientError> {
     let ask = || -> io::Result<Answer> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+        let mut stream = socket.connect(deadline)?;
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
+        // Shorter than what a socket takes at once.
         stream.write_all(&text)?;
-        let mut line = Vec::new();
-        BufReader::new(stream.take(MAX_LINE as u64)).read_until(b'\n', &mut line)?;
-        Ok(serde_json::from_slice(&line)?)
+        Ok(serde_json::from_slice(&read_line(&mut stream, deadline)?)?)
     };
     match ask() {
         Ok(Answer::Refused { message }) => Err(ClientError::Refused(message)),
         Ok(answer) => Ok(answer),
-        Err(source) => Err(ClientError::NoAnswer { path: socket.into(), source }),
+        Err(source) => Err(ClientError::NoAnswer { path: socket.path.clone(), source }),
     }
+}
+
+/// The line that comes by `deadline`; what came of it where the other side hangs up.
+fn read_line(stream: &mut UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut part = [0; 4096];
+    while !line.ends_with(b"\n") {
+        if line.len() > MAX_LINE {
+            return Err(io::Error::other(format!("it says more than {MAX_LINE} bytes")));
+        }
+        stream.set_read_timeout(Some(left(deadline)?))?;
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(bytes) => line.extend_from_slice(&part[..bytes]),
+            // Of the time that is left, the next turn says.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(line)
 }
 
 #[cfg(test)]
@@ -104,9 +188,15 @@ mod tests {
     use super::*;
     use crate::control::directory::tests::description;
     use crate::control::directory::{VmDescription, VmDirectory};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
     fn found(name: &str, pid: u32, alive: bool) -> FoundVm {
-        FoundVm { path: "/nonexistent".into(), vm: VmDescription { pid, ..description(name) }, alive }
+        let vm = VmDescription { pid, ..description(name) };
+        FoundVm { path: "/nonexistent".into(), vm, alive, owner: Owner::Own }
+    }
+
+    fn of_other(name: &str, pid: u32, uid: u32) -> FoundVm {
+        FoundVm { owner: Owner::Other(uid), ..found(name, pid, true) }
     }
 
     #[test]
@@ -128,6 +218,97 @@ mod tests {
         let error = choose(vec![found("a", 1, true), found("a", 2, true)], "a").unwrap_err();
 
         assert!(error.to_string().contains("1, 2"), "{error}");
+    }
+
+    #[test]
+    fn own_vm_is_meant_whatever_other_users_call_theirs() {
+        let vms = || vec![found("web", 1, true), of_other("web", 2, 4_000_000_000), of_other("1", 1, 4_000_000_000)];
+
+        assert_eq!(choose(vms(), "web").unwrap().owner, Owner::Own);
+        assert_eq!(choose(vms(), "1").unwrap().owner, Owner::Own);
+        assert_eq!(choose(vms(), "2").unwrap().owner, Owner::Other(4_000_000_000));
+    }
+
+    #[test]
+    fn vms_of_other_users_are_told_apart_by_user_and_process() {
+        let vms = vec![of_other("web", 2, 4_000_000_000), of_other("web", 2, 4_000_000_001)];
+
+        let error = choose(vms, "web").unwrap_err();
+
+        assert!(error.to_string().ends_with("give one of 4000000000/2, 4000000001/2"), "{error}");
+    }
+
+    #[test]
+    fn user_before_the_name_chooses_the_vms_of_that_user() {
+        let runtime = crate::control::directory::tests::runtime();
+        let _directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+        let (folders, own) = ([runtime.path().into()], rustix::process::geteuid().as_raw());
+
+        assert_eq!(find(&folders, &format!("{own}/a")).unwrap().vm.name, "a");
+        assert!(matches!(find(&folders, &format!("{}/a", own + 1)), Err(ClientError::NoSuchVm(_))));
+        assert!(matches!(find(&folders, "nobody-at-all/a"), Err(ClientError::NoSuchUser(_))));
+    }
+
+    /// A socket, and what `serve` does with its first client meanwhile.
+    fn served(serve: impl FnOnce(UnixStream) + Send + 'static) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("control");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || serve(listener.accept().unwrap().0));
+        (folder, path)
+    }
+
+    #[test]
+    fn answer_that_drips_has_one_deadline() {
+        let drip = |mut client: UnixStream| {
+            while client.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let (_folder, path) = served(drip);
+        let deadline = Instant::now() + Duration::from_millis(100);
+
+        let error = call_until(&ControlSocket::of_this_user(path), &Request::Live, deadline).unwrap_err();
+
+        let ClientError::NoAnswer { source, .. } = error else { panic!("{error}") };
+        assert_eq!(source.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn answer_without_an_end_is_cut_off() {
+        let (_folder, path) = served(|mut client| while client.write_all(&[b' '; 4096]).is_ok() {});
+
+        let error = call(&ControlSocket::of_this_user(path), &Request::Live).unwrap_err();
+
+        let ClientError::NoAnswer { source, .. } = error else { panic!("{error}") };
+        assert!(source.to_string().contains("1048576 bytes"), "{source}");
+    }
+
+    #[test]
+    fn socket_that_accepts_nobody_has_the_same_deadline() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("control");
+        let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _first = UnixStream::connect(&path).unwrap();
+
+        let deadline = Instant::now() + Duration::from_millis(100);
+        let error = call_until(&ControlSocket::of_this_user(path), &Request::Live, deadline).unwrap_err();
+
+        assert!(matches!(error, ClientError::NoAnswer { .. }), "{error}");
+    }
+
+    #[test]
+    fn socket_that_another_process_serves_is_not_asked() {
+        let (_folder, path) = served(|mut client| drop(client.write_all(b"{\"answer\":\"done\",\"message\":\"\"}\n")));
+        let this = Peer { pid: std::process::id(), uid: rustix::process::geteuid().as_raw() };
+        let socket = |peer| ControlSocket::of_process(path.clone(), peer);
+
+        let other = call(&socket(Peer { pid: this.pid + 1, ..this }), &Request::Live).unwrap_err();
+
+        let ClientError::NoAnswer { source, .. } = other else { panic!("{other}") };
+        assert!(source.to_string().contains("not served by process"), "{source}");
     }
 
     #[test]

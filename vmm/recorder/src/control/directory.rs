@@ -15,6 +15,8 @@
 //! lie in memory (tmpfs), of which the region's size is reserved. The folder goes with the VM, unless the VM's process died:
 //! then it stays, and `strata recover` makes a trace of the region.
 
+use super::client::ControlSocket;
+use super::peer::Peer;
 use super::protocol::{Mode, Status, TraceStatus};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -51,6 +53,8 @@ const LOCK_FILE: &str = "lock";
 const VM_FILE: &str = "vm.json";
 /// Largest `vm.json` that is read, bytes.
 const MAX_VM_BYTES: u64 = 64 << 10;
+/// Most VMs of another user that are listed.
+const MAX_OF_OTHER: usize = 256;
 /// Folders of the same VM name and process id that may lie about from earlier.
 const MAX_SAME_NAME: u32 = 100;
 
@@ -257,6 +261,52 @@ impl Drop for VmDirectory {
     }
 }
 
+/// Whose a VM is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// This user's.
+    Own,
+    /// That of the user with this number, who called sudo: as good as the caller's own.
+    Caller(u32),
+    /// Another user's, with this number. What it says is only that user's word.
+    Other(u32),
+}
+
+impl Owner {
+    /// Whose what belongs to the user `uid` is.
+    fn of(uid: u32) -> Self {
+        let caller = || User::choose(None).ok().flatten().is_some_and(|caller| caller.uid == uid);
+        match uid {
+            uid if uid == geteuid().as_raw() => Self::Own,
+            uid if caller() => Self::Caller(uid),
+            uid => Self::Other(uid),
+        }
+    }
+
+    /// The user's number, where it is not this process's.
+    const fn foreign(self) -> Option<u32> {
+        match self {
+            Self::Own => None,
+            Self::Caller(uid) | Self::Other(uid) => Some(uid),
+        }
+    }
+
+    /// The user's number.
+    #[must_use]
+    pub fn uid(self) -> u32 {
+        self.foreign().unwrap_or_else(|| geteuid().as_raw())
+    }
+
+    /// The other user's name.
+    #[must_use]
+    pub fn other_user(self) -> Option<String> {
+        match self {
+            Self::Own | Self::Caller(_) => None,
+            Self::Other(uid) => Some(User::name_of(uid)),
+        }
+    }
+}
+
 /// A VM's folder as found by somebody else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundVm {
@@ -266,6 +316,8 @@ pub struct FoundVm {
     pub vm: VmDescription,
     /// Whether the VM's process lives.
     pub alive: bool,
+    /// Whose it is.
+    pub owner: Owner,
 }
 
 impl FoundVm {
@@ -275,10 +327,14 @@ impl FoundVm {
         Some(self.path.join(REGION_FILE)).filter(|path| path.is_file())
     }
 
-    /// Where the control socket lies.
+    /// The control socket. Another user's has to be served by the process that the VM names.
     #[must_use]
-    pub fn socket(&self) -> PathBuf {
-        self.path.join(SOCKET_FILE)
+    pub fn socket(&self) -> ControlSocket {
+        let path = self.path.join(SOCKET_FILE);
+        match self.owner.foreign() {
+            None => ControlSocket::of_this_user(path),
+            Some(uid) => ControlSocket::of_process(path, Peer { pid: self.vm.pid, uid }),
+        }
     }
 }
 
@@ -372,32 +428,64 @@ fn runtime_folders_below(system: &Path, uid: u32) -> Vec<PathBuf> {
     folders
 }
 
-/// The VMs in each of `runtimes`, as [`list`] finds them.
+/// The VMs in each of `runtimes`, as [`list`] finds them; this user's first.
 ///
 /// # Errors
-/// When one of them is there but cannot be read.
+/// When one of them is there and this user's but cannot be read.
 pub fn list_all(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
     let lists = runtimes.iter().map(|runtime| list(runtime)).collect::<Result<Vec<_>, _>>()?;
-    Ok(lists.into_iter().flatten().collect())
+    let mut found: Vec<FoundVm> = lists.into_iter().flatten().collect();
+    found.sort_by_key(|found| matches!(found.owner, Owner::Other(_)));
+    Ok(found)
 }
 
 /// The VMs in `runtime`, running ones and those whose process died, by name and process. A folder that is not a VM's is
-/// passed over.
+/// passed over, and one of another user that names a process of a third one.
 ///
 /// # Errors
-/// When `runtime` is there but cannot be read.
+/// When `runtime` is there and this user's but cannot be read.
 pub fn list(runtime: &Path) -> Result<Vec<FoundVm>, DirectoryError> {
-    let entries = match fs::read_dir(runtime) {
+    let read = || Ok((Owner::of(fs::metadata(runtime)?.uid()), fs::read_dir(runtime)));
+    let (owner, entries) = match read() {
+        // What another user's folder is like is no fault of this user's.
+        Ok((owner, Err(_))) if owner.foreign().is_some() => return Ok(Vec::new()),
+        Ok((owner, entries)) => (owner, entries),
+        Err(error) => (Owner::Own, Err(error)),
+    };
+    let entries = match entries {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(source) => return Err(DirectoryError::Io { path: runtime.into(), source }),
     };
-    let mut found: Vec<FoundVm> = entries.flatten().filter_map(|entry| look_at(entry.path())).collect();
+    let most = owner.foreign().map_or(usize::MAX, |_| MAX_OF_OTHER);
+    let found = entries.flatten().take(most).filter_map(|entry| look_at_entry(entry.path(), owner));
+    let mut found: Vec<FoundVm> = found.filter(|found| is_believable(found, process_uid(found.vm.pid))).collect();
     found.sort_by(|left, right| (&left.vm.name, left.vm.pid).cmp(&(&right.vm.name, right.vm.pid)));
     Ok(found)
 }
 
-/// What the folder `path` says; `None` when it is not a VM's, or has just gone.
+/// Whether `found` can be what its folder says, where the process that it names is of the user `process`: another user's
+/// word counts only for that user's processes.
+fn is_believable(found: &FoundVm, process: Option<u32>) -> bool {
+    found.owner.foreign().is_none_or(|owner| !found.alive || process == Some(owner))
+}
+
+/// The user that process `pid` runs as.
+fn process_uid(pid: u32) -> Option<u32> {
+    // Who owns the folder in /proc does not say: for a process without core dumps that is root.
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // The real user and, second, the effective one.
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// What the folder `path` in the folder of `owner` says; `None` when it is not a VM's, or has just gone.
+fn look_at_entry(path: PathBuf, owner: Owner) -> Option<FoundVm> {
+    // A link could lead to a VM of somebody else.
+    let is_theirs = belongs_to(&path, owner.uid()) && path.to_str().is_some();
+    is_theirs.then(|| look_at(path)).flatten().map(|found| FoundVm { owner, ..found })
+}
+
+/// What the folder `path`, which is this user's, says; `None` when it is not a VM's, or has just gone.
 #[must_use]
 pub fn look_at(path: PathBuf) -> Option<FoundVm> {
     let mut text = Vec::new();
@@ -410,7 +498,7 @@ pub fn look_at(path: PathBuf) -> Option<FoundVm> {
         return None;
     }
     let alive = is_locked(&path.join(LOCK_FILE));
-    Some(FoundVm { path, vm, alive })
+    Some(FoundVm { path, vm, alive, owner: Owner::Own })
 }
 
 /// Whether a process holds the lock.
@@ -556,6 +644,36 @@ pub(crate) mod tests {
             matches!(runtime_folder_below(system.path(), user), Err(DirectoryError::NotPrivate(path)) if path == link)
         );
         assert_eq!(runtime_folders_below(system.path(), user.uid), Vec::<PathBuf>::new());
+    }
+
+    fn found(owner: Owner, alive: bool) -> FoundVm {
+        FoundVm { path: "/nonexistent".into(), vm: description("a"), alive, owner }
+    }
+
+    #[test]
+    fn other_users_word_counts_for_processes_of_that_user_only() {
+        let other = found(Owner::Other(33), true);
+
+        assert!(is_believable(&other, Some(33)));
+        assert!(!is_believable(&other, Some(0)) && !is_believable(&other, None));
+        assert!(!is_believable(&found(Owner::Caller(33), true), Some(0)));
+        assert!(is_believable(&found(Owner::Other(33), false), None), "a process that died");
+        assert!(is_believable(&found(Owner::Own, true), None), "this user's own folder");
+    }
+
+    #[test]
+    fn user_of_this_process_is_known() {
+        assert_eq!(process_uid(std::process::id()), Some(geteuid().as_raw()));
+        assert_eq!(process_uid(u32::MAX), None);
+    }
+
+    #[test]
+    fn link_to_a_vm_is_no_vm() {
+        let (folder, elsewhere) = (runtime(), runtime());
+        let directory = VmDirectory::create(elsewhere.path(), &description("a")).unwrap();
+        std::os::unix::fs::symlink(directory.path(), folder.path().join("a-4242")).unwrap();
+
+        assert_eq!(list(folder.path()).unwrap(), []);
     }
 
     #[test]

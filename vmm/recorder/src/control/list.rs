@@ -1,10 +1,11 @@
-//! `strata ps`: the VMs of this user, running or dead.
+//! `strata ps`: the VMs of this user, running or dead, and for root those of others.
 
 use super::directory::{FoundVm, VmDescription};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use strata_recording::manifest::Attached;
+use strata_recording::terminal::{harmless, shell_word};
 
 /// A VM in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -13,6 +14,9 @@ pub struct ListedVm {
     pub pid: u32,
     /// Name.
     pub name: String,
+    /// The user whose it is, where that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Whole seconds since it began; `None` when its process died.
     pub uptime_s: Option<u64>,
     /// Where its recording goes.
@@ -65,9 +69,10 @@ pub fn listed(found: Vec<FoundVm>, now_ns: u64) -> Vec<ListedVm> {
             (false, None) => State::Dead,
         };
         let uptime_s = found.alive.then(|| now_ns.saturating_sub(found.vm.started.utc_ns) / 1_000_000_000);
+        let user = found.owner.other_user();
         let FoundVm { path: folder, vm, .. } = found;
         let VmDescription { name, pid, trace, attached, .. } = vm;
-        ListedVm { pid, name, uptime_s, trace, state, attached, region, folder }
+        ListedVm { pid, name, user, uptime_s, trace, state, attached, region, folder }
     });
     vms.collect()
 }
@@ -83,17 +88,18 @@ pub fn text(vms: &[ListedVm]) -> String {
     let _ = writeln!(out, "{:>8}  {:<16}  {:>9}  {:<11}  TRACE", "PID", "NAME", "UPTIME", "STATE");
     for vm in vms {
         let uptime = vm.uptime_s.map_or_else(|| "-".into(), |seconds| format!("{seconds} s"));
-        let trace = vm.trace.as_ref().map_or_else(|| "-".into(), |path| path.display().to_string());
-        let _ = writeln!(out, "{:>8}  {:<16}  {uptime:>9}  {:<11}  {trace}", vm.pid, vm.name, vm.state.name());
+        let trace = vm.trace.as_ref().map_or_else(|| "-".into(), |path| harmless(&path.to_string_lossy()));
+        let name = vm.user.as_ref().map_or_else(|| vm.name.clone(), |user| format!("{}/{}", harmless(user), vm.name));
+        let _ = writeln!(out, "{:>8}  {name:<16}  {uptime:>9}  {:<11}  {trace}", vm.pid, vm.state.name());
     }
     for vm in vms {
-        let folder = vm.folder.display();
+        let folder = shell_word(&vm.folder);
         let _ = match (vm.state, &vm.region) {
             (State::Recoverable, Some(region)) => writeln!(
                 out,
                 "{} died; recover its trace with: strata recover {} -o DIR; then: rm -r {folder}",
                 vm.pid,
-                region.display()
+                shell_word(region)
             ),
             (State::Dead, _) => {
                 writeln!(out, "{} died and left nothing to recover; remove it with: rm -r {folder}", vm.pid)
@@ -108,7 +114,7 @@ pub fn text(vms: &[ListedVm]) -> String {
 mod tests {
     use super::*;
     use crate::control::directory::tests::{description, runtime};
-    use crate::control::directory::{VmDirectory, list};
+    use crate::control::directory::{Owner, VmDirectory, list};
 
     #[test]
     fn running_vm_has_an_uptime() {
@@ -148,6 +154,18 @@ mod tests {
 
         assert_eq!((vms[0].state, vms[0].attached.clone()), (State::Attached, of_other.attached));
         assert!(text(&vms).contains("attached"));
+    }
+
+    #[test]
+    fn vm_of_another_user_is_shown_as_that_with_nothing_that_acts() {
+        let vm = VmDescription { trace: Some("/tmp/\x1b[2J".into()), ..description("a") };
+        let path = "/run/user/4000000000/strata/x; touch pwned; #".into();
+        let found = FoundVm { path, vm, alive: false, owner: Owner::Other(4_000_000_000) };
+
+        let text = text(&listed(vec![found], 0));
+
+        assert!(text.contains("  4000000000/a  ") && text.contains("/tmp/\\u{1b}[2J\n"), "{text}");
+        assert!(text.ends_with("rm -r '/run/user/4000000000/strata/x; touch pwned; #'\n"), "{text}");
     }
 
     #[test]

@@ -145,7 +145,7 @@ fn read_line(client: &mut impl Read, pending: &mut Vec<u8>, stop: &Stop) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::client;
+    use crate::control::client::{self, ControlSocket};
     use std::io::{BufRead, BufReader};
     use tempfile::TempDir;
 
@@ -164,7 +164,7 @@ mod tests {
     fn request_is_answered() {
         let (_dir, path, _server) = server();
 
-        assert_eq!(client::call(&path, &Request::Flush).unwrap(), Answer::done("Flush"));
+        assert_eq!(client::call(&ControlSocket::of_this_user(&path), &Request::Flush).unwrap(), Answer::done("Flush"));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
@@ -200,7 +200,7 @@ mod tests {
         let read = client.read_to_end(&mut answer);
 
         assert!(written.is_err() || read.is_err() || answer.is_empty());
-        assert!(client::call(&path, &Request::Flush).is_ok());
+        assert!(client::call(&ControlSocket::of_this_user(&path), &Request::Flush).is_ok());
     }
 
     #[test]

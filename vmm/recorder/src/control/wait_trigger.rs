@@ -1,16 +1,19 @@
 //! Waiting for a trigger of a running VM, from outside: whoever waits decides what happens then. The other VMs of the
 //! host can be frozen with it: each flight recorder is asked for a snapshot at once.
 
-use super::client::{self, ClientError};
+use super::client::{self, ClientError, ControlSocket};
 use super::directory::FoundVm;
 use super::protocol::{Answer, Request, TraceStatus, TriggerStatus};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use strata_recording::terminal::harmless_copy;
 use strata_recording::trace_folder::free_snapshot;
 use thiserror::Error;
 
+/// How long another VM may take to say whether it is a flight recorder.
+const STATUS_LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a snapshot that was announced may take.
@@ -36,7 +39,7 @@ pub enum WaitError {
 }
 
 /// What has happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Happened {
     /// The triggers that led to it, as they are now.
     pub triggers: Vec<TriggerStatus>,
@@ -45,17 +48,17 @@ pub struct Happened {
 }
 
 /// The snapshot of another VM.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherSnapshot {
     /// Its name.
     pub vm: String,
     /// Its process.
     pub pid: u32,
     /// Folder of the snapshot.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<PathBuf>,
     /// Why there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
@@ -115,12 +118,12 @@ fn leads_to_a_snapshot((now, before): (&TriggerStatus, TriggerStatus)) -> bool {
 ///
 /// # Errors
 /// When it cannot be asked.
-pub fn triggers(socket: &Path) -> Result<Vec<TriggerStatus>, ClientError> {
-    Ok(trace(socket)?.map(|trace| trace.triggers).unwrap_or_default())
+pub fn triggers(socket: &ControlSocket) -> Result<Vec<TriggerStatus>, ClientError> {
+    Ok(trace(socket, SNAPSHOT_LIMIT)?.map(|trace| trace.triggers).unwrap_or_default())
 }
 
-fn trace(socket: &Path) -> Result<Option<TraceStatus>, ClientError> {
-    match client::call(socket, &Request::Status)? {
+fn trace(socket: &ControlSocket, limit: Duration) -> Result<Option<TraceStatus>, ClientError> {
+    match client::call_until(socket, &Request::Status, Instant::now() + limit)? {
         Answer::Status(status) => Ok(status.trace),
         Answer::Live(_) | Answer::Balloon(_) | Answer::Done { .. } | Answer::Refused { .. } => Ok(None),
     }
@@ -130,7 +133,7 @@ fn trace(socket: &Path) -> Result<Option<TraceStatus>, ClientError> {
 fn freeze(others: &[FoundVm]) -> Vec<OtherSnapshot> {
     let ask = |other: &FoundVm| {
         let socket = other.socket();
-        let dir = trace(&socket).ok()??.dir;
+        let dir = trace(&socket, STATUS_LIMIT).ok()??.dir;
         let dir = free_snapshot(&dir, "trigger")?;
         let answer = client::call(&socket, &Request::Snapshot { dir: dir.clone(), session: None });
         let (snapshot, problem) = match answer {
@@ -142,9 +145,10 @@ fn freeze(others: &[FoundVm]) -> Vec<OtherSnapshot> {
     others.iter().filter_map(ask).collect()
 }
 
-/// `happened` as text for the user.
+/// `happened` as text for the user, of which nothing acts on a terminal.
 #[must_use]
 pub fn text(happened: &Happened) -> String {
+    let happened = harmless_copy(happened).unwrap_or_default();
     let mut out = String::new();
     for TriggerStatus { trigger, last, snapshots, failure, .. } in &happened.triggers {
         // Writing to a string does not fail.
