@@ -1,6 +1,7 @@
 //! A trace region that is plugged into a QEMU that runs, and taken away again: memory and a device (`ivshmem-plain`).
 
-use super::qmp::{Qmp, QmpError};
+use super::qmp::{Patience, Qmp, QmpError};
+use super::stop::Stop;
 use crate::run::{KERNEL_RINGS, PROCESS_SLOTS, foreign_region};
 use rustix::fs::{Gid, Mode as AccessMode, Uid, chown, mkdir};
 use serde_json::{Value, json};
@@ -11,6 +12,7 @@ use std::{fs, io};
 use strata_recorder::region::region_file::{self, RegionFileError};
 use strata_recorder::session::Say;
 use thiserror::Error;
+use uuid::Uuid;
 
 /// What the device and its memory are called in QEMU.
 const DEVICE: &str = "strata-region";
@@ -19,8 +21,17 @@ const MEMORY: &str = "strata-region-memory";
 const DEVICES: &str = "/machine/peripheral";
 /// Kinds of ports that a device of PCI Express is plugged into while the machine runs.
 const PORTS: [&str; 3] = ["pcie-root-port", "ioh3420", "xio3130-downstream"];
+/// Most ports that are looked at, and most other objects that QEMU may have names for.
+const MAX_PORTS: usize = 64;
+const MAX_OBJECTS: usize = 4096;
+/// How long QEMU may take to be given a region. It may have to take an earlier one away before.
+const PLUG_LIMIT: Duration = Duration::from_secs(60);
 /// How long a guest may take to let go of the device. Linux lets somebody change their mind for 5 s.
 const LET_GO_LIMIT: Duration = Duration::from_secs(30);
+/// How long QEMU may take for its part of that.
+const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+/// How long QEMU may take to undo what has failed half way.
+const UNDO_LIMIT: Duration = Duration::from_secs(1);
 /// How often it is asked again meanwhile.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -44,7 +55,7 @@ pub enum HotPlugError {
     #[error(transparent)]
     File(#[from] RegionFileError),
     /// The region's folder cannot be used.
-    #[error("cannot make '{}' for the trace region: delete it if it is left over, or make room there", path.display())]
+    #[error("cannot make '{}' for the trace region: make room there", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -81,6 +92,7 @@ pub struct HotPlugged {
     pid: u32,
     folder: RegionFolder,
     say: Say,
+    stop: Stop,
     /// Whether QEMU has it, as far as is known.
     is_plugged: bool,
 }
@@ -89,10 +101,10 @@ impl HotPlugged {
     /// Makes a region for `vcpus` and mode `mode`, and plugs it into QEMU's process `pid`, which listens on `socket`.
     ///
     /// # Errors
-    /// It cannot be made or plugged in; QEMU is as it was.
-    pub fn plug(socket: &Path, pid: u32, vcpus: u32, mode: Mode, say: Say) -> Result<Self, HotPlugError> {
+    /// It cannot be made or plugged in, or a signal comes, as `stop` says; QEMU is as it was.
+    pub fn plug(socket: &Path, pid: u32, vcpus: u32, mode: Mode, say: Say, stop: &Stop) -> Result<Self, HotPlugError> {
         let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.into());
-        let mut qmp = Qmp::connect(&socket, pid)?;
+        let mut qmp = Qmp::connect(&socket, pid, Patience::of(PLUG_LIMIT, stop))?;
         if names(&mut qmp, DEVICES)?.iter().any(|(name, _)| name == DEVICE) {
             say("taking away the region that an earlier strata attach has left");
             take_away(&mut qmp, LET_GO_LIMIT)?;
@@ -114,7 +126,7 @@ impl HotPlugged {
                 reserve_for(size) >> 20
             ));
         }
-        Ok(Self { socket, pid, folder, say, is_plugged: true })
+        Ok(Self { socket, pid, folder, say, stop: stop.clone(), is_plugged: true })
     }
 
     /// The region's file.
@@ -138,7 +150,9 @@ impl HotPlugged {
             return true;
         }
         // QEMU serves others between plugging in and taking away: this is another connection.
-        let gone = Qmp::connect(&self.socket, self.pid)
+        // A signal that ended the recording does not end this; another one does.
+        let patience = Patience::of(LET_GO_LIMIT + LEAVE_LIMIT, &self.stop.from_now());
+        let gone = Qmp::connect(&self.socket, self.pid, patience)
             .map_err(HotPlugError::Qmp)
             .and_then(|mut qmp| take_away(&mut qmp, LET_GO_LIMIT));
         gone.inspect_err(|error| (self.say)(&format!("the trace region stays plugged into QEMU: {error}"))).is_ok()
@@ -156,24 +170,19 @@ impl Drop for HotPlugged {
 struct RegionFolder(PathBuf);
 
 impl RegionFolder {
-    /// Makes the folder of process `pid` in `parent`, in place of one that a killed strata has left.
+    /// Makes a folder for process `pid` in `parent`, in place of those that killed stratas have left. Its name is one that
+    /// nobody else has guessed and made before.
     fn create(parent: &Path, pid: u32) -> Result<Self, HotPlugError> {
-        let folder = Self(parent.join(format!("strata-attach-{pid}")));
-        let failed = |source: io::Error| HotPlugError::Folder { path: folder.0.clone(), source };
-        let access = AccessMode::RWXU | AccessMode::XGRP | AccessMode::XOTH;
-        let mut made = mkdir(&folder.0, access);
-        if made.is_err() && is_ours(&folder.0) {
-            folder.delete();
-            made = mkdir(&folder.0, access);
-        }
-        match made {
-            Ok(()) => Ok(folder),
-            Err(errno) => {
-                let error = failed(errno.into());
-                // It is not this one's to delete.
-                std::mem::forget(folder);
-                Err(error)
-            }
+        let prefix = format!("strata-attach-{pid}-");
+        let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+        let is_of_process = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
+        // Nobody else attaches to the process meanwhile.
+        let left = entries.filter(is_of_process).map(|entry| entry.path()).filter(|path| is_ours(path));
+        left.for_each(|path| drop(Self(path)));
+        let path = parent.join(format!("{prefix}{}", Uuid::new_v4().simple()));
+        match mkdir(&path, AccessMode::RWXU | AccessMode::XGRP | AccessMode::XOTH) {
+            Ok(()) => Ok(Self(path)),
+            Err(errno) => Err(HotPlugError::Folder { path, source: errno.into() }),
         }
     }
 
@@ -188,16 +197,12 @@ impl RegionFolder {
         chown(self.file(), Some(user), Some(group))
             .map_err(|errno| HotPlugError::Folder { path: self.file(), source: errno.into() })
     }
-
-    fn delete(&self) {
-        let _ = fs::remove_file(self.file());
-        let _ = fs::remove_dir(&self.0);
-    }
 }
 
 impl Drop for RegionFolder {
     fn drop(&mut self) {
-        self.delete();
+        let _ = fs::remove_file(self.file());
+        let _ = fs::remove_dir(&self.0);
     }
 }
 
@@ -232,7 +237,7 @@ fn names(qmp: &mut Qmp, path: &str) -> Result<Vec<(String, String)>, QmpError> {
     let list = qmp.execute("qom-list", &json!({"path": path}))?;
     let text = |entry: &Value, key: &str| Some(entry[key].as_str()?.to_owned());
     let entries = list.as_array().into_iter().flatten();
-    Ok(entries.filter_map(|entry| Some((text(entry, "name")?, text(entry, "type")?))).collect())
+    Ok(entries.take(MAX_OBJECTS).filter_map(|entry| Some((text(entry, "name")?, text(entry, "type")?))).collect())
 }
 
 /// A port that has no device.
@@ -252,16 +257,17 @@ const fn reserve_for(size: u64) -> u64 {
 /// Of the ports that devices can be plugged into now and that have none, the one that reserves most.
 fn free_port(qmp: &mut Qmp) -> Result<Option<Port>, QmpError> {
     let mut free: Option<Port> = None;
-    for (name, kind) in names(qmp, DEVICES)? {
-        if !PORTS.iter().any(|port| kind == format!("child<{port}>")) {
-            continue;
-        }
+    let is_port = |kind: &str| PORTS.iter().any(|port| kind == format!("child<{port}>"));
+    let ports = names(qmp, DEVICES)?.into_iter().filter(|(_, kind)| is_port(kind)).take(MAX_PORTS);
+    for (name, _) in ports {
         let path = format!("{DEVICES}/{name}");
         // Older QEMUs do not have all of these.
-        let mut property =
-            |name: &str| qmp.execute("qom-get", &json!({"path": path, "property": name})).unwrap_or_default();
-        let is_hot = property("hotplug") != Value::Bool(false);
-        let reserve = property("pref64-reserve").as_u64().filter(|&reserve| reserve != u64::MAX).unwrap_or(0);
+        let mut property = |name: &str| match qmp.execute("qom-get", &json!({"path": path, "property": name})) {
+            Err(QmpError::Refused { .. }) => Ok(Value::Null),
+            answer => answer,
+        };
+        let is_hot = property("hotplug")? != Value::Bool(false);
+        let reserve = property("pref64-reserve")?.as_u64().filter(|&reserve| reserve != u64::MAX).unwrap_or(0);
         // The port's bus has its name.
         let devices = names(qmp, &format!("{path}/{name}"))?;
         if is_hot && !devices.iter().any(|(name, _)| name.starts_with("child[")) {
@@ -277,10 +283,15 @@ fn add(qmp: &mut Qmp, file: &Path, size: u64, port: &str) -> Result<(), QmpError
     let memory = json!({
         "qom-type": "memory-backend-file", "id": MEMORY, "share": true, "mem-path": file, "size": size,
     });
-    qmp.execute("object-add", &memory)?;
     let device = json!({"driver": "ivshmem-plain", "id": DEVICE, "memdev": MEMORY, "bus": port});
-    qmp.execute("device_add", &device).map(drop).inspect_err(|_| {
-        // What was refused says more than this could.
+    let added = qmp.execute("object-add", &memory).and_then(|_| qmp.execute("device_add", &device));
+    added.map(drop).inspect_err(|error| {
+        // What has failed says more than what comes of this.
+        qmp.begin_undoing(UNDO_LIMIT);
+        if !matches!(error, QmpError::Refused { .. }) {
+            // One that has not answered may have done it, or do it yet.
+            let _ = qmp.execute("device_del", &json!({"id": DEVICE}));
+        }
         let _ = qmp.execute("object-del", &json!({"id": MEMORY}));
     })
 }
@@ -421,6 +432,7 @@ mod tests {
             socket: folder.path().join("nobody"),
             pid: 1,
             folder: RegionFolder(folder.path().join("region")),
+            stop: Stop::default(),
             say: |line| assert!(line.starts_with("the trace region stays plugged into QEMU: "), "{line}"),
             is_plugged: true,
         };
@@ -456,23 +468,68 @@ mod tests {
         let folder = RegionFolder::create(parent.path(), 7).unwrap();
         fs::write(folder.file(), "x").unwrap();
         let mode = fs::metadata(&folder.0).unwrap().permissions().mode();
+        let killed = folder.0.clone();
         std::mem::forget(folder);
         let again = RegionFolder::create(parent.path(), 7).unwrap();
-        let is_empty = !again.file().exists();
+        let (is_new, is_left) = (again.0 != killed && !again.file().exists(), killed.exists());
         drop(again);
 
-        assert_eq!((mode & 0o666, is_empty, fs::read_dir(parent.path()).unwrap().count()), (0o600, true, 0));
+        assert_eq!(
+            (mode & 0o666, is_new, is_left, fs::read_dir(parent.path()).unwrap().count()),
+            (0o600, true, false, 0)
+        );
     }
 
     #[test]
-    fn folder_of_somebody_else_is_refused_and_left() {
+    fn what_else_has_the_name_of_a_folder_or_is_another_processs_is_left() {
         let parent = tempfile::tempdir().unwrap();
-        let path = parent.path().join("strata-attach-7");
-        fs::write(&path, "x").unwrap();
+        let others =
+            ["strata-attach-7", "strata-attach-7-x", "strata-attach-71-x"].map(|name| parent.path().join(name));
+        fs::write(&others[0], "x").unwrap();
+        std::os::unix::fs::symlink(&others[0], &others[1]).unwrap();
+        fs::create_dir(&others[2]).unwrap();
 
-        let error = RegionFolder::create(parent.path(), 7).unwrap_err().to_string();
+        drop(RegionFolder::create(parent.path(), 7).unwrap());
 
-        assert!(error.contains("strata-attach-7") && path.exists(), "{error}");
+        assert_eq!(others.map(|path| path.symlink_metadata().is_ok()), [true; 3]);
+    }
+
+    #[test]
+    fn ports_that_are_looked_at_are_bounded() {
+        let ports: Vec<Value> =
+            (0..200).map(|port| json!({"name": format!("port{port}"), "type": "child<pcie-root-port>"})).collect();
+        let (qmp, qemu) = scripted(move |command, arguments| match (command, arguments["path"].as_str()) {
+            ("qom-list", Some(DEVICES)) => vec![json!({"return": ports})],
+            ("qom-list", _) => entries(&[("child[0]", "link<nvme>")]),
+            _ => done(),
+        });
+        let mut qmp = qmp.unwrap();
+
+        let found = free_port(&mut qmp).unwrap();
+        drop(qmp);
+
+        assert_eq!((found, commands(qemu.join().unwrap()).len()), (None, 1 + 3 * MAX_PORTS));
+    }
+
+    #[test]
+    fn device_whose_plugging_a_signal_ends_is_taken_away() {
+        let stop = Stop::default();
+        let signalled = stop.clone();
+        let (qmp, qemu) = scripted(move |command, _| {
+            if command == "device_add" {
+                signalled.ask();
+                return Vec::new();
+            }
+            done()
+        });
+        let mut qmp = qmp.unwrap();
+        qmp.stop_by(&stop);
+
+        let error = add(&mut qmp, Path::new("/dev/shm/x"), 1 << 20, "port").unwrap_err();
+        drop(qmp);
+
+        assert!(matches!(error, QmpError::Signal), "{error}");
+        assert_eq!(commands(qemu.join().unwrap()), ["object-add", "device_add", "device_del", "object-del"]);
     }
 
     #[test]

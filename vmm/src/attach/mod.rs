@@ -13,6 +13,7 @@ mod process;
 mod qmp;
 pub mod region;
 mod steps;
+mod stop;
 mod threads;
 mod vm;
 
@@ -27,6 +28,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use steps::Checked;
+use stop::Stop;
 use strata_recorder::session::{RecordingRequest, Say};
 use strata_recording::manifest::Manifest;
 
@@ -143,12 +145,13 @@ fn wait(endings: &Receiver<Ending>, limit: Option<Duration>, guest: Option<&Gues
     }
 }
 
-/// From now on the usual signals end the recording in good order instead of killing it.
-fn stop_on_signals(ending: Sender<Ending>) -> Result<(), AttachError> {
+/// From now on the usual signals end the recording in good order instead of killing it, and what waits for `stop`.
+fn stop_on_signals(ending: Sender<Ending>, stop: Stop) -> Result<(), AttachError> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(AttachError::Threads)?;
     // The recording may have ended already.
     let wait = move || {
         for _ in signals.forever() {
+            stop.ask();
             let _ = ending.send(Ending::Signal);
         }
     };

@@ -6,6 +6,7 @@ use super::failure::AttachError;
 use super::follower::{Follower, Sinks};
 use super::hot_plug::HotPlugged;
 use super::region::{self, GuestRegion};
+use super::stop::Stop;
 use super::vm::{ForeignVm, Look};
 use super::{AttachReport, AttachRequest, Ending, answers, stop_on_signals, tell_begin, wait};
 use crate::run::descriptors;
@@ -80,9 +81,10 @@ impl<'a> Checked<'a> {
     pub(super) fn claim(self) -> Result<Claimed<'a>, AttachError> {
         let description = self.describe();
         let (ending, endings) = channel();
-        stop_on_signals(ending.clone())?;
+        let stop = Stop::default();
+        stop_on_signals(ending.clone(), stop.clone())?;
         let directory = claim(&directory::runtime_folder()?, &description, self.request.pid)?;
-        Ok(Claimed { checked: self, description, ending, endings, directory })
+        Ok(Claimed { checked: self, description, ending, endings, stop, directory })
     }
 
     fn describe(&self) -> VmDescription {
@@ -101,6 +103,8 @@ pub(super) struct Claimed<'a> {
     /// Who ends the recording says it here.
     ending: Sender<Ending>,
     endings: Receiver<Ending>,
+    /// Signals end waits by it.
+    stop: Stop,
     /// Removed when it is dropped, with the control socket in it.
     directory: VmDirectory,
 }
@@ -140,7 +144,8 @@ impl<'a> HostTraced<'a> {
             region::check_clock(self.clock.time, offset_honoured, first)?;
         }
         let (mode, say) = (request.recording.layers.mode, recording.say);
-        let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), mode, say);
+        let stop = &self.claimed.stop;
+        let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), mode, say, stop);
         let plugged = request.qmp.as_deref().map(plug).transpose()?;
         let file = match &plugged {
             Some(plugged) => Some(region::open(&plugged.file(), request.pid, mode, first)?),
@@ -193,7 +198,7 @@ impl GuestReached<'_> {
     /// Begins to record, to answer what the control socket asks for, and to follow the VM.
     pub(super) fn record(self) -> Result<Recorded, AttachError> {
         let Self { claimed, guest, side, vcpus, recorded, sinks } = self;
-        let Claimed { checked, description, ending, endings, directory } = claimed;
+        let Claimed { checked, description, ending, endings, directory, .. } = claimed;
         let Checked { request, mut recording, vm, name, .. } = checked;
         let (folder, snapshots) = request.recording.files.create()?;
         let (failed, say) = (ending.clone(), recording.say);
