@@ -1,37 +1,260 @@
-//! What is asked of the small HTTP servers of `strata open` and `strata metrics`: the head of a request.
+//! The small HTTP servers of `strata open` and `strata metrics`: several connections at a time, and heads of requests.
+//!
+//! Whoever connects may be slow, or a page in a browser that got here by a name of its own (DNS rebinding): a head has one
+//! deadline, and the name that it asks for has to be one of this machine's.
 
-use std::io::{self, BufRead, BufReader, Read};
-use std::net::TcpStream;
-use std::time::Duration;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Longest head that is read, bytes.
-const LONGEST_HEAD: u64 = 16 << 10;
+const LONGEST_HEAD: usize = 16 << 10;
+/// Most connections at a time; further ones wait.
+const MAX_CONNECTIONS: usize = 64;
 
-/// The first line of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestLine {
+/// The head of a request, as far as it matters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
     /// `GET`, for instance.
     pub method: String,
     /// From the `/` on.
     pub path: String,
+    /// Whom it was sent to, a port behind it perhaps.
+    pub host: Option<String>,
 }
 
-/// Reads the head of a request from `stream`. From here on a part of it may take `patience` to come, and a part of the
-/// answer to go.
+impl Head {
+    fn of(text: &str) -> Self {
+        let mut lines = text.lines();
+        let mut words = lines.next().unwrap_or_default().split_whitespace().map(String::from);
+        let is_host = |name: &str| name.eq_ignore_ascii_case("host");
+        let host = lines.filter_map(|line| line.split_once(':')).find(|(name, _)| is_host(name));
+        Self {
+            method: words.next().unwrap_or_default(),
+            path: words.next().unwrap_or_default(),
+            host: host.map(|(_, host)| host.trim().to_owned()),
+        }
+    }
+
+    /// Whether it was sent to this machine by an address, by `localhost` or by one of `names`. Any other name may be one
+    /// that somebody else has given this machine.
+    #[must_use]
+    pub fn is_for(&self, names: &[String]) -> bool {
+        let Some(host) = &self.host else { return false };
+        if let Some((address, _)) = host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+            return address.parse::<Ipv6Addr>().is_ok();
+        }
+        let name = host.split(':').next().unwrap_or_default();
+        let is_name = |known: &str| name.eq_ignore_ascii_case(known);
+        name.parse::<IpAddr>().is_ok() || is_name("localhost") || names.iter().any(|known| is_name(known))
+    }
+}
+
+/// What comes after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Further ones.
+    Serve,
+    /// The end.
+    End,
+}
+
+/// Answers connections to `listener` by `answer`, each on a thread of its own, until one says that it was the last.
 ///
 /// # Errors
-/// When the stream fails, or nothing comes in time.
-pub fn read_head(stream: &TcpStream, patience: Duration) -> io::Result<RequestLine> {
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
-    let mut head = BufReader::new(stream.take(LONGEST_HEAD));
-    let mut request = String::new();
-    head.read_line(&mut request)?;
-    // The rest of the head says nothing that matters, but has to be read before the connection is closed.
-    let mut line = String::new();
-    while head.read_line(&mut line)? > 2 {
-        line.clear();
+/// The listener or the threads cannot be used.
+pub fn serve(
+    listener: &TcpListener,
+    answer: impl Fn(&TcpStream) -> io::Result<Next> + Send + Sync + 'static,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let (answer, slots) = (Arc::new(answer), Arc::new(Slots::default()));
+    let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+    loop {
+        let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(&*end, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Ok(_) if !ready[1].revents().is_empty() => return Ok(()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        // One that has gone meanwhile is another one's to make again.
+        let Ok((stream, _)) = listener.accept() else { continue };
+        let (answer, end, slot) = (Arc::clone(&answer), Arc::clone(&end), Slots::take(&slots));
+        let serve = move || {
+            let _slot = slot;
+            // A connection that breaks is made again.
+            if stream.set_nonblocking(false).and_then(|()| answer(&stream)).is_ok_and(|next| next == Next::End) {
+                let _ = rustix::io::write(&*end, &1_u64.to_ne_bytes());
+            }
+        };
+        std::thread::Builder::new().name("strata-http".into()).spawn(serve)?;
     }
-    let mut words = request.split_whitespace().map(String::from);
-    Ok(RequestLine { method: words.next().unwrap_or_default(), path: words.next().unwrap_or_default() })
+}
+
+/// Connections that are being answered.
+#[derive(Debug, Default)]
+struct Slots {
+    taken: Mutex<usize>,
+    one_is_free: Condvar,
+}
+
+impl Slots {
+    /// Waits for a free one.
+    fn take(slots: &Arc<Self>) -> Slot {
+        let taken = slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = slots.one_is_free.wait_while(taken, |taken| *taken >= MAX_CONNECTIONS);
+        *free.unwrap_or_else(PoisonError::into_inner) += 1;
+        Slot(Arc::clone(slots))
+    }
+}
+
+/// One of the slots, free again when this is dropped.
+struct Slot(Arc<Slots>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.one_is_free.notify_one();
+    }
+}
+
+/// Reads the head of a request from `stream`, all of it up to `deadline`.
+///
+/// # Errors
+/// When the stream fails, the head is too long, or does not come in time.
+pub fn read_head(mut stream: &TcpStream, deadline: Instant) -> io::Result<Head> {
+    let mut head = Vec::new();
+    let mut part = [0; 1024];
+    while !has_end(&head) {
+        if head.len() > LONGEST_HEAD {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        stream.set_read_timeout(Some(left(deadline)?))?;
+        match stream.read(&mut part) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => head.extend_from_slice(&part[..bytes]),
+            // Of the time that is left, the next turn says.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Head::of(&String::from_utf8_lossy(&head)))
+}
+
+/// Writes all of `bytes` to `stream` up to `deadline`.
+///
+/// # Errors
+/// When the stream fails, or does not take them in time.
+pub fn write_until(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(left(deadline)?))?;
+        match stream.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether `head` ends with an empty line. What may follow it says nothing here.
+fn has_end(head: &[u8]) -> bool {
+    head.windows(2).any(|end| end == b"\n\n") || head.windows(4).any(|end| end == b"\r\n\r\n")
+}
+
+/// The time up to `deadline`.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+    left.ok_or_else(|| ErrorKind::TimedOut.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    fn sent_to(host: &str) -> Head {
+        Head::of(&format!("GET / HTTP/1.1\r\nhOST: {host}\r\n\r\n"))
+    }
+
+    fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    #[test]
+    fn head_has_its_first_line_and_its_host() {
+        let head = Head::of("GET /metrics HTTP/1.1\r\nAccept: a:b\r\nHost: web:9464 \r\n\r\n");
+
+        assert_eq!(head, Head { method: "GET".into(), path: "/metrics".into(), host: Some("web:9464".into()) });
+    }
+
+    #[test]
+    fn names_that_are_not_this_machines_are_known() {
+        let names = ["web.example".to_owned()];
+
+        let of_this = ["127.0.0.1:9001", "192.0.2.7", "[::1]:80", "LOCALHOST:1", "web.example:9464"];
+        let of_others = ["evil.example:9001", "127.0.0.1.evil.example", "localhost.evil.example:80", "", "[x]:80"];
+
+        assert!(of_this.iter().all(|host| sent_to(host).is_for(&names)));
+        assert!(!of_others.iter().any(|host| sent_to(host).is_for(&names)));
+        assert!(!Head::default().is_for(&names));
+    }
+
+    #[test]
+    fn head_that_drips_has_one_deadline() {
+        let (listener, address) = listener();
+        let drip = std::thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            while stream.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let (stream, _) = listener.accept().unwrap();
+
+        let error = read_head(&stream, Instant::now() + Duration::from_millis(100)).unwrap_err();
+        drop(stream);
+        drip.join().unwrap();
+
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn answer_that_nobody_reads_has_one_deadline() {
+        let (listener, address) = listener();
+        let _client = TcpStream::connect(address).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+
+        let error = write_until(&stream, &vec![0; 64 << 20], Instant::now() + Duration::from_millis(100)).unwrap_err();
+
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn connection_that_says_nothing_holds_up_no_other() {
+        let (listener, address) = listener();
+        let answer = |stream: &TcpStream| {
+            let head = read_head(stream, Instant::now() + Duration::from_secs(600))?;
+            write_until(stream, b"answered", Instant::now() + Duration::from_secs(600))?;
+            Ok(if head.path == "/last" { Next::End } else { Next::Serve })
+        };
+        let server = std::thread::spawn(move || serve(&listener, answer));
+        let _silent = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
+        let ask = |path: &str| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        };
+
+        let answers = [ask("/"), ask("/last")];
+
+        assert_eq!(answers, ["answered", "answered"]);
+        assert!(server.join().unwrap().is_ok());
+    }
 }

@@ -1,7 +1,7 @@
 //! `strata metrics`: what running VMs do, as OpenMetrics over HTTP. Each scrape asks the VMs' control sockets.
 
 use crate::cli::MetricsArgs;
-use crate::http;
+use crate::http::{self, Next};
 use crate::top::{self, Patience, own_threads};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -9,16 +9,16 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use strata_recorder::control::directory;
 use strata_recorder::control::protocol::{BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, Times, Watched};
 use strata_recording::terminal::harmless_copy;
 use thiserror::Error;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// How long a part of a request may take to come, or of the answer to go.
+/// How long a request may take to come, and its answer to go.
 const PATIENCE: Duration = Duration::from_secs(5);
 const NS_PER_SECOND: f64 = 1e9;
 
@@ -45,25 +45,29 @@ pub fn run(args: &MetricsArgs, say: impl Fn(&str)) -> Result<(), MetricsError> {
     let listener = TcpListener::bind(args.listen).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     say(&format!("serving http://{address}/metrics; Ctrl-C ends it"));
-    for stream in listener.incoming() {
-        // A scrape that breaks is made again.
-        let _ = stream.and_then(|stream| answer(&stream, || text(scrape())));
-    }
-    Ok(())
+    let names: Vec<String> = args.hosts.iter().cloned().chain([own_name()]).collect();
+    http::serve(&listener, move |stream| answer(stream, &names, || text(scrape()))).map_err(failed)
 }
 
-/// Answers a request: with `text` where it is for the metrics.
-fn answer(stream: &TcpStream, text: impl FnOnce() -> String) -> io::Result<()> {
-    let request = http::read_head(stream, PATIENCE)?;
-    let (status, body) = match (request.method.as_str(), request.path.as_str()) {
+/// The name that this machine has given itself.
+fn own_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Answers a request to one of `names`: with `text` where it is for the metrics.
+fn answer(stream: &TcpStream, names: &[String], text: impl FnOnce() -> String) -> io::Result<Next> {
+    let head = http::read_head(stream, Instant::now() + PATIENCE)?;
+    let (status, body) = match (head.method.as_str(), head.path.as_str()) {
+        _ if !head.is_for(names) => ("421 Misdirected Request", "unknown Host: start it with --host NAME\n".into()),
         ("GET", "/metrics") => ("200 OK", text()),
         _ => ("404 Not Found", String::new()),
     };
-    let (mut out, length) = (stream, body.len());
-    write!(
-        out,
+    let length = body.len();
+    let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )
+    );
+    http::write_until(stream, answer.as_bytes(), Instant::now() + PATIENCE)?;
+    Ok(Next::Serve)
 }
 
 /// What the running VMs say. One that does not answer, or is not traced, is left out.
@@ -247,7 +251,7 @@ impl Collector for Scrape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::net::Ipv4Addr;
     use std::thread;
     use strata_recorder::control::protocol::{LiveExits, LiveGuest};
@@ -317,28 +321,31 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || {
-            listener.incoming().take(2).for_each(|stream| answer(&stream.unwrap(), || "the text".into()).unwrap());
+            let answer = |stream: &TcpStream| answer(stream, &["web".into()], || "the text".into()).map(drop);
+            listener.incoming().take(3).for_each(|stream| answer(&stream.unwrap()).unwrap());
         });
-        let ask = |path: &str| {
+        let ask = |path: &str, host: &str| {
             let mut stream = TcpStream::connect(address).unwrap();
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).unwrap();
             answer
         };
 
-        let (metrics, other) = (ask("/metrics"), ask("/"));
+        let (metrics, other) = (ask("/metrics", "web:9464"), ask("/", "127.0.0.1"));
+        let elsewhere = ask("/metrics", "evil.example");
         server.join().unwrap();
 
         assert!(metrics.starts_with("HTTP/1.1 200 OK") && metrics.ends_with("\r\n\r\nthe text"), "{metrics}");
         assert!(metrics.contains("application/openmetrics-text"), "{metrics}");
         assert!(other.starts_with("HTTP/1.1 404 "), "{other}");
+        assert!(elsewhere.starts_with("HTTP/1.1 421 ") && elsewhere.contains("--host NAME"), "{elsewhere}");
     }
 
     #[test]
     fn address_in_use_is_said_with_the_way_out() {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let args = MetricsArgs { listen: taken.local_addr().unwrap() };
+        let args = MetricsArgs { listen: taken.local_addr().unwrap(), hosts: Vec::new() };
 
         let error = run(&args, |_| ()).unwrap_err();
 

@@ -6,13 +6,14 @@
 
 use crate::cli::OpenArgs;
 use crate::export::{self, ExportCommandError, Part};
-use crate::http;
+use crate::http::{self, Next};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use strata_recording::reader::{ReadError, Trace};
 use strata_recording::removed_on_signal::RemovedOnSignal;
 use thiserror::Error;
@@ -21,8 +22,12 @@ use uuid::Uuid;
 /// The only port that the viewer's page may fetch from: that of `trace_processor`.
 pub const PORT: u16 = 9001;
 const VIEWER: &str = "https://ui.perfetto.dev";
-/// How long a part of a request may take to come, or a part of the answer to go.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a request may take to come.
+const HEAD_LIMIT: Duration = Duration::from_secs(10);
+/// How long a part of the answer may take to go.
+const PART_LIMIT: Duration = Duration::from_secs(30);
+/// Size of such a part, bytes.
+const PART: usize = 256 << 10;
 
 /// Why a recording is not shown.
 #[derive(Debug, Error)]
@@ -107,7 +112,7 @@ pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> 
     if !args.no_browser {
         open_browser(&address);
     }
-    serve(&listener, &name, &file, length);
+    serve(&listener, name, file, length).map_err(|source| OpenError::Listen { port, source })?;
     say("the viewer has the trace");
     Ok(())
 }
@@ -131,52 +136,50 @@ fn open_browser(address: &str) {
 }
 
 /// Answers requests, until one got all of `file`, which is called `name` here.
-fn serve(listener: &TcpListener, name: &str, file: &File, length: u64) {
-    for stream in listener.incoming() {
-        // A connection that breaks is another one's to make again.
-        if stream.and_then(|stream| answer(&stream, name, file, length)).unwrap_or(false) {
-            return;
-        }
-    }
+fn serve(listener: &TcpListener, name: String, file: File, length: u64) -> io::Result<()> {
+    http::serve(listener, move |stream| answer(stream, &name, &file, length))
 }
 
-/// Answers a request; whether it was for the file and got all of it.
-fn answer(stream: &TcpStream, name: &str, file: &File, length: u64) -> io::Result<bool> {
-    let request = http::read_head(stream, PATIENCE)?;
-    let is_file = request.path.strip_prefix('/') == Some(name);
+/// Answers a request; the last one is for the file and got all of it.
+fn answer(stream: &TcpStream, name: &str, file: &File, length: u64) -> io::Result<Next> {
+    let head = http::read_head(stream, Instant::now() + HEAD_LIMIT)?;
+    let is_file = head.path.strip_prefix('/') == Some(name);
     let allowed = format!("Access-Control-Allow-Origin: {VIEWER}\r\nCache-Control: no-store\r\nConnection: close\r\n");
-    let mut out = stream;
-    match request.method.as_str() {
+    let write = |bytes: &[u8]| http::write_until(stream, bytes, Instant::now() + PART_LIMIT);
+    let end = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+    match head.method.as_str() {
+        // A page has made a name of its own mean this machine.
+        _ if !head.is_for(&[]) => write(format!("HTTP/1.1 421 Misdirected Request\r\n{end}").as_bytes())?,
         "GET" if is_file => {
-            write!(
-                out,
-                "HTTP/1.1 200 OK\r\n{allowed}Content-Type: application/octet-stream\r\nContent-Length: {length}\r\n\r\n"
-            )?;
-            let mut file = file;
-            io::Seek::rewind(&mut file)?;
-            let sent = io::copy(&mut file.take(length), &mut out)?;
-            out.flush()?;
-            Ok(sent == length)
+            let kind = "Content-Type: application/octet-stream";
+            write(format!("HTTP/1.1 200 OK\r\n{allowed}{kind}\r\nContent-Length: {length}\r\n\r\n").as_bytes())?;
+            // Others may read the file, too: each has a place of its own in it.
+            let (mut part, mut sent) = (vec![0; PART], 0);
+            while sent < length {
+                let wanted = usize::try_from(length - sent).map_or(PART, |left| left.min(PART));
+                let read = file.read_at(&mut part[..wanted], sent)?;
+                if read == 0 {
+                    return Ok(Next::Serve);
+                }
+                write(&part[..read])?;
+                sent += read as u64;
+            }
+            return Ok(Next::End);
         }
         // Browsers ask first whether a page of the net may fetch from this machine.
         "OPTIONS" if is_file => {
-            write!(
-                out,
-                "HTTP/1.1 204 No Content\r\n{allowed}Access-Control-Allow-Methods: GET\r\n\
-                 Access-Control-Allow-Private-Network: true\r\n\r\n"
-            )?;
-            Ok(false)
+            let methods = "Access-Control-Allow-Methods: GET\r\nAccess-Control-Allow-Private-Network: true";
+            write(format!("HTTP/1.1 204 No Content\r\n{allowed}{methods}\r\n\r\n").as_bytes())?;
         }
-        _ => {
-            write!(out, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
-            Ok(false)
-        }
+        _ => write(format!("HTTP/1.1 404 Not Found\r\n{end}").as_bytes())?,
     }
+    Ok(Next::Serve)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::net::SocketAddr;
     use std::thread;
 
@@ -201,14 +204,16 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
 
-        let server = thread::spawn(move || serve(&listener, "secret/file.pftrace", &file, 7));
-        let refused =
-            ["GET /file.pftrace HTTP/1.1\r\n\r\n", "POST /secret/file.pftrace HTTP/1.1\r\n\r\n", "nonsense\r\n\r\n"]
-                .map(|request| ask(address, request));
-        let allowed = ask(address, "OPTIONS /secret/file.pftrace HTTP/1.1\r\nOrigin: x\r\n\r\n");
+        let server = thread::spawn(move || serve(&listener, "secret/file.pftrace".into(), file, 7));
+        let refused = ["GET /file.pftrace HTTP/1.1", "POST /secret/file.pftrace HTTP/1.1", "nonsense"]
+            .map(|request| ask(address, &format!("{request}\r\nHost: localhost:9001\r\n\r\n")));
+        let elsewhere = ["\r\nHost: evil.example", ""]
+            .map(|host| ask(address, &format!("GET /secret/file.pftrace HTTP/1.1{host}\r\n\r\n")));
+        let allowed = ask(address, "OPTIONS /secret/file.pftrace HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: x\r\n\r\n");
         let served = ask(address, "GET /secret/file.pftrace HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
-        server.join().unwrap();
+        server.join().unwrap().unwrap();
 
+        assert!(elsewhere.iter().all(|answer| answer.starts_with("HTTP/1.1 421 ")), "{elsewhere:?}");
         assert!(refused.iter().all(|answer| answer.starts_with("HTTP/1.1 404 ")), "{refused:?}");
         assert!(allowed.starts_with("HTTP/1.1 204 "), "{allowed}");
         for answer in [&allowed, &served] {
@@ -234,7 +239,7 @@ mod tests {
         drop(stream);
         flood.join().unwrap();
 
-        assert!(!answered.unwrap_or(false));
+        assert!(answered.is_err());
     }
 
     #[test]

@@ -57,6 +57,10 @@ pub struct MetricsArgs {
     /// Address and port to serve at
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
+    /// Name by which this machine may be asked, beside its addresses, localhost and the name that it has given itself;
+    /// several are possible
+    #[arg(long = "host", value_name = "NAME")]
+    pub hosts: Vec<String>,
 }
 
 /// Arguments of `strata ctl`.
