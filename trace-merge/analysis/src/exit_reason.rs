@@ -16,6 +16,20 @@ pub enum ExitNumbering {
     Unknown,
 }
 
+impl ExitNumbering {
+    /// The names of all reasons that have one.
+    #[must_use]
+    pub fn names(self) -> Vec<Cow<'static, str>> {
+        let numbers: Vec<u32> = match self {
+            Self::Vmx => VMX.iter().map(|&(number, _)| number).collect(),
+            Self::Svm => (0..SVM_RANGES).chain(SVM.iter().map(|&(number, _)| number)).collect(),
+            Self::Kvm => KVM.iter().map(|&(number, _)| number).collect(),
+            Self::Unknown => Vec::new(),
+        };
+        numbers.into_iter().filter_map(|number| ExitReason { numbering: self, number }.known_name()).collect()
+    }
+}
+
 /// Why a vCPU left the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExitReason {
@@ -91,6 +105,9 @@ impl ExitReason {
         if failed { format!("{name} (failed entry)").into() } else { name }
     }
 }
+
+/// SVM's ranges end before this.
+const SVM_RANGES: u32 = 0x60;
 
 /// SVM numbers whole ranges by register and vector.
 fn svm_range(reason: &ExitReason) -> Option<String> {
@@ -290,6 +307,15 @@ mod tests {
 
         let all = [ExitNumbering::Vmx, ExitNumbering::Svm, ExitNumbering::Kvm, ExitNumbering::Unknown];
         assert_eq!(all.iter().map(is_one).collect::<Vec<_>>(), [true; 4]);
+    }
+
+    #[test]
+    fn names_of_a_numbering_are_those_of_its_table_and_ranges() {
+        let has = |numbering: ExitNumbering, name: &str| numbering.names().iter().any(|known| known == name);
+
+        assert!(has(ExitNumbering::Vmx, "msr_read") && !has(ExitNumbering::Vmx, "mmio"));
+        assert!(has(ExitNumbering::Svm, "exception_14") && has(ExitNumbering::Svm, "nested_page_fault"));
+        assert!(has(ExitNumbering::Kvm, "mmio") && ExitNumbering::Unknown.names().is_empty());
     }
 
     #[test]

@@ -180,7 +180,7 @@ pub enum AttachError {
         events: String,
     },
     /// The host's kernel cannot be traced.
-    #[error("the host's kernel cannot be traced ({0}): {fix}", fix = .0.fix())]
+    #[error("the host's kernel cannot be traced (to trace it, {})", .0.fix())]
     Tracefs(#[source] TracefsError),
     /// The host's kernel cannot be traced, after all.
     #[error(transparent)]

@@ -118,6 +118,7 @@ impl<'a> Claimed<'a> {
         let traced = Traced { process: request.pid, threads: vm.thread_ids(), takes_more: true };
         recording.trace_host(clock.time, traced)?;
         recording.host().into_iter().for_each(|host| follow_all_threads(host, vm));
+        recording.missing.extend(missing_layers(request.has_guest()));
         recording.check_triggers(unrecorded(request.has_guest()))?;
         // To enable many events takes its time.
         if vm.has_ended_within(Duration::ZERO) {
@@ -156,7 +157,6 @@ impl<'a> HostTraced<'a> {
         let path = file.as_ref().map(|file| file.path.clone());
         let take = |file| GuestRegion::take(file, clock.uuid, clock.frequency_hz, say);
         let guest = file.map(take).transpose()?.map(|guest| guest.plugged_by(plugged));
-        recording.missing.extend(missing_layers(guest.is_some()));
         let sink: EpochSink = match &guest {
             Some(guest) => guest.epoch_sink(),
             None => Box::new(|_, _, _| ()),
@@ -341,15 +341,20 @@ fn clock_statement(clock: &HostClock, vm: &str, look: &Look, offset_honoured: bo
 
 /// The layers that only the process that runs the VM can record, and those of a guest whose agent has not come up yet.
 fn missing_layers(has_region: bool) -> Vec<Missing> {
-    let missing = |layer| Missing {
-        layer,
-        reason: "recorded from outside: another process runs the VM".into(),
-        fix: "run the VM with `strata run --trace` to have every layer".into(),
+    let reason = || "recorded from outside: another process runs the VM".to_owned();
+    let vmm = Missing {
+        layer: LayerKind::Vmm,
+        reason: reason(),
+        fix: "only a VM that `strata run` runs has this layer".into(),
     };
-    if has_region {
-        return std::iter::once(missing(LayerKind::Vmm)).chain(region::missing_agent()).collect();
-    }
-    [LayerKind::Vmm, LayerKind::GuestKernel, LayerKind::GuestUser].map(missing).into()
+    let of_guest =
+        |layer| Missing { layer, reason: reason(), fix: "give --region FILE, or --qmp SOCKET to QEMU".into() };
+    let guest: Vec<Missing> = if has_region {
+        region::missing_agent().collect()
+    } else {
+        [LayerKind::GuestKernel, LayerKind::GuestUser].map(of_guest).into()
+    };
+    std::iter::once(vmm).chain(guest).collect()
 }
 
 #[cfg(test)]
@@ -399,12 +404,15 @@ mod tests {
         let check = |trigger: &str, has_guest: bool| {
             let mut request = RecordingRequest::new("/nonexistent/trace");
             request.triggers.triggers = vec![Trigger::parse(trigger).unwrap()];
-            let recording = RecordingBuilder::new(&request, &LayerKind::ALL).unwrap();
-            recording.check_triggers(unrecorded(has_guest)).map_err(|error| error.to_string())
+            let mut recording = RecordingBuilder::new(&request, &LayerKind::ALL).unwrap();
+            recording.missing = missing_layers(has_guest);
+            let refused = recording.check_triggers(unrecorded(has_guest)).err();
+            refused.and_then(|error| Some(std::error::Error::source(&error)?.to_string())).unwrap_or_default()
         };
 
-        assert!(check("wakeup>1ms", false).unwrap_err().contains("'sched:sched_switch'"));
-        assert_eq!(check("wakeup>1ms", true), Ok(()));
-        assert!(check("guest-panic", true).unwrap_err().contains("'vmm:control'"));
+        assert_eq!((check("wakeup>1ms", true), check("disk>1ms", true)), (String::new(), String::new()));
+        assert!(check("wakeup>1ms", false).ends_with(": give --region FILE, or --qmp SOCKET to QEMU"));
+        assert!(check("disk>1ms", false).contains("`strata run` runs has this layer; or give --region FILE"));
+        assert!(check("guest-panic", true).ends_with("`strata run` runs has this layer"));
     }
 }

@@ -71,7 +71,7 @@ pub struct RecordingArgs {
     /// Watch for something, and write a snapshot into TRACE-snapshots when it happens; with --mode discard, mark it in
     /// the trace
     ///
-    /// May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms', 'host-load>80%', 'oom',
+    /// May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit>2ms', 'disk>50ms', 'host-load>80%', 'oom',
     /// 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit comm=="db"'
     #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse, requires = "trace")]
     pub triggers: Vec<Trigger>,

@@ -105,7 +105,7 @@ impl RecordingBuilder {
     }
 
     /// Checks the triggers against the events of the host's kernel and those of other layers that are `known`. A layer
-    /// without events is not recorded; events of one that is left out are not known yet.
+    /// without events is not recorded, and what is missing says why; events of one that is left out are not known yet.
     ///
     /// # Errors
     /// When a trigger is on something that is not recorded, or on the host's load where that is not told.
@@ -113,8 +113,8 @@ impl RecordingBuilder {
         let triggers = &self.request.triggers;
         triggers.check_host(self.host_load.is_some())?;
         let host = self.host.as_ref().map(HostTracer::events).unwrap_or_default();
-        triggers.check(LayerKind::HostKernel, &host, &self.selection)?;
-        Ok(known.iter().try_for_each(|(layer, events)| triggers.check(*layer, events, &self.selection))?)
+        let known: Vec<_> = [(LayerKind::HostKernel, &*host)].into_iter().chain(known.iter().copied()).collect();
+        Ok(triggers.check(&known, &self.selection, &self.missing)?)
     }
 
     /// What wakes the recorder's thread, and how that runs.

@@ -72,8 +72,8 @@ pub enum RequestError {
     /// The choice of events cannot be used.
     #[error(transparent)]
     Selection(#[from] SelectionError),
-    /// A trigger names what there is not.
-    #[error("--trigger: {0}")]
+    /// A trigger names what there is not, or cannot fire.
+    #[error("--trigger")]
     Trigger(#[from] TriggerError),
 }
 

@@ -63,11 +63,11 @@ impl Session {
     ) -> Result<usize, SessionError> {
         let trigger = Trigger::parse(expression).map_err(ArmError::from)?;
         let request = TriggerRequest { triggers: vec![trigger.clone()], ..TriggerRequest::default() };
-        for layer in LayerKind::ALL {
-            if let Some(known) = self.known_events(layer) {
-                request.check(layer, &known, &self.recording.selection).map_err(ArmError::from)?;
-            }
-        }
+        let known = LayerKind::ALL.into_iter().filter_map(|layer| Some((layer, self.known_events(layer)?)));
+        let known: Vec<(LayerKind, Vec<EventDescription>)> = known.collect();
+        let known: Vec<_> = known.iter().map(|(layer, events)| (*layer, events.as_slice())).collect();
+        let missing = &self.recording.manifest.missing;
+        request.check(&known, &self.recording.selection, missing).map_err(ArmError::from)?;
         let now = self.recording.clocks.time().now();
         let Some(triggers) = &mut self.triggers else { return Err(SessionError::NotServed) };
         Ok(triggers.arm(trigger, every, after.unwrap_or(AFTER), now)?)

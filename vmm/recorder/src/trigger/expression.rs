@@ -15,7 +15,9 @@
 use crate::session::selection::Selection;
 use shared_ring::event::EventDescription;
 use std::fmt;
+use std::path::Path;
 use strata_analysis::event::name::SWITCH;
+use strata_analysis::exit_reason::ExitNumbering;
 use strata_recording::layer::{LayerKind, UnknownLayer};
 use strata_recording::nearest::nearest;
 use thiserror::Error;
@@ -123,6 +125,26 @@ pub enum TriggerError {
         nearest: Vec<String>,
         /// The fields that there are.
         known: Vec<String>,
+    },
+    /// What it is about is made by layers that are not recorded.
+    #[error("'{text}' needs {needed}, which this recording does not have: {fix}")]
+    NotRecorded {
+        /// The trigger.
+        text: String,
+        /// A layer, or events of layers.
+        needed: String,
+        /// What to do to have it.
+        fix: String,
+    },
+    /// A reason for which no vCPU leaves the guest here.
+    #[error("'{reason}' is no exit reason of {}{}", .of, suggestion(.nearest))]
+    Reason {
+        /// What was given.
+        reason: String,
+        /// Who numbers the reasons that are recorded.
+        of: String,
+        /// The nearest names, best first; may be empty.
+        nearest: Vec<String>,
     },
     /// An event that no layer has.
     #[error(
@@ -329,37 +351,100 @@ impl Trigger {
         Ok(())
     }
 
-    /// Checks it against the events of a layer that are `known`, where it is about that layer.
+    /// Checks it against what is recorded, all `layers` of which that is known by now.
     ///
     /// # Errors
-    /// When it names an event or a field that there is not.
-    pub fn check(&self, of: LayerKind, known: &[EventDescription]) -> Result<(), TriggerError> {
-        let needed = match &self.condition {
-            Condition::Event { layer, name } => (*layer, name.clone()),
-            Condition::Longer { what: Measure::Steal, .. } => (LayerKind::HostKernel, WildMatch::new(SWITCH)),
-            Condition::Longer { what: Measure::Wakeup, .. } => (LayerKind::GuestKernel, WildMatch::new(SWITCH)),
-            Condition::Hang { .. } if of == LayerKind::HostKernel => (of, WildMatch::new(SWITCH)),
-            Condition::Hang { .. } => (LayerKind::GuestKernel, WildMatch::new(SWITCH)),
-            // Of several layers.
-            Condition::Longer { what: Measure::Exit(_) | Measure::Disk, .. } => return Ok(()),
-            // Of none.
-            Condition::HostLoad { .. } => return Ok(()),
-        };
-        let (layer, name) = &needed;
-        if *layer != of {
-            return Ok(());
+    /// When it names an event or a field that there is not, or nothing that is recorded makes it fire.
+    pub fn check(&self, layers: &[RecordedLayer<'_>]) -> Result<(), TriggerError> {
+        match &self.condition {
+            Condition::Event { layer, name } => self.check_event(layers, *layer, name),
+            Condition::Longer { what: Measure::Steal, .. } => self.check_switch(layers, LayerKind::HostKernel),
+            Condition::Longer { what: Measure::Wakeup, .. } => self.check_switch(layers, LayerKind::GuestKernel),
+            Condition::Longer { what: Measure::Exit(reason), .. } => self.check_exit(layers, reason.as_ref()),
+            Condition::Longer { what: Measure::Disk, .. } => {
+                self.sources(layers, &[(LayerKind::Vmm, &[BLOCK_REQUEST]), (LayerKind::GuestKernel, &BLOCK)]).map(drop)
+            }
+            Condition::Hang { .. } => {
+                self.check_switch(layers, LayerKind::HostKernel)?;
+                self.check_switch(layers, LayerKind::GuestKernel)
+            }
+            Condition::HostLoad { .. } => Ok(()),
         }
-        let matching: Vec<&EventDescription> = known.iter().filter(|event| name.matches(&event.name)).collect();
-        if matching.is_empty() {
-            let wanted = name.to_string();
-            let nearest = nearest(&wanted, known.iter().map(|event| event.name.as_str()));
-            return Err(TriggerError::UnknownEvent { layer: of, name: wanted, nearest });
-        }
-        if matches!(self.condition, Condition::Longer { .. } | Condition::Hang { .. }) {
-            return Ok(());
-        }
+    }
+
+    fn check_switch(&self, layers: &[RecordedLayer<'_>], layer: LayerKind) -> Result<(), TriggerError> {
+        self.matching(layers, layer, &WildMatch::new(SWITCH)).map(drop)
+    }
+
+    fn check_event(&self, layers: &[RecordedLayer<'_>], of: LayerKind, name: &WildMatch) -> Result<(), TriggerError> {
+        let Some(matching) = self.matching(layers, of, name)? else { return Ok(()) };
         let fields = matching.iter().flat_map(|event| &event.fields).map(|field| field.name.as_str());
         self.check_fields(&name.to_string(), &mut fields.chain([CPU_FIELD]))
+    }
+
+    /// The events of layer `of` called `name`; `None` where they are not known yet.
+    fn matching<'l>(
+        &self,
+        layers: &'l [RecordedLayer<'_>],
+        of: LayerKind,
+        name: &WildMatch,
+    ) -> Result<Option<Vec<&'l EventDescription>>, TriggerError> {
+        let Some(layer) = layers.iter().find(|layer| layer.layer == of) else { return Ok(None) };
+        if let Some(fix) = &layer.absent {
+            let (text, needed) = (self.text.clone(), format!("the layer {of}"));
+            return Err(TriggerError::NotRecorded { text, needed, fix: (*fix).to_owned() });
+        }
+        let matching: Vec<&EventDescription> = layer.events.iter().filter(|event| name.matches(&event.name)).collect();
+        if matching.is_empty() {
+            let wanted = name.to_string();
+            let nearest = nearest(&wanted, layer.events.iter().map(|event| event.name.as_str()));
+            return Err(TriggerError::UnknownEvent { layer: of, name: wanted, nearest });
+        }
+        Ok(Some(matching))
+    }
+
+    /// The layers of `any` that are recorded, or may be, with all of these events of theirs.
+    fn sources(
+        &self,
+        layers: &[RecordedLayer<'_>],
+        any: &[(LayerKind, &[&str])],
+    ) -> Result<Vec<LayerKind>, TriggerError> {
+        let recorded = |of: LayerKind| layers.iter().find(|layer| layer.layer == of);
+        let has = |layer: &RecordedLayer<'_>, name: &str| layer.events.iter().any(|event| event.name == name);
+        let is_source = |(of, events): &&(LayerKind, &[&str])| {
+            recorded(*of).is_none_or(|layer| events.iter().all(|event| has(layer, event)))
+        };
+        let sources: Vec<LayerKind> = any.iter().filter(is_source).map(|&(of, _)| of).collect();
+        if !sources.is_empty() {
+            return Ok(sources);
+        }
+        let of_layer = |(of, events): &(LayerKind, &[&str])| format!("{} of {of}", events.join(" and "));
+        let fix = |&(of, events): &(LayerKind, &[&str])| match recorded(of).and_then(|layer| layer.absent) {
+            Some(fix) => fix.to_owned(),
+            None => format!("add {of}:{} to --events", events.join(&format!(",{of}:"))),
+        };
+        let needed = any.iter().map(of_layer).collect::<Vec<_>>().join(", or ");
+        let fix = any.iter().map(fix).collect::<Vec<_>>().join("; or ");
+        Err(TriggerError::NotRecorded { text: self.text.clone(), needed, fix })
+    }
+
+    fn check_exit(&self, layers: &[RecordedLayer<'_>], reason: Option<&WildMatch>) -> Result<(), TriggerError> {
+        let sources = self.sources(layers, &[(LayerKind::HostKernel, &KVM_EXITS), (LayerKind::Vmm, &VMM_EXITS)])?;
+        let Some(reason) = reason else { return Ok(()) };
+        let numberings = sources.iter().flat_map(|layer| match layer {
+            LayerKind::HostKernel => processor_numberings(),
+            _ => vec![(ExitNumbering::Kvm, "KVM (layer vmm)")],
+        });
+        let numberings: Vec<_> = numberings.collect();
+        let names: Vec<_> = numberings.iter().flat_map(|(numbering, _)| numbering.names()).collect();
+        let wanted = reason.to_string();
+        // What has no name is called by its number.
+        if wanted.starts_with("0x") || names.iter().any(|name| reason.matches(name)) {
+            return Ok(());
+        }
+        let of = numberings.iter().map(|(_, of)| *of).collect::<Vec<_>>().join(" or ");
+        let nearest = nearest(&wanted, names.iter().map(AsRef::as_ref));
+        Err(TriggerError::Reason { reason: wanted, of, nearest })
     }
 
     fn check_fields(&self, of: &str, known: &mut dyn Iterator<Item = &str>) -> Result<(), TriggerError> {
@@ -376,6 +461,32 @@ impl Trigger {
             }),
         }
     }
+}
+
+/// A layer, as far as it is known what is recorded of it.
+#[derive(Clone, Debug)]
+pub struct RecordedLayer<'f> {
+    /// Which.
+    pub layer: LayerKind,
+    /// The events that are recorded.
+    pub events: Vec<EventDescription>,
+    /// What to do to have the layer, where nothing of it can be recorded as it is.
+    pub absent: Option<&'f str>,
+}
+
+/// Events that tell how long a vCPU was out of the guest, and a disk took for a request.
+const KVM_EXITS: [&str; 2] = ["kvm:kvm_exit", "kvm:kvm_entry"];
+const VMM_EXITS: [&str; 2] = ["vmm:vcpu_exit", "vmm:vcpu_enter"];
+const BLOCK: [&str; 2] = ["block:block_rq_issue", "block:block_rq_complete"];
+const BLOCK_REQUEST: &str = "vmm:block_request";
+
+/// Who numbers the exits of this host's processor: one of these, or any where its module cannot be seen.
+fn processor_numberings() -> Vec<(ExitNumbering, &'static str)> {
+    let all = [("kvm_intel", ExitNumbering::Vmx, "VMX"), ("kvm_amd", ExitNumbering::Svm, "SVM")];
+    let is_loaded = |module: &str| Path::new("/sys/module").join(module).exists();
+    let any_is_loaded = all.iter().any(|(module, ..)| is_loaded(module));
+    let here = all.into_iter().filter(|(module, ..)| !any_is_loaded || is_loaded(module));
+    here.map(|(_, numbering, name)| (numbering, name)).collect()
 }
 
 impl fmt::Display for Trigger {
@@ -646,7 +757,8 @@ mod tests {
         let field = FieldDescription { name: "comm".into(), ty: FieldType::String, hex: false };
         let known =
             [EventDescription { id: 1, class: 0, name: "sched:sched_process_exit".into(), fields: vec![field] }];
-        let check = |text: &str| parse(text).check(LayerKind::GuestKernel, &known).map_err(|error| error.to_string());
+        let layer = RecordedLayer { layer: LayerKind::GuestKernel, events: known.into(), absent: None };
+        let check = |text: &str| parse(text).check(std::slice::from_ref(&layer)).map_err(|error| error.to_string());
 
         assert_eq!(check("event:guest:sched:sched_process_exit comm==\"db\" cpu=1"), Ok(()));
         assert!(check("event:guest:sched:sched_process_exit com==\"db\"").unwrap_err().contains("(nearest: comm"));
@@ -665,5 +777,50 @@ mod tests {
         };
 
         assert_eq!((layer("guest-panic"), layer("oom")), (Some(LayerKind::Vmm), Some(LayerKind::GuestKernel)));
+    }
+
+    fn layer<'f>(layer: LayerKind, events: &[&str], absent: Option<&'f str>) -> RecordedLayer<'f> {
+        let event = |name: &&str| EventDescription { id: 1, class: 0, name: (*name).into(), fields: Vec::new() };
+        RecordedLayer { layer, events: events.iter().map(event).collect(), absent }
+    }
+
+    fn refused(text: &str, layers: &[RecordedLayer<'_>]) -> String {
+        parse(text).check(layers).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn trigger_that_no_recorded_layer_makes_fire_is_refused_with_what_helps() {
+        let host = layer(LayerKind::HostKernel, &["kvm:kvm_exit", "kvm:kvm_entry", SWITCH], None);
+        let outside = [
+            host.clone(),
+            layer(LayerKind::Vmm, &[], Some("run it with strata run")),
+            layer(LayerKind::GuestKernel, &[], Some("give --region")),
+        ];
+
+        assert_eq!(
+            refused("wakeup>5ms", &outside),
+            "'wakeup>5ms' needs the layer guest-kernel, which this recording does not have: give --region"
+        );
+        assert!(refused("guest-panic", &outside).ends_with("does not have: run it with strata run"));
+        let disk = refused("disk>1ms", &outside);
+        assert!(disk.ends_with("does not have: run it with strata run; or give --region"), "{disk}");
+        assert_eq!([refused("steal>1ms", &outside), refused("exit>1ms", &outside)], ["", ""]);
+        assert_eq!(refused("disk>1ms", &outside[..2]), "", "events of a layer that is not known yet");
+        let fewer = [layer(LayerKind::HostKernel, &["kvm:kvm_exit"], None), outside[1].clone()];
+        assert!(
+            refused("exit>1ms", &fewer).contains("add host-kernel:kvm:kvm_exit,host-kernel:kvm:kvm_entry to --events")
+        );
+    }
+
+    #[test]
+    fn exit_reason_that_nobody_here_gives_is_refused_with_the_nearest() {
+        let host = layer(LayerKind::HostKernel, &KVM_EXITS, None);
+        let (no_vmm, vmm) = (layer(LayerKind::Vmm, &[], None), layer(LayerKind::Vmm, &VMM_EXITS, None));
+        let check = |text: &str, vmm: &RecordedLayer<'_>| refused(text, &[host.clone(), vmm.clone()]);
+
+        assert!(check("exit:mmio>100us", &no_vmm).starts_with("'mmio' is no exit reason of "));
+        assert_eq!(check("exit:mmio>100us", &vmm), "");
+        assert!(check("exit:cpuidd>1ms", &vmm).contains("(nearest: cpuid"));
+        assert_eq!(["exit:cpuid>1ms", "exit:*>1ms", "exit:0x7f>1ms"].map(|text| check(text, &no_vmm)), ["", "", ""]);
     }
 }

@@ -15,13 +15,14 @@ pub mod watch;
 use crate::control::protocol::TriggerStatus;
 use crate::latest::Latest;
 use crate::session::selection::Selection;
-use expression::{Condition, Trigger, TriggerError};
+use expression::{Condition, RecordedLayer, Trigger, TriggerError};
 use host_load::HostLoad;
 use shared_ring::event::EventDescription;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use strata_clock::HostTime;
 use strata_recording::layer::LayerKind;
+use strata_recording::manifest::Missing;
 use strata_recording::reader::StreamRecord;
 use strata_recording::schema::SchemaTable;
 use tail::Tail;
@@ -83,21 +84,28 @@ pub struct TriggerRequest {
 }
 
 impl TriggerRequest {
-    /// Checks them against the events of `layer`, `known`, of which `selection` is recorded.
+    /// Checks them against the events of the layers that are `known`, of which `selection` is recorded. A layer without
+    /// events is not recorded: `missing` says what to do about that.
     ///
     /// # Errors
-    /// When one names an event or a field that there is not, or an event or applications that are not recorded.
+    /// When one names an event or a field that there is not, or an event or applications that are not recorded, or needs
+    /// what no layer records.
     pub fn check(
         &self,
-        layer: LayerKind,
-        known: &[EventDescription],
+        known: &[(LayerKind, &[EventDescription])],
         selection: &Selection,
+        missing: &[Missing],
     ) -> Result<(), TriggerError> {
-        let recorded: Vec<EventDescription> =
-            known.iter().filter(|event| selection.includes(layer, &event.name)).cloned().collect();
+        let recorded = |&(layer, events): &(LayerKind, &[EventDescription])| {
+            let fix = missing.iter().find(|missing| missing.layer == layer).map(|missing| missing.fix.as_str());
+            let absent = events.is_empty().then(|| fix.unwrap_or("choose events of it with --events"));
+            let events = events.iter().filter(|event| selection.includes(layer, &event.name)).cloned().collect();
+            RecordedLayer { layer, events, absent }
+        };
+        let recorded: Vec<RecordedLayer<'_>> = known.iter().map(recorded).collect();
         self.triggers.iter().try_for_each(|trigger| {
             trigger.check_applications(selection)?;
-            trigger.check(layer, &recorded)
+            trigger.check(&recorded)
         })
     }
 

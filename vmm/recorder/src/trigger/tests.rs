@@ -105,7 +105,8 @@ fn trigger_on_what_is_not_recorded_is_refused() {
     let triggers = vec![Trigger::parse("event:host:a:event number>5").unwrap()];
     let request = TriggerRequest { triggers, ..TriggerRequest::default() };
     let known = [EventDescription { id: EVENT, class: 0, name: "a:event".into(), fields: Vec::new() }];
-    let check = |selection| request.check(LayerKind::HostKernel, &known, &Selection::parse(selection).unwrap());
+    let check =
+        |selection| request.check(&[(LayerKind::HostKernel, &known)], &Selection::parse(selection).unwrap(), &[]);
 
     assert!(matches!(check("host:a:event"), Err(TriggerError::Field { .. })));
     assert!(matches!(check("host:b:*"), Err(TriggerError::UnknownEvent { .. })));

@@ -177,7 +177,7 @@ fn trigger_that_cannot_be_armed_is_refused_and_the_vm_goes_on() {
         "nearest: what",
         "nearest: sched:test",
         "armed already",
-        "'sched:sched_switch'",
+        "needs the layer host-kernel",
         "/proc/pressure/cpu",
         "armed are 1 (event:guest:sched:test number=7)",
     ];
