@@ -23,7 +23,7 @@ use strata_recording::terminal::harmless;
 use trace_merge::critical_path::{CriticalPathOptions, critical_paths};
 use trace_merge::report::{Window, exits, flows, irqs, syscalls, tasks, vcpus};
 
-const QUERIES: [&str; 11] = [
+const QUERIES: [&str; 12] = [
     "select name, severity, value from stats where severity in ('error', 'data_loss') and value > 0",
     "select machine_id machine, count(*) n from sched join thread using (utid)
      where thread.name is not 'not recorded' group by 1",
@@ -42,6 +42,8 @@ const QUERIES: [&str; 11] = [
      join track above on above.id = track.parent_id where above.name = 'records may be missing'",
     "select track.name, count(*) n from slice join track on track.id = track_id
      where slice.name glob 'IRQ (*' and dur >= 0 group by 1",
+    "select machine_id machine, count(*) n from sched join thread using (utid)
+     where thread.name is not 'not recorded' and priority < 100 group by 1",
 ];
 
 /// Answers to [`QUERIES`].
@@ -74,9 +76,9 @@ impl Answers {
         self.0[index].iter().map(|row| (text(row, "name"), (number(row, "n"), ns(row)))).collect()
     }
 
-    /// Scheduling slices of a machine.
-    fn scheduled(&self, machine: u64) -> u64 {
-        self.0[1].iter().filter(|row| number(row, "machine") == machine).map(|row| number(row, "n")).sum()
+    /// Number of a machine, of the answer `index`.
+    fn of_machine(&self, index: usize, machine: u64) -> u64 {
+        self.0[index].iter().filter(|row| number(row, "machine") == machine).map(|row| number(row, "n")).sum()
     }
 
     /// Records of a machine called `name`.
@@ -119,7 +121,9 @@ fn verify(trace: &Trace, answers: &Answers) {
     for (machine, kind) in [(0, LayerKind::HostKernel), (1, LayerKind::GuestKernel)] {
         let switches = count(trace, kind, begins);
         assert!(switches > 100, "{switches} switches of {kind}");
-        assert_eq!(answers.scheduled(machine), switches, "scheduling slices of {kind}");
+        assert_eq!(answers.of_machine(1, machine), switches, "scheduling slices of {kind}");
+        let of_real_time = count(trace, kind, |record| begins(record) && record.number("next_prio").unwrap() < 100);
+        assert_eq!(answers.of_machine(11, machine), of_real_time, "slices of real-time threads of {kind}");
         for name in ["sched_waking", "sched_wakeup", "sched_wakeup_new"] {
             assert_eq!(
                 answers.ftrace(machine, name),

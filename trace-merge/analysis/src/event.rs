@@ -573,6 +573,13 @@ pub fn handler_name<'t>(record: &StreamRecord<'t>) -> Option<Cow<'t, str>> {
     record.text("name")
 }
 
+/// Priority of the task that runs from now on, in the record of an [`Event::Switch`], as the kernel counts: up to 99 of
+/// real time, then 100 to 139 for nice values from -20 to 19.
+#[must_use]
+pub fn next_priority(record: &StreamRecord<'_>) -> Option<i64> {
+    record.number("next_prio")
+}
+
 /// What the handler said in the record of an [`Event::InterruptExit`] of an [`Interrupt::Irq`]: `irqreturn_t`.
 #[must_use]
 pub fn handler_result(record: &StreamRecord<'_>) -> Option<i64> {

@@ -27,7 +27,7 @@ use states::States;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use strata_analysis::event::runner::RunnerEvents;
-use strata_analysis::event::{Event, Tid};
+use strata_analysis::event::{self, Event, Tid};
 use strata_analysis::timeline::states::Current;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Gap};
@@ -239,6 +239,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
             if running::is_end(*prev_state) {
                 self.kernel.end_task(&mut self.out, &record);
             }
+            let next = (next, event::next_priority(&input.record));
             self.running.switch(&mut self.out, (machine, cpu), time, (prev, *prev_state), next);
             return true;
         }

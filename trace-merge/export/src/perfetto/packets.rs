@@ -219,14 +219,23 @@ impl<W: Write> PacketWriter<W> {
         self.refers = true;
     }
 
-    /// The thread `tid`, called `comm`, is in `state` from `time` on: on `cpu`, if it runs.
-    pub(super) fn task_state(
+    /// The thread `tid`, called `comm`, runs on `cpu` from `time` on, with the priority `priority` as the kernel counts.
+    pub(super) fn runs(&mut self, machine: Machine, time: u64, cpu: u32, thread: (i64, &str), priority: i32) {
+        self.put_task_state((machine, cpu), time, thread, TaskState::Running, Some(priority));
+    }
+
+    /// The thread `tid`, called `comm`, leaves `cpu` at `time` and is in `state`.
+    pub(super) fn stops(&mut self, machine: Machine, time: u64, cpu: u32, thread: (i64, &str), state: TaskState) {
+        self.put_task_state((machine, cpu), time, thread, state, None);
+    }
+
+    fn put_task_state(
         &mut self,
-        machine: Machine,
+        (machine, cpu): (Machine, u32),
         time: u64,
-        cpu: u32,
         (tid, comm): (i64, &str),
         state: TaskState,
+        priority: Option<i32>,
     ) {
         if self.muted {
             return;
@@ -238,6 +247,9 @@ impl<W: Write> PacketWriter<W> {
         put_bytes(field::TASK_STATE_COMM, comm.as_bytes(), &mut self.event);
         put_number(field::TASK_STATE_TID, tid.cast_unsigned(), &mut self.event);
         put_number(field::TASK_STATE_STATE, state as u64, &mut self.event);
+        if let Some(priority) = priority {
+            put_number(field::TASK_STATE_PRIO, i64::from(priority).cast_unsigned(), &mut self.event);
+        }
         self.fields.clear();
         put_bytes(field::PACKET_TASK_STATE, &self.event, &mut self.fields);
         put_number(field::PACKET_TIMESTAMP, time, &mut self.fields);

@@ -22,6 +22,7 @@ pub(super) mod field {
     pub(in super::super) const TASK_STATE_COMM: u32 = 2;
     pub(in super::super) const TASK_STATE_TID: u32 = 3;
     pub(in super::super) const TASK_STATE_STATE: u32 = 4;
+    pub(in super::super) const TASK_STATE_PRIO: u32 = 5;
     pub(in super::super) const TRACK_EVENT_TYPE: u32 = 9;
     pub(in super::super) const TRACK_EVENT_NAME_IID: u32 = 10;
     pub(in super::super) const TRACK_EVENT_TRACK_UUID: u32 = 11;
@@ -137,6 +138,9 @@ pub(super) struct GenericKernelTaskStateEvent {
     pub(super) tid: Option<i64>,
     #[prost(enumeration = "TaskState", optional, tag = "4")]
     pub(super) state: Option<i32>,
+    /// As the kernel counts; below 100 of real time. Without a meaning in other states than running.
+    #[prost(int32, optional, tag = "5")]
+    pub(super) prio: Option<i32>,
 }
 
 /// `GenericKernelTaskStateEvent.TaskStateEnum`, those that are written.

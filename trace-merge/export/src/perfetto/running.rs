@@ -15,6 +15,9 @@ pub(super) const NOT_RECORDED: &str = "not recorded";
 /// Thread id of [`NOT_RECORDED`] on CPU 0, above all that the kernel gives out (`PID_MAX_LIMIT`).
 const FIRST_NOT_RECORDED: i64 = 1 << 30;
 
+/// Priority of what has none: that of nice value 0. Viewers take a thread without a priority for one of real time.
+const NORMAL_PRIORITY: i32 = 120;
+
 /// Bits of `prev_state` as `sched_switch` shows it.
 const INTERRUPTIBLE: u64 = 0x1;
 const UNINTERRUPTIBLE: u64 = 0x2;
@@ -41,6 +44,7 @@ enum Doing {
 struct Thread {
     tid: Tid,
     comm: String,
+    priority: i32,
 }
 
 #[derive(Clone, Debug)]
@@ -103,14 +107,14 @@ impl RunningThreads {
         }
     }
 
-    /// `cpu` switches from `prev`, which is in `prev_state` then, to `next`.
+    /// `cpu` switches from `prev`, which is in `prev_state` then, to `next` of this priority, if it is known.
     pub(super) fn switch<W: Write>(
         &mut self,
         out: &mut PacketWriter<W>,
         (machine, number): (Machine, u32),
         time: u64,
         (prev, prev_state): (&Task<'_>, u64),
-        next: &Task<'_>,
+        (next, priority): (&Task<'_>, Option<i64>),
     ) {
         let cpu = self.cpu(machine, number);
         let connects = match &cpu.doing {
@@ -123,13 +127,14 @@ impl RunningThreads {
         }
         cpu.know_again(out, (machine, number), time);
         if prev.tid != 0 {
-            out.task_state(machine, time, number, (prev.tid.into(), &comm(prev)), state(prev_state));
+            out.stops(machine, time, number, (prev.tid.into(), &comm(prev)), state(prev_state));
         }
         cpu.doing = Doing::Idle;
         if next.tid != 0 {
             let comm = comm(next);
-            out.task_state(machine, time, number, (next.tid.into(), &comm), TaskState::Running);
-            cpu.doing = Doing::Thread(Thread { tid: next.tid, comm });
+            let priority = priority.and_then(|priority| i32::try_from(priority).ok()).unwrap_or(NORMAL_PRIORITY);
+            out.runs(machine, time, number, (next.tid.into(), &comm), priority);
+            cpu.doing = Doing::Thread(Thread { tid: next.tid, comm, priority });
         }
         (cpu.since, cpu.known_until) = (time, time);
     }
@@ -144,8 +149,8 @@ impl RunningThreads {
         for (&(machine, number), cpu) in &mut self.cpus {
             (cpu.since, cpu.known_until) = (cpu.since.max(time), cpu.known_until.max(time));
             match &cpu.doing {
-                Doing::Thread(Thread { tid, comm }) => {
-                    out.task_state(machine, time, number, ((*tid).into(), comm), TaskState::Running);
+                Doing::Thread(Thread { tid, comm, priority }) => {
+                    out.runs(machine, time, number, ((*tid).into(), comm), *priority);
                 }
                 Doing::Nothing | Doing::Idle | Doing::Unknown { .. } => {}
             }
@@ -199,11 +204,11 @@ impl Cpu {
         let unknown = (unknown_tid(cpu), NOT_RECORDED);
         if self.since < time {
             // Perfetto ends the slice of the thread before, and says of its state that it is not known.
-            out.task_state(machine, self.since, cpu, unknown, TaskState::Running);
-            out.task_state(machine, time, cpu, unknown, TaskState::InterruptibleSleep);
+            out.runs(machine, self.since, cpu, unknown, NORMAL_PRIORITY);
+            out.stops(machine, time, cpu, unknown, TaskState::InterruptibleSleep);
         } else if let Some(before) = before {
             let before = (before.tid.into(), &*before.comm);
-            out.task_state(machine, self.since, cpu, before, TaskState::InterruptibleSleep);
+            out.stops(machine, self.since, cpu, before, TaskState::InterruptibleSleep);
         }
         self.doing = Doing::Nothing;
     }

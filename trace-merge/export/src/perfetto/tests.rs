@@ -171,6 +171,35 @@ fn switches_of_host_and_guest_are_states_of_threads_on_two_machines() {
 }
 
 #[test]
+fn running_thread_has_the_priority_of_its_switch_and_a_normal_one_where_that_is_unknown() {
+    let fields = |next, priority| {
+        [
+            ("prev_comm", Text("a")),
+            ("prev_pid", Number(next - 1)),
+            ("prev_state", Number(1)),
+            ("next_comm", Text("a")),
+            ("next_pid", Number(next)),
+            ("next_prio", Number(priority)),
+        ]
+    };
+    let trace = TestTrace::new()
+        .guest(0, 1_000, "sched:sched_switch", &fields(7, 139))
+        .guest(0, 2_000, "sched:sched_switch", &fields(8, -1))
+        .guest(0, 3_000, "test:event", &[])
+        .lost(LayerKind::GuestKernel, 0, 3)
+        .guest(0, 6_000, "sched:sched_switch", &fields(10, 98));
+
+    let read = read(trace);
+
+    let running = |packet: &TracePacket| {
+        let event = packet.generic_kernel_task_state_event.as_ref()?;
+        (event.state() == TaskState::Running).then(|| (event.tid.unwrap(), event.prio))
+    };
+    let priorities: Vec<_> = read.packets.iter().filter_map(running).collect();
+    assert_eq!(priorities, [(7, Some(139)), (8, Some(-1)), (UNKNOWN_0, Some(120)), (10, Some(98))]);
+}
+
+#[test]
 fn thread_whose_switch_was_left_out_is_drawn_up_to_its_last_record_and_then_as_not_recorded() {
     let switch = |trace: TestTrace, time, prev: (i64, &'static str), next: (i64, &'static str)| {
         let fields = [
