@@ -23,10 +23,10 @@ use strata_recording::terminal::harmless;
 use trace_merge::critical_path::{CriticalPathOptions, critical_paths};
 use trace_merge::report::{Window, exits, flows, irqs, syscalls, tasks, vcpus};
 
-const QUERIES: [&str; 12] = [
+const QUERIES: [&str; 13] = [
     "select name, severity, value from stats where severity in ('error', 'data_loss') and value > 0",
     "select machine_id machine, count(*) n from sched join thread using (utid)
-     where thread.name is not 'not recorded' group by 1",
+     where thread.name is not 'not recorded' and thread.tid > 0 and dur != 0 group by 1",
     "select machine_id machine, name, count(*) n from ftrace_event join cpu using (ucpu) group by 1, 2",
     "select track.name || ' ' || slice.name name, count(*) n, sum(dur) ns from slice join track on track.id = track_id
      join track above on above.id = track.parent_id where above.name like '%: vCPUs' group by 1",
@@ -44,6 +44,9 @@ const QUERIES: [&str; 12] = [
      where slice.name glob 'IRQ (*' and dur >= 0 group by 1",
     "select machine_id machine, count(*) n from sched join thread using (utid)
      where thread.name is not 'not recorded' and priority < 100 group by 1",
+    // What Perfetto's viewer draws of threads that ended, whose state is none.
+    "select state, count(*) n from thread_state
+     where state not in ('Running', 'R', 'R+', 'S', 'D', 'I', 'T') group by 1",
 ];
 
 /// Answers to [`QUERIES`].
@@ -140,6 +143,8 @@ fn verify(trace: &Trace, answers: &Answers) {
     assert_eq!(answers.ftrace(1, "irq_handler_entry"), interrupts);
     let softirqs = count(trace, LayerKind::GuestKernel, is("irq:softirq_entry"));
     assert_eq!(answers.ftrace(1, "softirq_entry"), softirqs);
+
+    assert_eq!(answers.0[12], Vec::<Row>::new(), "states of threads that ended");
 
     let report = vcpus::report(trace, Window::ALL).unwrap();
     let mut told = BTreeMap::new();

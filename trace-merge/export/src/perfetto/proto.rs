@@ -152,7 +152,6 @@ pub(super) enum TaskState {
     InterruptibleSleep = 4,
     UninterruptibleSleep = 5,
     Stopped = 6,
-    Dead = 7,
 }
 
 /// `trace/ftrace/ftrace_event_bundle.proto`, `FtraceEventBundle`: records of one CPU.

@@ -75,12 +75,23 @@ pub(super) const fn is_end(prev_state: u64) -> bool {
 fn state(prev_state: u64) -> TaskState {
     match prev_state & MASK {
         0 => TaskState::Runnable,
-        bits if is_end(bits) => TaskState::Dead,
         bits if bits & STOPPED_OR_TRACED != 0 => TaskState::Stopped,
         bits if bits & INTERRUPTIBLE != 0 => TaskState::InterruptibleSleep,
         bits if bits & (UNINTERRUPTIBLE | IDLE) != 0 => TaskState::UninterruptibleSleep,
         _ => TaskState::Stopped,
     }
+}
+
+/// Ends the thread that runs on `cpu`, or `unseen`, which ran there without a record. Perfetto draws a zombie, too, up to
+/// the end of the trace. What it does not draw is a thread that gives way to another one and has no state then: here to
+/// the idle task, for no time.
+fn end<W: Write>(out: &mut PacketWriter<W>, (machine, cpu): (Machine, u32), time: u64, unseen: Option<&Task<'_>>) {
+    if let Some(task) = unseen {
+        out.runs(machine, time, cpu, (task.tid.into(), &comm(task)), NORMAL_PRIORITY);
+    }
+    let idle = (0, "swapper");
+    out.runs(machine, time, cpu, idle, NORMAL_PRIORITY);
+    out.stops(machine, time, cpu, idle, TaskState::InterruptibleSleep);
 }
 
 fn comm(task: &Task<'_>) -> String {
@@ -126,7 +137,10 @@ impl RunningThreads {
             cpu.lose(cpu.known_until);
         }
         cpu.know_again(out, (machine, number), time);
-        if prev.tid != 0 {
+        if is_end(prev_state) {
+            let runs = matches!(&cpu.doing, Doing::Thread(thread) if thread.tid == prev.tid);
+            end(out, (machine, number), time, (!runs).then_some(prev));
+        } else if prev.tid != 0 {
             out.stops(machine, time, number, (prev.tid.into(), &comm(prev)), state(prev_state));
         }
         cpu.doing = Doing::Idle;

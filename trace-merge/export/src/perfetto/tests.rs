@@ -160,13 +160,15 @@ fn guests_task_is_drawn_below_its_thread_on_its_own_machine() {
 fn switches_of_host_and_guest_are_states_of_threads_on_two_machines() {
     let read = read(preempted_in_an_exit());
 
-    use TaskState::{Dead, InterruptibleSleep as Sleep, Runnable, Running};
+    use TaskState::{InterruptibleSleep as Sleep, Runnable, Running};
     assert_eq!(
         read.states(0, 100),
         [(4_500, Running), (11_000, Runnable), (20_000, Running), (36_000, Sleep), (44_000, Running)]
     );
     assert_eq!(read.states(1, 10), [(5_500, Running), (34_000, Sleep)]);
-    assert_eq!(read.states(1, 11), [(34_000, Running), (35_000, Dead)]);
+    // It ends: the idle task takes over.
+    assert_eq!(read.states(1, 11), [(34_000, Running)]);
+    assert_eq!(read.states(1, 0), [(35_000, Running), (35_000, Sleep)]);
     assert_eq!(read.states(1, UNKNOWN_0), []);
 }
 
@@ -197,6 +199,23 @@ fn running_thread_has_the_priority_of_its_switch_and_a_normal_one_where_that_is_
     };
     let priorities: Vec<_> = read.packets.iter().filter_map(running).collect();
     assert_eq!(priorities, [(7, Some(139)), (8, Some(-1)), (UNKNOWN_0, Some(120)), (10, Some(98))]);
+}
+
+#[test]
+fn thread_that_ends_after_records_were_lost_runs_for_no_time_before_it_ends() {
+    let trace = TestTrace::new().guest(0, 2_000, "test:event", &[]).lost(LayerKind::GuestKernel, 0, 3).named_switch(
+        (0, 6_000),
+        (7, "seven"),
+        0x10,
+        (8, "eight"),
+    );
+
+    let read = read(trace);
+
+    use TaskState::{InterruptibleSleep as Sleep, Running};
+    assert_eq!(read.states(1, 7), [(3_000, Running)]);
+    assert_eq!(read.states(1, 0), [(3_000, Running), (3_000, Sleep)]);
+    assert_eq!(read.states(1, 8), [(3_000, Running)]);
 }
 
 #[test]
