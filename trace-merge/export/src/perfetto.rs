@@ -5,6 +5,7 @@
 //! `docs/perfetto.md` says what is drawn where, and what is not.
 
 mod applications;
+mod host_processes;
 mod kernel;
 mod losses;
 mod packets;
@@ -163,6 +164,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
             self.out.machine(tracks::guest(index), &vm.name, kernel, moment);
         }
         let begin = moment.0;
+        host_processes::introduce(&mut self.out, &manifest.vms, &timeline, begin);
         self.states.introduce(&mut self.out, &timeline, begin);
         self.applications.introduce(&mut self.out, trace, &timeline, begin);
     }

@@ -7,7 +7,7 @@ pub mod packet;
 
 use crate::clock::{Clock, NS_PER_SECOND, UtcAnchor};
 use crate::layer::LayerKind;
-use crate::manifest::{CpuLimit, FORMAT_VERSION, Host, Manifest, Process, Started, StrataThread, Vm};
+use crate::manifest::{Attached, CpuLimit, FORMAT_VERSION, Host, Manifest, Process, Started, StrataThread, Vm};
 use crate::metadata::TraceDescription;
 use crate::reader::Trace;
 use crate::writer::{LayerWriter, NewLayer};
@@ -192,6 +192,12 @@ impl TestTrace {
     /// Says that a thread of strata's had used that much of a CPU, ns.
     pub fn strata_thread(mut self, tid: i32, name: &str, cpu_ns: u64) -> Self {
         self.manifest.vms[0].strata_threads.push(StrataThread { tid, name: name.into(), cpu_ns });
+        self
+    }
+
+    /// Says that the VM is run by this process, to which the recording was attached.
+    pub fn attached_to(mut self, pid: u32, comm: &str) -> Self {
+        self.manifest.vms[0].attached = Some(Attached { pid, comm: comm.into() });
         self
     }
 

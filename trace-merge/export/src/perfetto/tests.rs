@@ -393,6 +393,25 @@ fn thread_and_process_have_the_name_that_the_task_gave_itself_last() {
 }
 
 #[test]
+fn threads_of_strata_and_vcpus_are_below_their_processes_on_the_host() {
+    let trace = preempted_in_an_exit().strata_thread(90, "strata", 5).strata_thread(91, "strata-clock", 5);
+
+    let read = read(trace.attached_to(95, "qemu"));
+
+    let of_host = || read.descriptors().filter(|(machine, _)| *machine == 0).map(|(_, track)| track);
+    let threads: Vec<_> = of_host()
+        .filter_map(|track| track.thread.as_ref())
+        .map(|thread| (thread.pid.unwrap(), thread.tid.unwrap(), thread.thread_name.as_deref()))
+        .collect();
+    let processes: Vec<_> = of_host()
+        .filter_map(|track| track.process.as_ref())
+        .map(|process| (process.pid.unwrap(), process.process_name.as_deref()))
+        .collect();
+    assert_eq!(processes, [(90, Some("strata")), (95, Some("qemu"))]);
+    assert_eq!(threads, [(90, 90, Some("strata")), (90, 91, Some("strata-clock")), (95, 100, None), (95, 101, None)]);
+}
+
+#[test]
 fn request_is_a_flow_through_its_steps_which_add_up_to_it() {
     let place = Place(VDA, 0, 8);
     let read = read(whole(whole(TestTrace::new(), 1_000, place), 3_000, Place(VDA, 0, 16)));

@@ -49,6 +49,10 @@ pub(super) enum Kind {
     PacketGuest,
     PacketHost,
     PacketVmm,
+    /// A process of a host.
+    HostProcess,
+    /// A thread of it.
+    HostThread,
 }
 
 /// Number of the track of `kind`, of the VM or machine `of`, with the number `index` among its likes. It stands in each
@@ -108,7 +112,8 @@ mod tests {
     #[test]
     fn tracks_have_numbers_of_their_own_which_are_small_where_there_are_few() {
         let (vms, indexes) = ([0, 1, 7, 8, 9, 0xff_ffff], [0, 1, 63, 0xffff_ffff]);
-        let kinds = [Kind::Vcpus, Kind::Vcpu, Kind::Thread, Kind::Process, Kind::PacketHost, Kind::PacketVmm];
+        let kinds =
+            [Kind::Vcpus, Kind::Vcpu, Kind::Thread, Kind::Process, Kind::PacketHost, Kind::PacketVmm, Kind::HostThread];
 
         let numbers: BTreeSet<u64> = kinds
             .into_iter()
