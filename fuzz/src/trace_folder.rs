@@ -160,7 +160,7 @@ fn read(dir: &Path) {
         let ended = report::run(dir, &options, &mut out, |trace, window| Ok(LastMoments::new(trace, window)));
         // One without records of a VM has no end.
         assert!(matches!(ended, Ok(_) | Err(ReportError::Nothing { .. })), "{ended:?}");
-        // Mostly there is no such task, or no other: the steps of the one there is add up, which is asserted there.
+        // That the steps add up is asserted there.
         let why = CriticalPathOptions { json, ..CriticalPathOptions::of("*".parse().expect("a glob is a task")) };
         let answered = critical_path::run(dir, &why, &mut out);
         assert!(!matches!(answered, Err(CriticalPathError::Report(_))), "{answered:?}");

@@ -55,7 +55,7 @@ fn time_that_a_process_of_the_host_takes_from_a_task_is_that_processs() {
 
 /// The critical paths of the task `tid`: of its `worst` longest waits, or of all its time.
 fn critical_paths(tid: u64, worst: Option<usize>) -> Vec<CriticalPath> {
-    let options = CriticalPathOptions { worst, ..CriticalPathOptions::of(tid.to_string().parse().unwrap()) };
+    let options = CriticalPathOptions { worst, ..CriticalPathOptions::of(format!("*/{tid}").parse().unwrap()) };
     let (answer, _) = critical_path::critical_paths(&trace(), &options).unwrap();
     println!("{}", answer.paths[0].summary);
     answer.paths

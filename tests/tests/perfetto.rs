@@ -244,7 +244,7 @@ fn path_of_a_task_is_read_as_slices_that_lie_in_each_other_and_fill_it() {
     let folder = tempfile::tempdir().unwrap();
     let processor = trace_processor::fetch(&Paths::of_workspace()).unwrap();
     let trace = Trace::open(&made(folder.path(), 60_000)).unwrap();
-    let task = CriticalPathOptions { worst: Some(10), ..CriticalPathOptions::of("1001".parse().unwrap()) };
+    let task = CriticalPathOptions { worst: Some(10), ..CriticalPathOptions::of("*/1001".parse().unwrap()) };
     let (why, _) = critical_paths(&trace, &task).unwrap();
     let path = folder.path().join("why.pftrace");
     let file = fs::File::create(&path).unwrap();
@@ -266,7 +266,7 @@ fn path_of_a_task_is_read_as_slices_that_lie_in_each_other_and_fill_it() {
     let wall: u64 = why.paths.iter().map(|path| path.wall_ns).sum();
     assert!(number(&depths[0], "ns").abs_diff(wall) <= why.paths.len() as u64, "{depths:?}: {wall}");
     let labels: BTreeSet<String> =
-        why.paths.iter().flat_map(|path| &path.steps).map(|step| step.label(&why.task)).collect();
+        why.paths.iter().flat_map(|path| path.steps.iter().map(|step| step.label(&path.task))).collect();
     assert_eq!(names.iter().map(|row| text(row, "name")).collect::<BTreeSet<_>>(), labels);
 }
 

@@ -44,7 +44,7 @@ fn answer(trace: &Trace, tid: u64, worst: Option<usize>) -> CriticalPaths {
     let options = CriticalPathOptions {
         worst,
         vm: Some("vm0".into()),
-        ..CriticalPathOptions::of(tid.to_string().parse().unwrap())
+        ..CriticalPathOptions::of(format!("*/{tid}").parse().unwrap())
     };
     let (answer, _) = critical_path::critical_paths(trace, &options).unwrap();
     println!("{}", answer.paths[0].summary);

@@ -1,13 +1,13 @@
-//! Why a guest's task took so long: the critical path of its time through all layers.
+//! Why guests' tasks took so long: the critical path of their time through all layers.
 //!
-//! The wall time of the task in a window is cut into steps, exactly to the tick: what it ran, what the host ran in
+//! The wall time of a task in a window is cut into steps, exactly to the tick: what it ran, what the host ran in
 //! place of its vCPU, exits, whom the guest ran instead. Where it waited, the wait is followed: to the task that woke
 //! it, whose own steps take the wait's place, and so on; to the disk request that woke it, through every layer. This is
 //! the bounded critical path of Giraldeau and Dagenais, see [`follow`]; a layer below was added to it, the vCPUs.
 //!
-//! The recording is read twice. The first pass reads the guest's layers and finds the task and the windows
-//! ([`survey`]): the longest waits, say. The second one reads all layers and keeps what happened in one wait at a time
-//! ([`history`]).
+//! The recording is read twice, however many tasks are asked about. The first pass reads the guest's layers and finds the
+//! tasks and the windows ([`survey`]): the longest waits, say. The second one reads all layers and keeps what happened in
+//! the waits that are under way ([`history`]).
 
 mod follow;
 mod history;
@@ -17,9 +17,9 @@ mod vhost;
 
 use crate::report::{self, ReportError, moment};
 use follow::Follower;
-use history::{Graph, History};
+use history::{Graph, History, Wanted};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -32,24 +32,25 @@ use strata_recording::window::Window;
 use survey::Survey;
 use thiserror::Error;
 
-/// Intervals between events that are explained when nothing says how many.
-const INTERVALS: usize = 3;
+/// Waits, or intervals between events, that are explained when nothing says how many.
+const WINDOWS: usize = 3;
 
 /// What is asked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CriticalPathOptions {
-    /// The task.
-    pub task: TaskChoice,
+    /// The tasks: a thread, all of a name, or all of a process by its number. `None` for all of the VM.
+    pub task: Option<TaskChoice>,
     /// Only tasks of this VM.
     pub vm: Option<String>,
     /// Only what is this long after the first record of the recording, or later.
     pub from: Option<Duration>,
     /// Only what is this long after the first record of the recording, or earlier.
     pub to: Option<Duration>,
-    /// The longest so many waits of the task, in place of all its time: each from when it gave up its CPU, or it was
-    /// taken from it, until it ran again; after a sleep that it had asked for, from when it was woken.
+    /// The longest so many waits of all the tasks together, in place of all the time of the one task: each from when it
+    /// gave up its CPU, or it was taken from it, until it ran again; after a sleep that it had asked for, from when it
+    /// was woken. Of several tasks it is some waits also where nothing says how many.
     pub worst: Option<usize>,
-    /// The longest intervals between two records of the task whose event matches this, with none that matches in
+    /// The longest intervals between two records of a task whose event matches this, with none that matches in
     /// between.
     pub event: Option<String>,
     /// JSON in place of text.
@@ -57,15 +58,15 @@ pub struct CriticalPathOptions {
 }
 
 impl CriticalPathOptions {
-    /// Asks for all the time of `task`, as text.
+    /// Asks for all the time of `task`, or the longest waits where it means several, as text.
     #[must_use]
-    pub const fn of(task: TaskChoice) -> Self {
-        Self { task, vm: None, from: None, to: None, worst: None, event: None, json: false }
+    pub fn of(task: TaskChoice) -> Self {
+        Self { task: Some(task), ..Self::default() }
     }
 
     /// How many windows are explained at most.
     fn most(&self) -> usize {
-        self.worst.unwrap_or(INTERVALS)
+        self.worst.unwrap_or(WINDOWS)
     }
 }
 
@@ -100,21 +101,19 @@ pub enum CriticalPathError {
         /// The nearest ones, in words.
         nearest: String,
     },
-    /// More than one task is it.
-    #[error("several tasks are '{wanted}': {tasks}; {hint}")]
-    SeveralTasks {
+    /// More than one VM has such tasks.
+    #[error("several VMs have {what}: {vms}; choose one with --vm")]
+    SeveralVms {
         /// What was asked for.
-        wanted: String,
-        /// The tasks.
-        tasks: String,
-        /// What to do.
-        hint: &'static str,
+        what: String,
+        /// The VMs.
+        vms: String,
     },
-    /// The task did nothing of what is asked about.
-    #[error("{task} has not {what} in the window")]
+    /// The tasks did nothing of what is asked about.
+    #[error("{who} {what} in the window")]
     NoInterval {
-        /// The task.
-        task: String,
+        /// The tasks, with the verb.
+        who: String,
         /// What was looked for.
         what: String,
     },
@@ -277,6 +276,10 @@ pub struct Share {
 /// The critical path of one window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CriticalPath {
+    /// The task, `NAME/TID`.
+    pub task: String,
+    /// Its thread id.
+    pub tid: i32,
     /// The window.
     pub window: Window,
     /// Its begin and end as seconds since the first record.
@@ -296,17 +299,16 @@ pub struct CriticalPath {
     pub limit_met: Option<u64>,
 }
 
-/// The critical paths of a task.
+/// The critical paths of tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CriticalPaths {
     /// Ticks per second.
     pub frequency_hz: u64,
     /// Name of the VM.
     pub vm: String,
-    /// The task, `NAME/TID`.
-    pub task: String,
-    /// Its thread id.
-    pub tid: i32,
+    /// How many tasks are what is asked for.
+    #[serde(rename = "tasks")]
+    pub task_count: usize,
     /// Time of the first record, ticks: seconds count from there.
     #[serde(rename = "start_ticks")]
     pub start: u64,
@@ -320,25 +322,30 @@ pub struct CriticalPaths {
 }
 
 impl CriticalPaths {
-    /// The paths by their begin, but for those that begin before the one before them ends: to be drawn in one row.
-    /// Intervals between events do not overlap, nor do waits.
-    pub fn in_time(&self) -> impl Iterator<Item = &CriticalPath> {
+    /// The paths by task, each task's in order of their begins but for those that begin before the one before them ends:
+    /// to be drawn in one row. Intervals between events do not overlap, nor do waits.
+    #[must_use]
+    pub fn by_task(&self) -> Vec<Vec<&CriticalPath>> {
         let mut paths: Vec<_> = self.paths.iter().collect();
         paths.sort_by_key(|path| path.window.begin);
-        let mut end = 0;
-        paths.into_iter().filter(move |path| {
-            let is_behind = path.window.begin >= end;
-            end = if is_behind { path.window.end } else { end };
-            is_behind
-        })
+        let mut rows: Vec<Vec<&CriticalPath>> = Vec::new();
+        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+        for path in paths {
+            let place = *places.entry(&path.task).or_insert(rows.len());
+            match rows.get_mut(place) {
+                Some(row) if row.last().is_some_and(|last| path.window.begin < last.window.end) => {}
+                Some(row) => row.push(path),
+                None => rows.push(vec![path]),
+            }
+        }
+        rows
     }
 }
 
 /// Answers `options` about `trace`, and says what was damaged, lost or is unknown up to the end of what it looked at.
 ///
 /// # Errors
-/// When the window is empty or holds nothing, the task does not exist or is not the only one, or the steps do not add
-/// up.
+/// When the window is empty or holds nothing, no task or tasks of several VMs are asked for, or the steps do not add up.
 pub fn critical_paths(
     trace: &Trace,
     options: &CriticalPathOptions,
@@ -358,37 +365,34 @@ fn critical_paths_within(
     // A state follows from what was before the window.
     let passed = strata_analysis::pass(trace, Window { begin: start, ..window }, &mut [&mut survey]);
     let found = survey.find(&passed)?;
-    let (vm, task) = (found.vm, found.task);
-    let of_task = passed.timeline.vm(vm).and_then(|vm| vm.guest.task(task));
-    let (name, tid) = of_task.map_or_else(Default::default, |task| (report::state_names::task(task), task.tid));
-    let mut walked: Vec<(Window, Vec<Step>, Option<u64>)> = Vec::new();
-    let ends: BTreeSet<u64> = found.windows.iter().map(|window| window.end).collect();
-    let walk = |graph: &Graph, window: Window, timeline: &Timeline| {
-        let steps = Follower::new(graph, (vm, timeline), (task, &name)).path(task, window, 0);
-        match walked.last_mut().filter(|(before, ..)| !ends.contains(&before.end)) {
-            // A further part of the same window.
-            Some((whole, all, limit)) => {
-                whole.end = window.end;
-                all.extend(steps);
-                *limit = limit.or(graph.full_at);
-            }
-            None => walked.push((window, steps, graph.full_at)),
-        }
+    let vm = found.vm;
+    // Steps, and from when on nothing was kept, by number of the window.
+    let mut walked: BTreeMap<usize, (Vec<Step>, Option<u64>)> = BTreeMap::new();
+    let walk = |graph: &Graph, number: usize, Wanted { window, task }: Wanted, timeline: &Timeline| {
+        let name = found.tasks.get(&task).map_or("", |(name, _)| name);
+        let steps = Follower::new(graph, (vm, timeline), (task, name)).path(task, window, 0);
+        let (all, limit) = walked.entry(number).or_default();
+        all.extend(steps);
+        *limit = limit.or(graph.full_at);
     };
     // Who ended the last wait is told at its end.
-    let end = found.windows.last().map_or(start, |last| last.end.saturating_add(1));
+    let end = found.windows.iter().map(|wanted| wanted.window.end).max().map_or(start, |last| last.saturating_add(1));
     let read = Window { begin: start, end };
-    let mut history = History::new(trace, (vm, task), found.windows, found.tells_interrupts, most_pieces, walk);
+    let mut history = History::new(trace, vm, &found.windows, found.tells_interrupts, most_pieces, walk);
     let passed = strata_analysis::pass(trace, read, &mut [&mut history]);
     history.finish(&passed.timeline);
     drop(history);
     let of_vm = passed.timeline.vm(vm);
     let vm_name = of_vm.map_or_else(String::new, |vm| strata_recording::terminal::harmless(&vm.name));
     let mut paths = Vec::with_capacity(walked.len());
-    for (window, steps, limit_met) in walked {
-        paths.push(path(&passed, start, (&name, &vm_name), window, steps, limit_met)?);
+    for (number, wanted) in found.windows.iter().enumerate() {
+        let (Some((steps, limit_met)), Some((name, tid))) = (walked.remove(&number), found.tasks.get(&wanted.task))
+        else {
+            continue;
+        };
+        paths.push(path(&passed, start, (name, *tid, &vm_name), wanted.window, steps, limit_met)?);
     }
-    if options.worst.is_some() || options.event.is_some() {
+    if found.is_longest {
         paths.sort_by_key(|path| (std::cmp::Reverse(path.wall_ticks), path.window.begin));
     }
     let mut warnings = of_vm.map_or_else(Vec::new, report::tasks::warnings);
@@ -402,8 +406,7 @@ fn critical_paths_within(
     let answer = CriticalPaths {
         frequency_hz: trace.clock().frequency_hz,
         vm: vm_name,
-        task: name,
-        tid,
+        task_count: found.count,
         start,
         warnings,
         unattributed: options.event.as_ref().map(|_| found.unattributed),
@@ -427,7 +430,7 @@ pub fn run(dir: &Path, options: &CriticalPathOptions, out: &mut dyn Write) -> Re
 fn path(
     passed: &Passed,
     start: u64,
-    (task, vm): (&str, &str),
+    (task, tid, vm): (&str, i32, &str),
     window: Window,
     steps: Vec<Step>,
     limit_met: Option<u64>,
@@ -450,7 +453,8 @@ fn path(
     let seconds = [window.begin, window.end].map(|time| moment(clock, start, time));
     let wall_ns = clock.ticks_to_ns(window.length());
     let summary = text::summary((task, vm), &seconds, (window.length(), wall_ns), &shares, clock);
-    Ok(CriticalPath { window, seconds, wall_ticks: window.length(), wall_ns, summary, shares, steps, limit_met })
+    let (task, wall_ticks) = (task.into(), window.length());
+    Ok(CriticalPath { task, tid, window, seconds, wall_ticks, wall_ns, summary, shares, steps, limit_met })
 }
 
 /// What a share is of.

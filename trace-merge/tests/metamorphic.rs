@@ -666,7 +666,7 @@ fn critical_paths(dir: &Path, options: &CriticalPathOptions) -> Vec<CriticalPath
 }
 
 fn asking_for(tid: u64) -> CriticalPathOptions {
-    CriticalPathOptions::of(tid.to_string().parse().unwrap())
+    CriticalPathOptions::of(format!("*/{tid}").parse().unwrap())
 }
 
 /// What steps without any below them add up to, ticks.

@@ -52,12 +52,12 @@ pub enum ExportCommandError {
     #[error("{} is a folder of files: give the name of a new folder to -o, and no --force", .0.name())]
     NeedsFolder(Format),
     /// The format has no tracks to draw on.
-    #[error("--why draws a track, and {} has none: use --to perfetto, or see `strata why`", .0.name())]
+    #[error("--why and --worst draw tracks, and {} has none: use --to perfetto, or see `strata why`", .0.name())]
     NoTracks(Format),
     /// The format has no tables to choose among.
     #[error("--tables chooses among tables, and {} has none: use --to parquet", .0.name())]
     NoTables(Format),
-    /// It cannot be said why a task took so long.
+    /// It cannot be said why tasks took so long.
     #[error(transparent)]
     Why(#[from] CriticalPathError),
     /// The program that writes it cannot be run.
@@ -113,7 +113,7 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
     Ok(())
 }
 
-/// What `asked` asks of a task, answered; nothing if nothing is asked.
+/// What `asked` asks of tasks, answered; nothing if nothing is asked.
 fn explain(trace: &Trace, asked: Option<&CriticalPathOptions>) -> Result<Option<CriticalPaths>, ExportCommandError> {
     Ok(asked.map(|asked| critical_paths(trace, asked)).transpose()?.map(|(paths, _)| paths))
 }
@@ -154,7 +154,7 @@ pub struct Part {
     pub to: Option<Duration>,
 }
 
-/// Writes `part` of `trace`, and `why` a task took so long, for Perfetto to the new file `path`, which appears when it
+/// Writes `part` of `trace`, and `why` tasks took so long, for Perfetto to the new file `path`, which appears when it
 /// is complete.
 ///
 /// # Errors

@@ -158,13 +158,21 @@ enum Pending {
     Cpu(u32),
 }
 
+/// A window of a task that is to be explained.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) window: Window,
+    pub(super) task: TaskIndex,
+}
+
 /// Keeps the execution graph of one guest for each of `windows`, and has it walked when the window is over, or before
 /// that in parts: between two moments in which the task runs, nothing of its path is known from elsewhere.
 pub(super) struct History<W> {
     vm: usize,
-    task: TaskIndex,
-    /// Those that are to come and the one that is under way, the last one first; they do not overlap.
-    windows: Vec<Window>,
+    /// Those that are to come and those that are under way, with their numbers, the one that begins last first.
+    windows: Vec<(usize, Wanted)>,
+    /// When the first of them ends, ticks.
+    next_end: u64,
     /// Whether the guest's interrupts were recorded.
     tells_interrupts: bool,
     graph: Graph,
@@ -185,22 +193,21 @@ pub(super) struct History<W> {
     walk: W,
 }
 
-impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
-    /// The history of the guest `vm` of `trace`, for its `task`, in `windows`, which are in time order and do not
-    /// overlap. `walk` is called for each of them, or for its parts one after the other.
+impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
+    /// The history of the guest `vm` of `trace` in `windows`, which are in order of their begins. `walk` is called for each
+    /// of them with its place among them, or for its parts one after the other.
     pub(super) fn new(
         trace: &Trace,
-        (vm, task): (usize, TaskIndex),
-        mut windows: Vec<Window>,
+        vm: usize,
+        windows: &[Wanted],
         tells_interrupts: bool,
         most_pieces: usize,
         walk: W,
     ) -> Self {
-        windows.reverse();
         Self {
             vm,
-            task,
-            windows,
+            windows: windows.iter().copied().enumerate().rev().collect(),
+            next_end: windows.iter().map(|wanted| wanted.window.end).min().unwrap_or(u64::MAX),
             tells_interrupts,
             graph: Graph::default(),
             pieces: 0,
@@ -225,13 +232,24 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
 
     /// Has the windows walked that end before `time`: all records of `time` may still be to come.
     fn walk_until(&mut self, time: u64, timeline: &Timeline) {
-        while let Some(window) = self.windows.pop_if(|window| window.end < time) {
-            self.walk_in(window, timeline);
-            self.forget(self.windows.last().map_or(u64::MAX, |next| next.begin));
+        if self.next_end >= time {
+            return;
+        }
+        let over: Vec<_> = self.windows.extract_if(.., |(_, wanted)| wanted.window.end < time).collect();
+        let last_end = over.iter().map(|(_, wanted)| wanted.window.end).max().unwrap_or(0);
+        over.into_iter().rev().for_each(|(number, wanted)| self.walk_in(number, wanted, timeline));
+        self.next_end = self.windows.iter().map(|(_, wanted)| wanted.window.end).min().unwrap_or(u64::MAX);
+        let next_begin = self.windows.last().map_or(u64::MAX, |(_, next)| next.window.begin);
+        let full_at = self.graph.full_at;
+        self.forget(next_begin);
+        if next_begin < last_end {
+            // That one began before: what was not kept is missing in it, too.
+            self.graph.full_at = full_at;
         }
     }
 
-    fn walk_in(&mut self, window: Window, timeline: &Timeline) {
+    fn walk_in(&mut self, number: usize, wanted: Wanted, timeline: &Timeline) {
+        let window = wanted.window;
         let lasting = self.add_lasting(timeline, window);
         let known = self.graph.lost.len();
         let is_used = |origin| match origin {
@@ -240,7 +258,7 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
         };
         let lost = self.gaps.values().filter(|&&(_, origin)| is_used(origin));
         self.graph.lost.extend(lost.map(|&(begin, _)| Window { begin, end: u64::MAX }));
-        (self.walk)(&self.graph, window, timeline);
+        (self.walk)(&self.graph, number, wanted, timeline);
         self.graph.lost.truncate(known);
         for cpu in lasting {
             self.graph.cpus.get_mut(&cpu).and_then(Vec::pop);
@@ -253,12 +271,17 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
         if self.pieces < self.most_pieces / 4 || self.graph.full_at.is_some() {
             return;
         }
+        let is_under_way = |(_, wanted): &&mut (usize, Wanted)| wanted.window.begin < time;
+        let mut under_way = self.windows.iter_mut().rev().take_while(is_under_way);
+        // What was before matters to the others that are under way.
+        let (Some((number, wanted)), None) = (under_way.next(), under_way.next()) else { return };
         let runs = |piece: &&TaskPiece| matches!(piece.state, TaskState::Running { .. }) && piece.begin < time;
-        let has_run = self.graph.task(self.task).last().filter(runs).is_some();
-        let Some(window) = self.windows.last_mut().filter(|window| has_run && window.begin < time) else { return };
-        let part = Window { end: time, ..*window };
-        window.begin = time;
-        self.walk_in(part, timeline);
+        if self.graph.task(wanted.task).last().filter(runs).is_none() {
+            return;
+        }
+        let (number, part) = (*number, Wanted { window: Window { end: time, ..wanted.window }, ..*wanted });
+        wanted.window.begin = time;
+        self.walk_in(number, part, timeline);
         self.forget(time);
     }
 
@@ -296,9 +319,9 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
             + self.graph.cpus.values().map(Vec::len).sum::<usize>();
     }
 
-    /// Whether `time` lies in the window that is under way.
+    /// Whether `time` lies in a window that is under way.
     fn is_wanted(&self, time: u64) -> bool {
-        self.windows.last().is_some_and(|window| window.begin <= time)
+        self.windows.last().is_some_and(|(_, wanted)| wanted.window.begin <= time)
     }
 
     /// Whether there is room for one more piece, which begins at `time`.
@@ -431,7 +454,7 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> History<W> {
     }
 }
 
-impl<W: FnMut(&Graph, Window, &Timeline) + Send> Analysis for History<W> {
+impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> Analysis for History<W> {
     fn takes_change(&self, kind: ChangeKind) -> bool {
         matches!(kind, ChangeKind::Cpu | ChangeKind::TaskState)
     }
@@ -462,9 +485,7 @@ impl<W: FnMut(&Graph, Window, &Timeline) + Send> Analysis for History<W> {
                 _ => {}
             }
         }
-        if self.windows.last().is_some_and(|window| window.end < time) {
-            self.walk_until(time, timeline);
-        }
+        self.walk_until(time, timeline);
         self.walk_part(time, timeline);
     }
 

@@ -1,20 +1,20 @@
-//! The first pass: which task is meant, and which windows are looked at.
+//! The first pass: which tasks are meant, and which of their windows are looked at.
 
+use super::history::Wanted;
 use super::{CriticalPathError, CriticalPathOptions};
+use crate::report::state_names;
 use foldhash::HashMap;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
-use strata_analysis::event::{Event, Interrupt};
+use std::collections::{BTreeMap, BTreeSet};
+use strata_analysis::event::{Event, Interrupt, Tid};
 use strata_analysis::timeline::states::{BlockedOn, Current, TaskIndex, TaskState};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::nearest::nearest;
+use strata_recording::terminal::harmless;
 use strata_recording::window::Window;
 use wildmatch::WildMatch;
-
-/// Tasks that an error lists.
-const MOST_LISTED: usize = 10;
 
 /// What is looked for in one task's history.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ struct OfTask {
     longest: Vec<Window>,
 }
 
-/// Finds the task, and its windows.
+/// Finds the tasks, and their windows.
 pub(super) struct Survey<'o> {
     options: &'o CriticalPathOptions,
     window: Window,
@@ -43,13 +43,18 @@ pub(super) struct Survey<'o> {
     unattributed: u64,
 }
 
-/// The task that is meant.
+/// The tasks that are meant.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) vm: usize,
-    pub(super) task: TaskIndex,
-    /// In time order.
-    pub(super) windows: Vec<Window>,
+    /// Name and thread id of those that have a window.
+    pub(super) tasks: BTreeMap<TaskIndex, (String, Tid)>,
+    /// How many are meant.
+    pub(super) count: usize,
+    /// Whether they are only a part of the time, the longest ones.
+    pub(super) is_longest: bool,
+    /// In order of their begins.
+    pub(super) windows: Vec<Wanted>,
     pub(super) tells_interrupts: bool,
     pub(super) unattributed: u64,
 }
@@ -62,17 +67,22 @@ impl<'o> Survey<'o> {
     }
 
     fn task_state(&mut self, key: (usize, TaskIndex), time: u64, state: TaskState, timeline: &Timeline) {
-        let wants_waits = self.options.worst.is_some() && self.glob.is_none();
         let (most, within) = (self.options.most(), self.window);
         let born = timeline.vm(key.0).and_then(|vm| vm.guest.task(key.1)?.born);
         let of_task = self.tasks.entry(key).or_default();
         of_task.is_seen |= state != TaskState::Unknown;
         let before = of_task.state.replace(state);
-        if !wants_waits {
+        if self.glob.is_some() {
             return;
         }
         let has_run = matches!(before, Some(TaskState::Running { .. }));
-        let has_slept = matches!(before, Some(TaskState::Blocked { on: BlockedOn::Sleep, .. }));
+        let is_sleep = |state| match state {
+            TaskState::Blocked { on: BlockedOn::Sleep, .. } => true,
+            // A thread of the kernel has no work most of the time, which tells nothing of a VM.
+            TaskState::Blocked { on: BlockedOn::Event, syscall: None } => self.options.task.is_none(),
+            _ => false,
+        };
+        let has_slept = before.is_some_and(is_sleep);
         match state {
             TaskState::Running { .. } => {
                 if let Some(begin) = of_task.waits.take() {
@@ -80,7 +90,7 @@ impl<'o> Survey<'o> {
                 }
             }
             // A sleep that it asked for is no wait: being late after it is.
-            TaskState::Blocked { on: BlockedOn::Sleep, .. } => of_task.waits = None,
+            _ if is_sleep(state) => of_task.waits = None,
             TaskState::Blocked { .. } | TaskState::Runnable { .. } => {
                 if has_run || has_slept || born == Some(time) {
                     of_task.waits = Some(time);
@@ -103,7 +113,7 @@ impl<'o> Survey<'o> {
         }
     }
 
-    /// The task that is meant, and its windows.
+    /// The tasks that are meant, and their windows.
     pub(super) fn find(self, passed: &Passed) -> Result<Found, CriticalPathError> {
         let timeline = &passed.timeline;
         let part = passed.window.and_then(|read| read.intersection(&self.window));
@@ -119,47 +129,70 @@ impl<'o> Survey<'o> {
             let present = if near.is_empty() { names.join(", ") } else { near.join(", ") };
             return Err(CriticalPathError::NoVm { wanted: wanted.clone(), present });
         }
-        let meant = |is_former| {
+        let meant = self.meant(timeline);
+        let vms: BTreeSet<usize> = meant.iter().map(|&(vm, _)| vm).collect();
+        let vm = match *vms.iter().collect::<Vec<_>>() {
+            [&only] => only,
+            [] => return Err(self.no_task(timeline)),
+            _ => return Err(self.several_vms(&vms, timeline)),
+        };
+        let guest = timeline.vm(vm).map(|vm| &vm.guest);
+        let span = timeline.vm(vm).and_then(|vm| vm.kernel_span?.intersection(&part));
+        let is_longest = self.glob.is_some() || self.options.worst.is_some() || meant.len() > 1;
+        let mut windows: Vec<Wanted> = Vec::new();
+        for &(_, task) in &meant {
+            let Some(whole) = guest.and_then(|guest| guest.task(task)?.life(&span?)) else { continue };
+            if is_longest {
+                let longest = self.tasks.get(&(vm, task)).map_or(&[][..], |of_task| &of_task.longest);
+                let parts = longest.iter().filter_map(|window| window.intersection(&whole));
+                windows.extend(parts.map(|window| Wanted { window, task }));
+            } else {
+                windows.push(Wanted { window: whole, task });
+            }
+        }
+        if windows.is_empty() {
+            return Err(self.no_interval(vm, &meant, timeline));
+        }
+        let begin = |wanted: &Wanted| (wanted.window.begin, wanted.window.end, wanted.task);
+        windows.sort_by_key(|wanted| (Reverse(wanted.window.length()), begin(wanted)));
+        windows.truncate(self.options.most());
+        windows.sort_unstable_by_key(begin);
+        let name = |wanted: &Wanted| {
+            let known = guest.and_then(|guest| guest.task(wanted.task));
+            (wanted.task, known.map_or_else(Default::default, |task| (state_names::task(task), task.tid)))
+        };
+        let tasks = windows.iter().map(name).collect();
+        let (vectors, softirqs) = self.interrupts.get(&vm).copied().unwrap_or_default();
+        let tells_interrupts = vectors && softirqs;
+        let (count, unattributed) = (meant.len(), self.unattributed);
+        Ok(Found { vm, tasks, count, is_longest, windows, tells_interrupts, unattributed })
+    }
+
+    /// The tasks that are asked for.
+    fn meant(&self, timeline: &Timeline) -> Vec<(usize, TaskIndex)> {
+        let of_name = |is_former| {
             let is_it =
                 |&(&key, of_task): &(&(usize, TaskIndex), &OfTask)| self.is_meant(key, of_task, is_former, timeline);
             self.tasks.iter().filter(is_it).map(|(&key, _)| key).collect::<Vec<_>>()
         };
-        let mut matching = meant(false);
-        if matching.is_empty() {
+        let mut meant = of_name(false);
+        if meant.is_empty() {
             // A program that runs another one goes on under the other's name.
-            matching = meant(true);
+            meant = of_name(true);
         }
-        matching.sort_unstable();
-        let (vm, task) = match *matching {
-            [only] => only,
-            [] => return Err(self.no_task(timeline)),
-            _ => return Err(self.several(&matching, timeline)),
-        };
-        let span = timeline.vm(vm).and_then(|vm| vm.kernel_span?.intersection(&part));
-        let life = timeline.vm(vm).and_then(|vm| vm.guest.task(task)?.life(&span?));
-        let whole = life.ok_or(CriticalPathError::NothingInWindow)?;
-        let mut windows = match (&self.glob, self.options.worst) {
-            (None, None) => vec![whole],
-            _ => self.tasks.get(&(vm, task)).map_or_else(Vec::new, |of_task| of_task.longest.clone()),
-        };
-        windows.retain_mut(|window| window.intersection(&whole).map(|part| *window = part).is_some());
-        if windows.is_empty() {
-            let what = match &self.options.event {
-                Some(glob) => format!("two records of one event that matches '{glob}'"),
-                None => "a wait from its begin to its end".into(),
-            };
-            return Err(CriticalPathError::NoInterval { task: named(timeline, (vm, task)), what });
-        }
-        windows.sort_by_key(|window| (window.begin, window.end));
-        let (vectors, softirqs) = self.interrupts.get(&vm).copied().unwrap_or_default();
-        Ok(Found { vm, task, windows, tells_interrupts: vectors && softirqs, unattributed: self.unattributed })
+        meant.sort_unstable();
+        meant
     }
 
     /// Whether the task is asked for, by its last name or, with `is_former`, by one that it had before.
     fn is_meant(&self, (vm, task): (usize, TaskIndex), of_task: &OfTask, is_former: bool, timeline: &Timeline) -> bool {
         let Some(known) = timeline.vm(vm) else { return false };
         let Some(guest_task) = known.guest.task(task) else { return false };
-        let is_it = |comm: &Vec<u8>| self.options.task.is(guest_task.tid, Some(&String::from_utf8_lossy(comm)));
+        let is_it = |comm: &Vec<u8>| {
+            let Some(choice) = &self.options.task else { return true };
+            let is_process = |tid| known.guest.task(known.guest.process(task)).is_some_and(|first| first.tid == tid);
+            choice.is(guest_task.tid, Some(&String::from_utf8_lossy(comm))) || choice.tid.is_some_and(is_process)
+        };
         let is_it = if is_former { of_task.names.iter().any(is_it) } else { is_it(&guest_task.comm) };
         let is_of_vm = self.options.vm.as_ref().is_none_or(|wanted| *wanted == known.name);
         is_of_vm && of_task.is_seen && is_it && guest_task.life(&self.window).is_some()
@@ -174,8 +207,9 @@ impl<'o> Survey<'o> {
             let all = of_task.names.iter().chain([&guest_task.comm]).filter(|name| !name.is_empty());
             names.extend(all.map(|name| String::from_utf8_lossy(name).into_owned()));
         }
-        let wanted = self.options.task.to_string();
-        let near = match self.options.task.tid {
+        let Some(choice) = &self.options.task else { return CriticalPathError::NothingInWindow };
+        let wanted = choice.to_string();
+        let near = match choice.tid {
             None => nearest(&wanted, names.iter().map(String::as_str)),
             Some(tid) => {
                 let mut near: Vec<i32> = tids.into_iter().collect();
@@ -187,31 +221,27 @@ impl<'o> Survey<'o> {
         CriticalPathError::NoTask { wanted, nearest }
     }
 
-    fn several(&self, matching: &[(usize, TaskIndex)], timeline: &Timeline) -> CriticalPathError {
-        let mut vms: Vec<_> = matching.iter().map(|&(vm, _)| vm).collect();
-        vms.dedup();
-        let mut names: Vec<String> = matching.iter().take(MOST_LISTED).map(|&key| named(timeline, key)).collect();
-        if matching.len() > MOST_LISTED {
-            names.push(format!("and {} more", matching.len() - MOST_LISTED));
-        }
-        let hint = match (vms.len(), self.options.task.tid) {
-            (2.., _) => "choose one with --vm and its thread id",
-            (_, Some(_)) => "that thread id was given again: choose one with --from and --to",
-            (_, None) => "choose one by its thread id",
-        };
-        let (wanted, tasks) = (self.options.task.to_string(), names.join(", "));
-        CriticalPathError::SeveralTasks { wanted, tasks, hint }
+    fn several_vms(&self, vms: &BTreeSet<usize>, timeline: &Timeline) -> CriticalPathError {
+        let names: Vec<_> =
+            vms.iter().filter_map(|&vm| timeline.vm(vm)).map(|vm| vm.name.as_str()).map(harmless).collect();
+        let what = self.options.task.as_ref().map_or_else(|| "tasks".into(), |choice| format!("a task '{choice}'"));
+        CriticalPathError::SeveralVms { what, vms: names.join(", ") }
     }
-}
 
-/// A task, with its VM where there are several.
-fn named(timeline: &Timeline, (vm, task): (usize, TaskIndex)) -> String {
-    let Some(known) = timeline.vm(vm) else { return String::new() };
-    let task = known.guest.task(task).map_or_else(String::new, crate::report::state_names::task);
-    if timeline.vms.len() > 1 {
-        format!("{task} of {}", strata_recording::terminal::harmless(&known.name))
-    } else {
-        task
+    /// The tasks that are `meant` did nothing of what is asked about.
+    fn no_interval(&self, vm: usize, meant: &[(usize, TaskIndex)], timeline: &Timeline) -> CriticalPathError {
+        let what = match &self.options.event {
+            Some(glob) => format!("two records of one event that matches '{glob}'"),
+            None => "a wait from its begin to its end".into(),
+        };
+        let who = match *meant {
+            [(_, only)] => {
+                let task = timeline.vm(vm).and_then(|vm| vm.guest.task(only));
+                format!("{} has not", task.map_or_else(String::new, state_names::task))
+            }
+            _ => format!("none of {} tasks has", meant.len()),
+        };
+        CriticalPathError::NoInterval { who, what }
     }
 }
 

@@ -42,6 +42,7 @@ const fn name(tid: i64) -> &'static str {
         NOISY => "noisy",
         WORKER | SECOND_WORKER => "vhost-1",
         1 => "init",
+        20..=39 => "web",
         14 => "first",
         _ => "swapper",
     }
@@ -865,7 +866,101 @@ fn task_that_does_not_exist_is_refused_with_the_nearest() {
         "no task in the window is 'frist'; the nearest are first, init; strata report tasks lists all"
     );
     assert!(refused("99").contains("the nearest are 14, 11, 10"), "{}", refused("99"));
-    assert_eq!(refused("*"), "several tasks are '*': first/14, init/1, a/10, b/11; choose one by its thread id");
+}
+
+/// The threads of `web`: 20 waits on CPU 0 from 2000 to 12,500, 21 on CPU 1 from 3000 to 6000 and from 7000 to 20,000.
+fn threads_of_web() -> TestTrace {
+    threads(Scene::new()).switch(0, 21_000, 20, 1, 0).end(22_000)
+}
+
+fn threads(scene: Scene) -> Scene {
+    let scene = scene.switch(0, 1_500, 0, 0, 20).switch(1, 1_600, 1, 1, 21).call(0, 1_900, FUTEX).call(1, 1_950, FUTEX);
+    let scene = scene.switch(0, 2_000, 20, 1, 0).switch(1, 3_000, 21, 1, B).wake(1, 5_000, 21, 1);
+    let scene = scene.switch(1, 6_000, B, 0, 21).switch(1, 7_000, 21, 1, B).wake(1, 12_000, 20, 0);
+    scene.switch(0, 12_500, 0, 0, 20).wake(0, 19_000, 21, 1).switch(1, 20_000, B, 1, 21)
+}
+
+/// Whose waits are told, and when.
+fn waits(answer: &CriticalPaths) -> Vec<(&str, u64, u64)> {
+    answer.paths.iter().map(|path| (path.task.as_str(), path.window.begin, path.window.end)).collect()
+}
+
+#[test]
+fn longest_waits_of_a_name_are_those_of_all_its_threads() {
+    let answer = ask(threads_of_web(), &options("web")).unwrap();
+
+    assert_eq!(waits(&answer), [("web/21", 7_000, 20_000), ("web/20", 2_000, 12_500), ("web/21", 3_000, 6_000)]);
+    assert_eq!(answer.task_count, 2);
+    assert!(answer.paths[1].summary.starts_with("web/20 of vm0 took 5.250 µs"), "{}", answer.paths[1].summary);
+}
+
+#[test]
+fn only_the_longest_waits_of_all_threads_are_told() {
+    let asked = CriticalPathOptions { worst: Some(1), ..options("w*") };
+
+    assert_eq!(waits(&ask(threads_of_web(), &asked).unwrap()), [("web/21", 7_000, 20_000)]);
+}
+
+#[test]
+fn one_thread_of_a_name_is_told_as_if_there_were_no_other() {
+    let whole = |task: &str| ask(threads_of_web(), &options(task)).unwrap();
+    let asked = CriticalPathOptions { worst: Some(2), ..options("web/21") };
+
+    let (of_one, of_all) = (ask(threads_of_web(), &asked).unwrap(), ask(threads_of_web(), &options("web")).unwrap());
+
+    assert_eq!(of_one.paths, [of_all.paths[0].clone(), of_all.paths[2].clone()]);
+    let begin = |answer: &CriticalPaths| (answer.paths.len(), answer.task_count, answer.paths[0].window.begin);
+    assert_eq!((begin(&whole("web/20")), begin(&whole("21/web"))), ((1, 1, 1_020), (1, 1, 1_020)));
+}
+
+#[test]
+fn process_is_all_its_threads() {
+    const CLONE_THREAD: i64 = 0x1_0000;
+    let flags = [("pid", Number(21)), ("comm", Text("web")), ("clone_flags", Number(CLONE_THREAD))];
+    let fork = [
+        ("parent_comm", Text("web")),
+        ("parent_pid", Number(20)),
+        ("child_comm", Text("web")),
+        ("child_pid", Number(21)),
+    ];
+    let scene = Scene::new().switch(1, 1_100, 1, 0, 20).guest(1, 1_200, "task:task_newtask", &flags);
+    let scene = scene.guest(1, 1_210, "sched:sched_process_fork", &fork).switch(1, 1_300, 20, 1, 1);
+
+    let answer = ask(threads(scene).end(22_000), &options("20")).unwrap();
+
+    assert_eq!(waits(&answer)[..2], [("web/21", 7_000, 20_000), ("web/20", 2_000, 12_500)]);
+}
+
+#[test]
+fn without_a_task_it_is_the_longest_waits_of_all_but_those_for_work_of_the_kernel() {
+    // Task M waits in no system call until it is woken at 20,900.
+    let scene = threads(Scene::new().switch(0, 1_100, 0, 0, M).switch(0, 1_200, M, 1, 0)).wake(1, 20_900, M, 0);
+    let trace = scene.switch(0, 21_000, 20, 1, M).end(22_000);
+    let asked = CriticalPathOptions { worst: Some(2), ..CriticalPathOptions::default() };
+
+    let answer = ask(trace, &asked).unwrap();
+
+    assert_eq!(waits(&answer), [("web/21", 7_000, 20_000), ("web/20", 2_000, 12_500)]);
+}
+
+#[test]
+fn what_is_not_kept_of_a_wait_is_missing_in_those_that_are_under_way_too() {
+    let (_dir, trace) = threads_of_web().open();
+
+    let (answer, _) = critical_paths_within(&trace, &options("web"), 12).unwrap();
+
+    let limits: Vec<_> = answer.paths.iter().map(|path| path.limit_met.is_some()).collect();
+    assert_eq!(limits, [true, true, false]);
+}
+
+#[test]
+fn tasks_are_drawn_in_rows_of_their_own() {
+    let answer = ask(threads_of_web(), &options("web")).unwrap();
+
+    let rows = answer.by_task();
+
+    let begins: Vec<Vec<u64>> = rows.iter().map(|row| row.iter().map(|path| path.window.begin).collect()).collect();
+    assert_eq!(begins, [vec![2_000], vec![3_000, 7_000]]);
 }
 
 #[test]

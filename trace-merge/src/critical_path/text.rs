@@ -319,9 +319,9 @@ impl CriticalPaths {
     fn write_path(&self, out: &mut dyn Write, path: &CriticalPath) -> io::Result<()> {
         write_wrapped(out, &path.summary)?;
         writeln!(out)?;
-        self.write_line(out, (path.wall_ticks, path.wall_ticks), &self.task)?;
+        self.write_line(out, (path.wall_ticks, path.wall_ticks), &path.task)?;
         let steps: Vec<_> = path.steps.iter().collect();
-        self.write_tree(out, &steps, (&self.task, path.wall_ticks, 1))?;
+        self.write_tree(out, &steps, (&path.task, path.wall_ticks, 1))?;
         if let Some(ticks) = path.limit_met {
             let ns = self.ns(ticks.saturating_sub(self.start));
             let seconds = format!("{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND);
@@ -357,6 +357,10 @@ impl Report for CriticalPaths {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for warning in &self.warnings {
             writeln!(out, "WARNING: {warning}")?;
+        }
+        if self.task_count > 1 {
+            let count = self.task_count;
+            writeln!(out, "NOTE: {count} tasks match; what follows is the longest of all of them")?;
         }
         if let Some(unattributed @ 1..) = self.unattributed {
             writeln!(out, "NOTE: of {unattributed} records of such events it is not known which task made them")?;

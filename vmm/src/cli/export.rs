@@ -1,7 +1,7 @@
 //! `strata export` and `strata open`: recordings in the forms of other tools.
 
 use crate::open_trace::PORT;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 use std::time::Duration;
 use strata_analysis::task_choice::TaskChoice;
@@ -60,6 +60,7 @@ fn format(text: &str) -> Result<Format, String> {
     strata export trace --to perfetto -o trace.pftrace\n  \
     strata export trace --to perfetto --from 1.5 --until 2.5 -o part.pftrace\n  \
     strata export trace --to perfetto --why web --worst 10 -o trace.pftrace\n  \
+    strata export trace --to perfetto --worst 10 -o trace.pftrace\n  \
     strata export trace --to perfetto -o - | zstd > trace.pftrace.zst\n  \
     strata export trace --to ctf --from 1.5 --until 2.5 -o part\n  \
     strata export trace --to ctf2 -o trace-ctf2\n  \
@@ -84,7 +85,7 @@ pub struct ExportArgs {
     /// For parquet: only these tables, with commas between them; `events` stands for those of all event types
     #[arg(long, value_name = "TABLE", value_delimiter = ',')]
     pub tables: Vec<String>,
-    /// For perfetto: why a task took so long.
+    /// For perfetto: why tasks took so long.
     #[command(flatten)]
     pub why: DrawnWhyArgs,
     /// Replace a file that is there
@@ -92,31 +93,34 @@ pub struct ExportArgs {
     pub force: bool,
 }
 
-/// Why a task took so long, drawn beside the rest.
+/// Why tasks took so long, drawn beside the rest.
 #[derive(Clone, Debug, Default, Args)]
+#[command(group = ArgGroup::new("drawn").args(["why", "worst"]).multiple(true))]
 pub struct DrawnWhyArgs {
-    /// Draw why this task of the guest took so long, as `strata why --task` tells: in Perfetto or on the page
+    /// Draw why these tasks of the guest took so long, as `strata why --task` tells: in Perfetto or on the page
     #[arg(long, value_name = "TASK")]
     pub why: Option<TaskChoice>,
-    /// Of that task the N longest waits, in place of all its time
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), requires = "why")]
+    /// Of those tasks, or without --why of all tasks of the VM, the N longest waits
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub worst: Option<u16>,
-    /// That task is one of this VM
-    #[arg(long, value_name = "NAME", requires = "why")]
+    /// Those tasks are this VM's
+    #[arg(long, value_name = "NAME", requires = "drawn")]
     pub vm: Option<String>,
 }
 
 impl DrawnWhyArgs {
-    /// What is asked about a task between `from` and `to`, if anything is.
+    /// What is asked about tasks between `from` and `to`, if anything is.
     #[must_use]
     pub fn options(self, from: Option<Duration>, to: Option<Duration>) -> Option<CriticalPathOptions> {
-        let worst = self.worst.map(usize::from);
-        Some(CriticalPathOptions { vm: self.vm, worst, from, to, ..CriticalPathOptions::of(self.why?) })
+        let Self { why: task, worst, vm } = self;
+        let worst = worst.map(usize::from);
+        let is_asked = task.is_some() || worst.is_some();
+        is_asked.then(|| CriticalPathOptions { task, vm, worst, from, to, ..CriticalPathOptions::default() })
     }
 }
 
 impl ExportArgs {
-    /// What is asked about a task, if anything is.
+    /// What is asked about tasks, if anything is.
     #[must_use]
     pub fn why(&self) -> Option<CriticalPathOptions> {
         self.why.clone().options(self.from, self.until)
@@ -180,9 +184,18 @@ mod tests {
 
         let why = asked.why().unwrap();
 
-        assert_eq!((why.task.to_string(), why.worst, why.from), ("web/42".into(), Some(3), asked.from));
+        assert_eq!((why.task.unwrap().to_string(), why.worst, why.from), ("web/42".into(), Some(3), asked.from));
         assert!(export(&["--to", "perfetto"]).unwrap().why().is_none());
-        assert!(export(&["--to", "perfetto", "--worst", "3"]).is_err());
+    }
+
+    #[test]
+    fn longest_waits_are_those_of_all_tasks_where_none_is_named() {
+        let asked = export(&["--to", "perfetto", "--worst", "3", "--vm", "db"]).unwrap();
+
+        let why = asked.why().unwrap();
+
+        assert_eq!((why.task, why.worst, why.vm.as_deref()), (None, Some(3), Some("db")));
+        assert!(export(&["--to", "perfetto", "--vm", "db"]).is_err());
     }
 
     #[test]

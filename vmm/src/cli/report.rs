@@ -53,7 +53,7 @@ pub struct ReportArgs {
     /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
     #[arg(long, value_name = "DIR", requires = "html")]
     pub symbols: Option<PathBuf>,
-    /// For a page: why a task took so long.
+    /// For a page: why tasks took so long.
     #[command(flatten)]
     pub why: DrawnWhyArgs,
     /// Replace a page that is there
@@ -74,7 +74,7 @@ pub struct PageArgs {
     pub to: Option<Duration>,
     /// Folder that holds the guest's root folder.
     pub symbols: Option<PathBuf>,
-    /// What is asked about a task, if anything is.
+    /// What is asked about tasks, if anything is.
     pub why: Option<CriticalPathOptions>,
     /// Whether a page that is there is replaced.
     pub force: bool,
@@ -105,7 +105,7 @@ impl ReportArgs {
                     ReportRequest::Page(Box::new(PageArgs { trace, output, from, to, symbols, why, force }))
                 }
                 None if why.is_some() => {
-                    return Err("--why draws on a page: give --html FILE, too, or see `strata why`".into());
+                    return Err("--why and --worst draw on a page: give --html FILE, too, or see `strata why`".into());
                 }
                 None => {
                     let [report, ..] = REPORTS;

@@ -72,18 +72,23 @@ pub struct EventsArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The task's time is cut into steps that add up to it exactly. Where it waited, the task that woke it is \
-    followed, or the disk request. What the records do not tell is 'not known'.\n\nExamples:\n  \
-    strata why trace --task web --worst 3\n  \
-    strata why trace --task dd --from 1.5 --to 1.6\n  \
+    followed, or the disk request. What the records do not tell is 'not known'.\n\nOf several tasks it is the longest waits \
+    of all of them: 3 without --worst. Without --task these are all tasks of the VM; what threads of its kernel wait for \
+    work is no wait then.\n\nExamples:\n  \
+    strata why trace\n  \
+    strata why trace --task web --worst 10\n  \
+    strata why trace --task 'work*' --from 1.5 --to 2.5\n  \
+    strata why trace --task dd/145 --from 1.5 --to 1.6\n  \
     strata why trace --task web/812 --event 'app:request_*' --worst 5\n  \
     strata why trace --task 812 --vm db --json | jq '.paths[0].shares'"
 )]
 pub struct WhyArgs {
     /// Trace folder
     pub trace: PathBuf,
-    /// The guest's task: its name, which may be a glob, its thread id, or NAME/TID
+    /// The guest's tasks: all of a name, which may be a glob, all threads of a process by its number, or one thread by its
+    /// thread id or NAME/TID
     #[arg(long, value_name = "TASK")]
-    pub task: TaskChoice,
+    pub task: Option<TaskChoice>,
     /// Only tasks of this VM
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
@@ -93,10 +98,11 @@ pub struct WhyArgs {
     /// Only what is this many seconds after the first record, or earlier
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub to: Option<Duration>,
-    /// Explain the N longest waits: from giving up the CPU, or being woken from a sleep, until running again
+    /// Explain the N longest waits of all these tasks: from giving up the CPU, or being woken from a sleep, until running
+    /// again
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub worst: Option<u16>,
-    /// Explain the longest times between two of the task's records of such events, of applications or the guest's
+    /// Explain the longest times between two of a task's records of such events, of applications or the guest's
     /// kernel: the 3 longest without --worst
     #[arg(long, value_name = "GLOB")]
     pub event: Option<String>,

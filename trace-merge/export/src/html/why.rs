@@ -1,4 +1,4 @@
-//! Why a task took so long: its critical paths, a row for the task and one below another for those it waited for.
+//! Why tasks took so long: their critical paths, a row for each task and one below another for those it waited for.
 
 use super::category::Category;
 use super::rows::{RowKind, RowNumber, Rows};
@@ -7,9 +7,9 @@ use trace_merge::report::state_names;
 
 /// Draws `paths`; `ns` makes ticks nanoseconds of the page.
 pub(super) fn draw(rows: &mut Rows, paths: &CriticalPaths, ns: impl Fn(u64) -> u64) {
-    let mut levels = Levels { paths, rows, numbers: Vec::new(), ns };
-    for path in paths.in_time() {
-        levels.draw(&path.steps, &paths.task, 0);
+    for of_task in paths.by_task() {
+        let mut levels = Levels { paths, rows, numbers: Vec::new(), ns: &ns };
+        of_task.iter().for_each(|path| levels.draw(&path.steps, &path.task, 0));
     }
 }
 
