@@ -16,6 +16,9 @@ use strata_recording::layer::LayerKind;
 use strata_recording::reader::{StreamRecord, TraceLayer};
 use strata_recording::schema::Value;
 
+/// Bytes of a page of device memory.
+const PAGE: u64 = 4096;
+
 /// Names of tracepoints for which layers are searched.
 pub mod name {
     /// A block device has completed a request.
@@ -167,6 +170,13 @@ pub enum Event<'t> {
         is_write: bool,
         /// What it writes; `None` where the event does not say it.
         value: Option<u64>,
+    },
+    /// KVM handles what a vCPU does with something else (`kvm:kvm_msr`, `kvm:kvm_cpuid`, `kvm:kvm_pio`).
+    KvmAccess {
+        /// The vCPU's host thread.
+        tid: Option<Tid>,
+        /// What it does.
+        access: KvmAccess,
     },
     /// A vCPU gets its host thread (`vmm:vcpu_thread`).
     VcpuThread {
@@ -417,6 +427,51 @@ pub enum Access {
     Port(u16),
     /// A page of device memory: its guest-physical address.
     Page(u64),
+}
+
+/// What a vCPU does that KVM handles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KvmAccess {
+    /// A model-specific register, by its number.
+    Msr {
+        /// Which.
+        register: u32,
+        /// Whether it writes.
+        is_write: bool,
+    },
+    /// A leaf of CPUID.
+    Cpuid {
+        /// Which.
+        leaf: u32,
+    },
+    /// An I/O port.
+    Port {
+        /// Which.
+        port: u16,
+        /// Whether it writes.
+        is_write: bool,
+    },
+    /// A page of memory that is no RAM: its guest-physical address.
+    Page {
+        /// Which.
+        address: u64,
+        /// Whether it writes.
+        is_write: bool,
+    },
+}
+
+impl KvmAccess {
+    /// Of `event`, the vCPU's host thread and what it does.
+    #[must_use]
+    pub fn of(event: &Event<'_>) -> Option<(Option<Tid>, Self)> {
+        match *event {
+            Event::KvmAccess { tid, access } => Some((tid, access)),
+            Event::KvmMmio { tid, address, is_write, .. } => {
+                Some((tid, Self::Page { address: address - address % PAGE, is_write }))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What interrupts a task.

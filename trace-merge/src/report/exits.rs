@@ -11,8 +11,9 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use strata_analysis::event::{self, Access, Event};
+use strata_analysis::event::{self, Access, Event, KvmAccess};
 use strata_analysis::exit_reason::ExitReason;
+use strata_analysis::msr_names;
 use strata_analysis::timeline::vcpu::{Vcpu, VcpuState};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};
 use strata_analysis::{Analysis, Passed};
@@ -28,9 +29,16 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
-    rows: &[columns::rows::<ReasonExits>("vms[].reasons[]"), columns::rows::<AccessExits>("vms[].accesses[]")],
+    rows: &[
+        columns::rows::<ReasonExits>("vms[].reasons[]"),
+        columns::rows::<OperationExits>("vms[].operations[]"),
+        columns::rows::<AccessExits>("vms[].accesses[]"),
+    ],
     begin: |_, window, _| Ok(Box::new(ExitTimes::new(window))),
 };
+
+/// Rows of what exits were about that the text shows.
+const MOST_SHOWN: usize = 40;
 
 /// The exits of all VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,6 +61,9 @@ pub struct VmExits {
     /// By reason, the one that took longest first.
     #[serde(serialize_with = "columns::serialize")]
     pub reasons: Vec<ReasonExits>,
+    /// What the exits were about, where KVM's events tell it, the one that took longest first.
+    #[serde(serialize_with = "columns::serialize")]
+    pub operations: Vec<OperationExits>,
     /// The accesses to devices in the VMM, the one that took longest first.
     #[serde(serialize_with = "columns::serialize")]
     pub accesses: Vec<AccessExits>,
@@ -77,6 +88,73 @@ pub struct ReasonExits {
     pub halted_ns: u64,
     /// Time of all of them in which the thread waited for something else, ns.
     pub blocked_ns: u64,
+}
+
+/// The exits for one reason that are about one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationExits {
+    /// Name of the reason.
+    pub reason: String,
+    /// What the guest did.
+    pub operation: KvmAccess,
+    /// Time from each exit until the vCPU was in the guest again.
+    pub time: Distribution,
+}
+
+impl OperationExits {
+    /// The kind of what the guest accessed.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self.operation {
+            KvmAccess::Msr { .. } => "msr",
+            KvmAccess::Cpuid { .. } => "cpuid",
+            KvmAccess::Port { .. } => "port",
+            KvmAccess::Page { .. } => "mmio",
+        }
+    }
+
+    /// Number of the register, leaf or port, or address of the page.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        match self.operation {
+            KvmAccess::Msr { register: number, .. } | KvmAccess::Cpuid { leaf: number } => number.into(),
+            KvmAccess::Port { port, .. } => port.into(),
+            KvmAccess::Page { address, .. } => address,
+        }
+    }
+
+    /// Name of the register, where it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&'static str> {
+        match self.operation {
+            KvmAccess::Msr { register, .. } => msr_names::name(register),
+            _ => None,
+        }
+    }
+
+    /// Whether the guest wrote; `None` where it neither read nor wrote.
+    #[must_use]
+    pub const fn is_write(&self) -> Option<bool> {
+        match self.operation {
+            KvmAccess::Msr { is_write, .. } | KvmAccess::Port { is_write, .. } | KvmAccess::Page { is_write, .. } => {
+                Some(is_write)
+            }
+            KvmAccess::Cpuid { .. } => None,
+        }
+    }
+
+    /// Several of them, in words.
+    pub(super) fn plural(&self) -> String {
+        let what = match (self.kind(), self.name()) {
+            (_, Some(name)) => name.into(),
+            ("msr", None) => format!("MSR {:#x}", self.number()),
+            ("cpuid", None) => format!("CPUID leaf {:#x}", self.number()),
+            ("mmio", None) => format!("memory at {:#x}", self.number()),
+            (kind, None) => format!("{kind} {:#x}", self.number()),
+        };
+        let done = if self.is_write() == Some(true) { "writes" } else { "reads" };
+        format!("{done} of {what}")
+    }
 }
 
 /// The accesses to one place of the VMM's devices.
@@ -123,6 +201,28 @@ impl ReportRow for ReasonExits {
     ];
 }
 
+impl ReportRow for OperationExits {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("reason", "reason", Unit::Text, "Name of the reason", |row| (&row.reason).into()),
+        column("kind", "kind", Unit::Text, "What the guest accessed: msr, cpuid, port, mmio", |row| row.kind().into()),
+        column("number", "number", Unit::Address, "The register, leaf or port, or the page's address", |row| {
+            row.number().into()
+        }),
+        column("name", "name", Unit::Text, "Name of the register", |row| row.name().into()),
+        column("direction", "direction", Unit::Text, "read or write", |row| {
+            row.is_write().map(|is_write| if is_write { "write" } else { "read" }).into()
+        }),
+        column("time", "", Unit::Distribution, "From the exit until the vCPU was in the guest again", |row| {
+            (&row.time).into()
+        }),
+        column("time.count", "count", Unit::Count, "How many", |row| row.time.count.into()),
+        column("time.total_ns", "total", Unit::Ns, "All together", |row| row.time.total_ns.into()),
+        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
+        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
+        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
+    ];
+}
+
 impl ReportRow for AccessExits {
     const COLUMNS: &'static [Column<Self>] = &[
         column("place", "place", Unit::Text, "The port, or the page of device memory", |row| (&row.place).into()),
@@ -145,7 +245,8 @@ pub fn report(trace: &Trace, window: Window) -> Result<Exits, ReportError> {
     super::make(trace, window, ExitTimes::new(window))
 }
 
-/// The report in the making. Takes memory for each reason and each place in the devices.
+/// The report in the making. Takes memory for each reason, each register, leaf, port and page, and each place in the
+/// devices.
 #[derive(Debug)]
 pub struct ExitTimes {
     window: Window,
@@ -176,6 +277,7 @@ struct VmSums {
     count: u64,
     unfinished: u64,
     reasons: BTreeMap<ExitReason, ReasonSums>,
+    operations: BTreeMap<(ExitReason, KvmAccess), Durations>,
     accesses: BTreeMap<Access, Durations>,
 }
 
@@ -232,6 +334,8 @@ struct OpenExit {
     until: u64,
     parts: Parts,
     access: Option<Access>,
+    /// What the guest did first of what KVM told.
+    operation: Option<KvmAccess>,
     /// How often its vCPU's location had been lost when it began.
     lost: u64,
 }
@@ -334,6 +438,9 @@ impl ExitTimes {
         let row = || Row { what: exit.reason.name().into_owned(), waits: exit.reason.is_halt() };
         self.samples.add(Some(key.0), exit.begin, ticks, row);
         of_reason.parts = of_reason.parts.plus(exit.parts);
+        if let Some(operation) = exit.operation {
+            sums.operations.entry((exit.reason, operation)).or_default().add(ticks);
+        }
         if let Some(access) = exit.access {
             sums.accesses.entry(access).or_default().add(exit.parts.vmm);
         }
@@ -356,13 +463,23 @@ impl Analysis for ExitTimes {
     }
 
     fn takes_record(&self, input: &Input<'_>) -> bool {
-        is_crossing(input) || matches!(input.event, Some(Event::Access { .. }))
+        is_crossing(input)
+            || matches!(input.event, Some(Event::Access { .. } | Event::KvmAccess { .. } | Event::KvmMmio { .. }))
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         if let (Origin::Vmm { vm, .. }, Some(Event::Access { vcpu, access })) = (input.origin, input.event) {
             if let Some(exit) = self.open.get_mut(&(vm, vcpu)) {
                 exit.access.get_or_insert(access);
+            }
+            return;
+        }
+        if let (Origin::Host { host, .. }, Some((tid, access))) =
+            (input.origin, input.event.as_ref().and_then(KvmAccess::of))
+        {
+            let exit = tid.and_then(|tid| self.open.get_mut(&timeline.vcpu_of_thread(host, tid)?));
+            if let Some(exit) = exit {
+                exit.operation.get_or_insert(access);
             }
             return;
         }
@@ -392,8 +509,8 @@ impl ExitTimes {
     fn begin(&mut self, key: (usize, u32), time: u64, reason: ExitReason, vcpu: &Vcpu) {
         self.end(key, time, vcpu);
         if time < self.window.end {
-            let exit =
-                OpenExit { reason, begin: time, until: time, parts: Parts::default(), access: None, lost: vcpu.lost };
+            let (parts, lost) = (Parts::default(), vcpu.lost);
+            let exit = OpenExit { reason, begin: time, until: time, parts, access: None, operation: None, lost };
             self.open.insert(key, exit);
         }
     }
@@ -465,6 +582,13 @@ fn of_vm(vm: &Vm, sums: VmSums, clock: &Clock) -> VmExits {
     };
     let mut reasons: Vec<ReasonExits> = sums.reasons.into_iter().map(reason).collect();
     reasons.sort_by_key(|reason| Reverse((reason.time.total_ns, reason.count)));
+    let operation = |((reason, operation), times): ((ExitReason, KvmAccess), Durations)| OperationExits {
+        reason: reason.name().into_owned(),
+        operation,
+        time: times.distribution(clock),
+    };
+    let mut operations: Vec<OperationExits> = sums.operations.into_iter().map(operation).collect();
+    operations.sort_by_key(|operation| Reverse((operation.time.total_ns, operation.time.count)));
     let access = |(access, times): (Access, Durations)| AccessExits {
         place: state_names::access(access),
         time: times.distribution(clock),
@@ -472,7 +596,7 @@ fn of_vm(vm: &Vm, sums: VmSums, clock: &Clock) -> VmExits {
     let mut accesses: Vec<AccessExits> = sums.accesses.into_iter().map(access).collect();
     accesses.sort_by_key(|access| Reverse((access.time.total_ns, access.time.count)));
     let VmSums { count, unfinished, .. } = sums;
-    VmExits { vm: vm.name.clone(), warnings: warnings(vm), count, unfinished, reasons, accesses }
+    VmExits { vm: vm.name.clone(), warnings: warnings(vm), count, unfinished, reasons, operations, accesses }
 }
 
 impl Report for Exits {
@@ -486,6 +610,7 @@ impl Report for Exits {
             if vm.unfinished > 0 {
                 writeln!(out, "{} of them have no time: their end is not in the records", vm.unfinished)?;
             }
+            vm.write_operations(out)?;
             vm.write_accesses(out)?;
         }
         Ok(())
@@ -493,6 +618,19 @@ impl Report for Exits {
 }
 
 impl VmExits {
+    fn write_operations(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.operations.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\n{}: what exits were about, as KVM's events tell, and the time of the exits", self.vm)?;
+        let shown = self.operations.get(..MOST_SHOWN).unwrap_or(&self.operations);
+        columns::write(shown, out)?;
+        match self.operations.len() - shown.len() {
+            0 => Ok(()),
+            more => writeln!(out, "… {more} more, which --json shows"),
+        }
+    }
+
     fn write_accesses(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.accesses.is_empty() {
             return Ok(());
@@ -543,6 +681,64 @@ mod tests {
             .map(|reason| (reason.reason.clone(), reason.count, reason.total_ns, reason.max_ns))
             .collect();
         assert_eq!(of_states, of_summary);
+    }
+
+    /// A vCPU's exits for `ioio`, of 100 ns each, in which KVM records `events`.
+    fn exits_with(events: &[(&'static str, &[(&'static str, Field)])]) -> Vec<OperationExits> {
+        let thread = ("common_pid", Field::Number(100));
+        let fields = [("vcpu", Field::Number(0)), ("tid", Field::Number(100))];
+        let mut trace = TestTrace::new().vmm(0, 10, "vmm:vcpu_thread", &fields);
+        trace = trace.host(0, 20, "kvm:kvm_entry", &[thread, ("vcpu_id", Field::Number(0))]);
+        for (place, &(event, fields)) in (1..).zip(events) {
+            let exit = [
+                thread,
+                ("exit_reason", Field::Number(0x7b)),
+                ("isa", Field::Number(2)),
+                ("vcpu_id", Field::Number(0)),
+            ];
+            trace = trace.host(0, 1_000 * place, "kvm:kvm_exit", &exit);
+            trace = trace.host(0, 1_000 * place + 50, event, &[&[thread], fields].concat());
+            trace = trace.host(0, 1_000 * place + 200, "kvm:kvm_entry", &[thread, ("vcpu_id", Field::Number(0))]);
+        }
+        let (_dir, trace) = trace.open();
+        report(&trace, Window::ALL).unwrap().vms.remove(0).operations
+    }
+
+    #[test]
+    fn exits_are_broken_down_by_what_the_guest_did() {
+        let msr = [("ecx", Field::Number(0x6e0)), ("write", Field::Number(1))];
+        let unknown = [("ecx", Field::Number(0x1234)), ("write", Field::Number(0))];
+        let mmio = [("type", Field::Number(2)), ("gpa", Field::Number(0xfee0_00b0)), ("val", Field::Number(0))];
+
+        let operations = exits_with(&[
+            ("kvm:kvm_msr", &msr),
+            ("kvm:kvm_msr", &msr),
+            ("kvm:kvm_msr", &unknown),
+            ("kvm:kvm_cpuid", &[("function", Field::Number(4))]),
+            ("kvm:kvm_pio", &[("port", Field::Number(0x3f8)), ("rw", Field::Number(1))]),
+            ("kvm:kvm_mmio", &mmio),
+        ]);
+
+        let words: Vec<_> = operations.iter().map(|row| (row.plural(), row.time.count, row.time.total_ns)).collect();
+        let expected = [
+            ("writes of TSC_DEADLINE", 2, 200),
+            ("reads of MSR 0x1234", 1, 100),
+            ("reads of CPUID leaf 0x4", 1, 100),
+            ("writes of port 0x3f8", 1, 100),
+            ("writes of memory at 0xfee00000", 1, 100),
+        ];
+        assert_eq!(words, expected.map(|(text, count, ns)| (text.to_owned(), count, ns)));
+        assert!(operations.iter().all(|row| row.reason == "ioio"));
+    }
+
+    #[test]
+    fn operation_without_a_name_or_a_direction_has_none_in_json() {
+        let operations = exits_with(&[("kvm:kvm_cpuid", &[("function", Field::Number(0x4000_0000))])]);
+
+        let json = serde_json::to_value(columns::Object::of(&operations[0])).unwrap();
+
+        let found = ["reason", "kind", "number", "name", "direction"].map(|key| json[key].clone());
+        assert_eq!(serde_json::json!(found), serde_json::json!(["ioio", "cpuid", "0x40000000", null, null]));
     }
 
     #[test]

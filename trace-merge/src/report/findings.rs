@@ -13,7 +13,7 @@ use super::flows::{FlowTimes, StepTimes, VmFlows};
 use super::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
 use super::locks::{GuestLocks, LockTimes};
 use super::summary::{Summary, SummaryBuilder};
-use super::tasks::{TaskReport, TaskTimes, VmTasks};
+use super::tasks::{Part, TaskReport, TaskTimes, VmTasks};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
 use silent::HostSilence;
@@ -179,10 +179,11 @@ impl ReportBuilder for OverviewBuilder {
         let tasks = made(self.tasks.finish(trace, passed))?.map_or_else(Vec::new, |tasks| tasks.vms);
         let summary = self.summary.finish(trace, passed)?;
         findings.extend(tasks.iter().filter_map(|vm| thief(vm, &summary.cost, clock)));
-        let busy = |vm: &str| tasks.iter().find(|tasks| tasks.vm == vm).map(|tasks| clock.ticks_to_ns(busy(tasks)));
+        let of_vm = |vm: &str| tasks.iter().find(|tasks| tasks.vm == vm);
+        let busy = |vm: &str| of_vm(vm).map(|tasks| clock.ticks_to_ns(busy(tasks)));
         findings.extend(summary.cost.vms.iter().filter_map(|cost| own_cost(cost, busy(&cost.vm)?)));
         let exits = made(self.exits.finish(trace, passed))?.map_or_else(Vec::new, |exits| exits.vms);
-        findings.extend(exits.iter().filter_map(|exits| exit_storm(exits, busy(&exits.vm)?)));
+        findings.extend(exits.iter().filter_map(|exits| exit_storm(exits, of_vm(&exits.vm)?, busy(&exits.vm)?)));
         let window_ns = passed.window.map_or(0, |window| clock.ticks_to_ns(window.length()));
         let locks = made(self.locks.finish(trace, passed))?.map_or_else(Vec::new, |locks| locks.guests);
         findings.extend(locks.iter().filter_map(|locks| convoy(locks, window_ns)));
@@ -293,15 +294,41 @@ fn own_cost(cost: &VmCost, busy_ns: u64) -> Option<Finding> {
     })
 }
 
-/// The exits for one reason that took most of `busy_ns`, halts aside.
-fn exit_storm(exits: &VmExits, busy_ns: u64) -> Option<Finding> {
+/// The exits for one reason that took most of `busy_ns`, halts aside: what most of them were about, and which of `tasks`
+/// they kept from running.
+fn exit_storm(exits: &VmExits, tasks: &VmTasks, busy_ns: u64) -> Option<Finding> {
     let handled = |reason: &ReasonExits| reason.kvm_ns + reason.vmm_ns;
     let worst = exits.reasons.iter().filter(|reason| reason.halted_ns == 0).max_by_key(|reason| handled(reason))?;
     let share = thousandths(handled(worst), busy_ns);
-    (share >= EXIT_STORM).then(|| Finding {
+    if share < EXIT_STORM {
+        return None;
+    }
+    let operations = exits.operations.iter().filter(|operation| operation.reason == worst.reason);
+    let about = operations.max_by_key(|operation| operation.time.count).map_or_else(String::new, |operation| {
+        let count = operation.time.count;
+        match count * 2 > worst.count {
+            true => format!(", most of them ({count}) {},", operation.plural()),
+            false => format!(", {count} of them {},", operation.plural()),
+        }
+    });
+    let ticks = |task: &TaskReport| {
+        let is_of_reason =
+            |part: &&Part| matches!(part.state, "exit" | "vmm") && part.detail.as_ref() == Some(&worst.reason);
+        task.parts.iter().filter(is_of_reason).map(|part| part.ticks).sum::<u64>()
+    };
+    let delayed = tasks.tasks.iter().max_by_key(|task| ticks(task)).filter(|task| ticks(task) > 0);
+    let mut evidence = format!("{} of it in KVM, {} in the VMM", duration(worst.kvm_ns), duration(worst.vmm_ns));
+    let next = match delayed.map(|task| (harmless(&task.comm), task.tid)) {
+        Some((name, tid)) => {
+            evidence += &format!("; {name}/{tid} lost most by it");
+            format!("strata why TRACE --task {tid} --vm {}", harmless(&exits.vm))
+        }
+        None => "strata report exits TRACE".into(),
+    };
+    Some(Finding {
         kind: FindingKind::ExitStorm,
         text: format!(
-            "{} exits of {} for {} took {}, {} of what its tasks were to run",
+            "{} exits of {} for {}{about} took {}, {} of what its tasks were to run",
             worst.count,
             harmless(&exits.vm),
             worst.reason,
@@ -309,8 +336,8 @@ fn exit_storm(exits: &VmExits, busy_ns: u64) -> Option<Finding> {
             percents(share)
         ),
         thousandths: share,
-        evidence: format!("{} of it in KVM, {} in the VMM", duration(worst.kvm_ns), duration(worst.vmm_ns)),
-        next: "strata report exits TRACE".into(),
+        evidence,
+        next,
     })
 }
 

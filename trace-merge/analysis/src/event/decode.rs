@@ -2,8 +2,8 @@
 
 use super::fields::{BlockFields, FoundFields, Number, RenameFields, THREAD, TaskFields, TextField};
 use super::{
-    Access, Arguments, Event, Interrupt, NetworkPacket, PacketPlace, PacketProgress, Tid, WakeupStage, name,
-    vector_name,
+    Access, Arguments, Event, Interrupt, KvmAccess, NetworkPacket, PAGE, PacketPlace, PacketProgress, Tid, WakeupStage,
+    name, vector_name,
 };
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::syscall_names;
@@ -14,9 +14,6 @@ use strata_recording::schema::Schema;
 
 /// `type` of `kvm:kvm_mmio` for a write.
 const MMIO_WRITE: i64 = 2;
-
-/// Bytes of a page of device memory.
-const PAGE: u64 = 4096;
 
 /// Number of the default hierarchy of cgroups, as in `/proc/PID/cgroup`.
 const DEFAULT_HIERARCHY: u64 = 0;
@@ -38,6 +35,9 @@ enum Shape {
     KvmAcceptIrq { tid: Option<Number>, apic_id: Number, vector: Number },
     KvmInject { tid: Option<Number>, vector: Number, again: Option<Number>, soft: Option<Number> },
     KvmMmio { tid: Option<Number>, address: Number, kind: Option<Number>, value: Option<Number> },
+    KvmMsr { tid: Option<Number>, register: Number, is_write: Number },
+    KvmCpuid { tid: Option<Number>, leaf: Number },
+    KvmPort { tid: Option<Number>, port: Number, is_write: Number },
     VcpuThread { vcpu: Number, tid: Number },
     VmmEnter { vcpu: Number },
     VmmExit { vcpu: Number, reason: Option<Number> },
@@ -163,6 +163,9 @@ impl Shape {
             "kvm:kvm_mmio" => {
                 Self::KvmMmio { tid, address: number("gpa")?, kind: Some(number("type")?), value: number("val") }
             }
+            "kvm:kvm_msr" => Self::KvmMsr { tid, register: number("ecx")?, is_write: number("write")? },
+            "kvm:kvm_cpuid" => Self::KvmCpuid { tid, leaf: number("function")? },
+            "kvm:kvm_pio" => Self::KvmPort { tid, port: number("port")?, is_write: number("rw")? },
             "kvm:kvm_fast_mmio" => Self::KvmMmio { tid, address: number("gpa")?, kind: None, value: None },
             _ => return None,
         })
@@ -309,6 +312,17 @@ impl Shape {
                 is_write: kind.is_none_or(|kind| kind.as_i64(record) == Some(MMIO_WRITE)),
                 value: bits(value),
             },
+            Self::KvmMsr { tid, register, is_write } => {
+                let (register, is_write) = (register.as_u32(record)?, is_write.as_bits(record)? != 0);
+                Event::KvmAccess { tid: thread(tid), access: KvmAccess::Msr { register, is_write } }
+            }
+            Self::KvmCpuid { tid, leaf } => {
+                Event::KvmAccess { tid: thread(tid), access: KvmAccess::Cpuid { leaf: leaf.as_u32(record)? } }
+            }
+            Self::KvmPort { tid, port, is_write } => {
+                let (port, is_write) = (u16::try_from(port.read(record)?).ok()?, is_write.as_bits(record)? != 0);
+                Event::KvmAccess { tid: thread(tid), access: KvmAccess::Port { port, is_write } }
+            }
             Self::VcpuThread { vcpu, tid } => {
                 Event::VcpuThread { vcpu: vcpu.as_u32(record)?, tid: tid.as_i32(record)? }
             }

@@ -2,13 +2,14 @@
 
 use super::super::cost::{Taken, Thief};
 use super::super::distribution::Distribution;
-use super::super::exits::ReasonExits;
+use super::super::exits::{OperationExits, ReasonExits};
 use super::super::flows::Milestone;
 use super::super::irqs::{CpuTimes, Interrupt, Times as IrqTimes};
 use super::super::locks::{KernelLock, Waits};
 use super::super::scenario;
-use super::super::tasks::{Part, TaskReport, Times};
+use super::super::tasks::Times;
 use super::*;
+use strata_analysis::event::KvmAccess;
 use strata_recording::test_trace::manifest;
 
 const SECOND: u64 = 1_000_000_000;
@@ -54,6 +55,7 @@ fn with_exits(kvm_ns: u64, halted_ns: u64) -> VmExits {
         count: 7,
         unfinished: 0,
         reasons: vec![reason],
+        operations: Vec::new(),
         accesses: Vec::new(),
     }
 }
@@ -114,11 +116,39 @@ fn thief_is_one_from_its_threshold_on() {
 
 #[test]
 fn exits_are_a_storm_from_their_threshold_on_and_halts_never() {
-    let found = exit_storm(&with_exits(99, 0), 1_000).unwrap();
+    let found = exit_storm(&with_exits(99, 0), &with_thief(0), 1_000).unwrap();
 
     assert_eq!(found.text, "7 exits of vm0 for ioio took 100 ns, 10.0 % of what its tasks were to run");
-    assert_eq!(exit_storm(&with_exits(98, 0), 1_000), None);
-    assert_eq!(exit_storm(&with_exits(99, 1), 1_000), None);
+    assert_eq!(exit_storm(&with_exits(98, 0), &with_thief(0), 1_000), None);
+    assert_eq!(exit_storm(&with_exits(99, 1), &with_thief(0), 1_000), None);
+}
+
+/// Exits that take long, `count` of 7 for a register.
+fn with_operation(count: u64) -> VmExits {
+    let operation = KvmAccess::Msr { register: 0x6e0, is_write: true };
+    let operation = OperationExits { reason: "ioio".into(), operation, time: time(count, 10, 5) };
+    VmExits { operations: vec![operation], ..with_exits(99, 0) }
+}
+
+#[test]
+fn finding_on_exits_names_what_most_of_them_are_about() {
+    let text = |count| exit_storm(&with_operation(count), &with_thief(0), 1_000).unwrap().text;
+
+    let [most, some] = [text(4), text(3)];
+
+    assert!(most.starts_with("7 exits of vm0 for ioio, most of them (4) writes of TSC_DEADLINE, took"), "{most}");
+    assert!(some.starts_with("7 exits of vm0 for ioio, 3 of them writes of TSC_DEADLINE, took"), "{some}");
+}
+
+#[test]
+fn finding_on_exits_leads_to_the_task_that_lost_most_by_them() {
+    let mut tasks = with_thief(0);
+    tasks.tasks[0].parts = vec![Part { state: "exit", detail: Some("ioio".into()), ticks: 8, ns: 4 }];
+
+    let found = exit_storm(&with_exits(99, 0), &tasks, 1_000).unwrap();
+
+    assert!(found.evidence.ends_with("app/10 lost most by it"), "{}", found.evidence);
+    assert_eq!(found.next, "strata why TRACE --task 10 --vm vm0");
 }
 
 #[test]
