@@ -21,6 +21,7 @@ pub mod histogram;
 pub mod irqs;
 pub mod locks;
 pub mod net_flows;
+mod next_command;
 pub mod registry;
 #[cfg(test)]
 mod renaming;

@@ -46,6 +46,7 @@ pub enum ReadError {
 /// A recording, opened.
 #[derive(Debug)]
 pub struct Trace {
+    path: PathBuf,
     manifest: Manifest,
     layers: Vec<TraceLayer>,
 }
@@ -111,7 +112,13 @@ impl Trace {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
             key(left).cmp(&key(right))
         });
-        Ok(Self { manifest, layers })
+        Ok(Self { path: dir.into(), manifest, layers })
+    }
+
+    /// Its folder, as it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// What `session.json` says.

@@ -12,6 +12,7 @@ use super::exits::{ExitTimes, ReasonExits, VmExits};
 use super::flows::{FlowTimes, StepTimes, VmFlows};
 use super::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
 use super::locks::{GuestLocks, LockTimes};
+use super::next_command::NextCommand;
 use super::summary::{Summary, SummaryBuilder};
 use super::tasks::{Part, TaskReport, TaskTimes, VmTasks};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
@@ -162,7 +163,7 @@ impl ReportBuilder for OverviewBuilder {
     type Report = Overview;
 
     fn finish(self, trace: &Trace, passed: &Passed) -> Result<Overview, ReportError> {
-        let clock = trace.clock();
+        let (clock, next) = (trace.clock(), NextCommand::on(trace));
         let is_limited = |of: &LayerCompleteness| {
             let met = |layer: &Layer| layer.vm == of.vm && layer.limit.is_some_and(|limit| limit.times > 0);
             trace.layers_of(of.layer).any(|layer| met(&layer.description))
@@ -173,24 +174,26 @@ impl ReportBuilder for OverviewBuilder {
         };
         let setting = |of: &LayerCompleteness| Setting { is_limited: is_limited(of), is_agentless: is_agentless(of) };
         let layers = passed.completeness.layers.iter();
-        let mut findings: Vec<Finding> = layers.flat_map(|layer| loss::findings(layer, setting(layer))).collect();
+        let mut findings: Vec<Finding> = layers
+            .flat_map(|layer| loss::findings(layer, setting(layer), &loss::cut_files(trace, layer), next))
+            .collect();
         findings.extend(self.silence.findings(trace.manifest(), passed));
         findings.extend(clock_bound(clock));
         let tasks = made(self.tasks.finish(trace, passed))?.map_or_else(Vec::new, |tasks| tasks.vms);
         let summary = self.summary.finish(trace, passed)?;
-        findings.extend(tasks.iter().filter_map(|vm| thief(vm, &summary.cost, clock)));
+        findings.extend(tasks.iter().filter_map(|vm| thief(vm, &summary.cost, clock, next)));
         let of_vm = |vm: &str| tasks.iter().find(|tasks| tasks.vm == vm);
         let busy = |vm: &str| of_vm(vm).map(|tasks| clock.ticks_to_ns(busy(tasks)));
         findings.extend(summary.cost.vms.iter().filter_map(|cost| own_cost(cost, busy(&cost.vm)?)));
         let exits = made(self.exits.finish(trace, passed))?.map_or_else(Vec::new, |exits| exits.vms);
-        findings.extend(exits.iter().filter_map(|exits| exit_storm(exits, of_vm(&exits.vm)?, busy(&exits.vm)?)));
+        findings.extend(exits.iter().filter_map(|exits| exit_storm(exits, of_vm(&exits.vm)?, busy(&exits.vm)?, next)));
         let window_ns = passed.window.map_or(0, |window| clock.ticks_to_ns(window.length()));
         let locks = made(self.locks.finish(trace, passed))?.map_or_else(Vec::new, |locks| locks.guests);
-        findings.extend(locks.iter().filter_map(|locks| convoy(locks, window_ns)));
+        findings.extend(locks.iter().filter_map(|locks| convoy(locks, window_ns, next)));
         let flows = made(self.flows.finish(trace, passed))?.map_or_else(Vec::new, |flows| flows.vms);
-        findings.extend(flows.iter().filter_map(|flows| slow_disk(flows, window_ns)));
+        findings.extend(flows.iter().filter_map(|flows| slow_disk(flows, window_ns, next)));
         let irqs = made(self.irqs.finish(trace, passed))?.map_or_else(Vec::new, |irqs| irqs.handled);
-        findings.extend(irqs.iter().filter_map(|irqs| timer_storm(irqs, window_ns)));
+        findings.extend(irqs.iter().filter_map(|irqs| timer_storm(irqs, window_ns, next)));
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.thousandths));
         findings.truncate(MOST);
         Ok(Overview { findings, summary })
@@ -239,7 +242,7 @@ struct Stolen<'r> {
 }
 
 /// The thread of the host that stole most, strata's own aside, which `cost` names.
-fn thief(vm: &VmTasks, cost: &RecordingCost, clock: &Clock) -> Option<Finding> {
+fn thief(vm: &VmTasks, cost: &RecordingCost, clock: &Clock, next: NextCommand<'_>) -> Option<Finding> {
     let mut thieves: BTreeMap<&str, Stolen<'_>> = BTreeMap::new();
     for task in &vm.tasks {
         for part in task.parts.iter().filter(|part| part.state == "stolen") {
@@ -269,7 +272,7 @@ fn thief(vm: &VmTasks, cost: &RecordingCost, clock: &Clock) -> Option<Finding> {
         ),
         thousandths: share,
         evidence: format!("sched_switch of the host; most of it from {victim_name}/{}", victim.tid),
-        next: format!("strata why TRACE --task {} --vm {}", victim.tid, harmless(&vm.vm)),
+        next: next.why(&vm.vm, (&victim.comm, victim.tid)),
     })
 }
 
@@ -296,7 +299,7 @@ fn own_cost(cost: &VmCost, busy_ns: u64) -> Option<Finding> {
 
 /// The exits for one reason that took most of `busy_ns`, halts aside: what most of them were about, and which of `tasks`
 /// they kept from running.
-fn exit_storm(exits: &VmExits, tasks: &VmTasks, busy_ns: u64) -> Option<Finding> {
+fn exit_storm(exits: &VmExits, tasks: &VmTasks, busy_ns: u64, next: NextCommand<'_>) -> Option<Finding> {
     let handled = |reason: &ReasonExits| reason.kvm_ns + reason.vmm_ns;
     let worst = exits.reasons.iter().filter(|reason| reason.halted_ns == 0).max_by_key(|reason| handled(reason))?;
     let share = thousandths(handled(worst), busy_ns);
@@ -318,12 +321,12 @@ fn exit_storm(exits: &VmExits, tasks: &VmTasks, busy_ns: u64) -> Option<Finding>
     };
     let delayed = tasks.tasks.iter().max_by_key(|task| ticks(task)).filter(|task| ticks(task) > 0);
     let mut evidence = format!("{} of it in KVM, {} in the VMM", duration(worst.kvm_ns), duration(worst.vmm_ns));
-    let next = match delayed.map(|task| (harmless(&task.comm), task.tid)) {
-        Some((name, tid)) => {
-            evidence += &format!("; {name}/{tid} lost most by it");
-            format!("strata why TRACE --task {tid} --vm {}", harmless(&exits.vm))
+    let next = match delayed {
+        Some(TaskReport { comm, tid, .. }) => {
+            evidence += &format!("; {}/{tid} lost most by it", harmless(comm));
+            next.why(&exits.vm, (comm, *tid))
         }
-        None => "strata report exits TRACE".into(),
+        None => next.report("exits"),
     };
     Some(Finding {
         kind: FindingKind::ExitStorm,
@@ -342,7 +345,7 @@ fn exit_storm(exits: &VmExits, tasks: &VmTasks, busy_ns: u64) -> Option<Finding>
 }
 
 /// The lock of the guest's kernel that was waited for longest.
-fn convoy(locks: &GuestLocks, window_ns: u64) -> Option<Finding> {
+fn convoy(locks: &GuestLocks, window_ns: u64, next: NextCommand<'_>) -> Option<Finding> {
     let worst = locks.kernel.first()?;
     let share = thousandths(worst.waits.total_ns, window_ns);
     (share >= CONVOY).then(|| {
@@ -362,13 +365,13 @@ fn convoy(locks: &GuestLocks, window_ns: u64) -> Option<Finding> {
             ),
             thousandths: share,
             evidence: format!("contention_begin and contention_end in {}{who}", worst.context),
-            next: "strata report locks TRACE".into(),
+            next: next.report("locks"),
         }
     })
 }
 
 /// Requests of disks that are slow, and the step that is most of that.
-fn slow_disk(flows: &VmFlows, window_ns: u64) -> Option<Finding> {
+fn slow_disk(flows: &VmFlows, window_ns: u64, next: NextCommand<'_>) -> Option<Finding> {
     let total = &flows.total;
     let worst: &StepTimes = flows.steps.iter().max_by_key(|step| step.times.total_ns)?;
     let of_requests = thousandths(worst.times.total_ns, total.total_ns);
@@ -389,12 +392,12 @@ fn slow_disk(flows: &VmFlows, window_ns: u64) -> Option<Finding> {
             duration(worst.times.max_ns),
             duration(total.max_ns)
         ),
-        next: "strata report flows TRACE".into(),
+        next: next.report("flows"),
     })
 }
 
 /// A guest's CPU whose timer interrupts it too often.
-fn timer_storm(irqs: &LayerInterrupts, window_ns: u64) -> Option<Finding> {
+fn timer_storm(irqs: &LayerInterrupts, window_ns: u64, next: NextCommand<'_>) -> Option<Finding> {
     let vm = irqs.vm.as_ref()?;
     let is_timer = |kind, name: &str| kind == InterruptKind::Vector && name == "local_timer";
     let timer = irqs.interrupts.iter().find(|interrupt| is_timer(interrupt.kind, &interrupt.name))?;
@@ -410,7 +413,7 @@ fn timer_storm(irqs: &LayerInterrupts, window_ns: u64) -> Option<Finding> {
             worst.times.count,
             duration(worst.times.total_ns)
         ),
-        next: "strata report irqs TRACE".into(),
+        next: next.report("irqs"),
     })
 }
 

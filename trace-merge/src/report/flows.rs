@@ -16,6 +16,7 @@ use super::distribution::Distribution;
 use super::ended::KeepsEnded;
 use super::flow_step::{self, FlowMilestone, FlowTask};
 use super::followed::concerned;
+use super::next_command::NextCommand;
 use super::samples::{Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
@@ -149,6 +150,9 @@ pub type StepTimes = flow_step::StepTimes<Milestone>;
 pub struct FlowsReport {
     /// By VM.
     pub vms: Vec<VmFlows>,
+    /// The command that says more, for people.
+    #[serde(skip)]
+    pub next: Option<String>,
 }
 
 /// The disk requests of a VM.
@@ -349,17 +353,18 @@ impl ReportBuilder for FlowTimes {
                            'host:kvm:*,host:sched:*,vmm:*:*,guest:block:*,guest:irq:*,guest:sched:*'";
             return Err(ReportError::Nothing { missing: missing.into() });
         }
-        Ok(FlowsReport { vms })
+        let mut tasks =
+            vms.iter().flat_map(|vm| vm.slowest.iter().filter_map(move |flow| Some((&vm.vm, flow.woken.as_ref()?))));
+        let first = tasks.next();
+        let next = first.map(|(vm, task)| NextCommand::on(trace).worst_waits(vm, (&task.comm, task.tid)));
+        Ok(FlowsReport { vms, next })
     }
 }
 
 impl Report for FlowsReport {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.vms.iter().try_for_each(|vm| vm.write(out))?;
-        match self.vms.iter().flat_map(|vm| &vm.slowest).find_map(|flow| flow.woken.as_ref()) {
-            Some(FlowTask { tid, .. }) => writeln!(out, "\nNext: strata why TRACE --task {tid} --worst 3"),
-            None => Ok(()),
-        }
+        self.next.iter().try_for_each(|next| writeln!(out, "\nNext: {next}"))
     }
 }
 

@@ -18,6 +18,7 @@ use super::distribution::Distribution;
 use super::ended::KeepsEnded;
 use super::flow_step::{self, FlowMilestone, FlowTask};
 use super::followed::concerned;
+use super::next_command::NextCommand;
 use super::samples::{Sampled, Samples, ToldBy, told};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
@@ -246,6 +247,9 @@ pub type StepTimes = flow_step::StepTimes<Milestone>;
 pub struct NetFlowsReport {
     /// By VM.
     pub vms: Vec<VmNetFlows>,
+    /// The command that says more, for people.
+    #[serde(skip)]
+    pub next: Option<String>,
 }
 
 /// The packets of a VM.
@@ -465,17 +469,19 @@ impl ReportBuilder for NetFlowTimes {
                            packets past the VMM (strata why tells what held up that one's worker)";
             return Err(ReportError::Nothing { missing: missing.into() });
         }
-        Ok(NetFlowsReport { vms })
+        let mut tasks = vms
+            .iter()
+            .flat_map(|vm| vm.received.slowest.iter().filter_map(move |flow| Some((&vm.vm, flow.task.as_ref()?))));
+        let first = tasks.next();
+        let next = first.map(|(vm, task)| NextCommand::on(trace).worst_waits(vm, (&task.comm, task.tid)));
+        Ok(NetFlowsReport { vms, next })
     }
 }
 
 impl Report for NetFlowsReport {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.vms.iter().try_for_each(|vm| vm.write(out))?;
-        match self.vms.iter().flat_map(|vm| &vm.received.slowest).find_map(|flow| flow.task.as_ref()) {
-            Some(FlowTask { tid, .. }) => writeln!(out, "\nNext: strata why TRACE --task {tid} --worst 3"),
-            None => Ok(()),
-        }
+        self.next.iter().try_for_each(|next| writeln!(out, "\nNext: {next}"))
     }
 }
 

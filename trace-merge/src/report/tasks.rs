@@ -2,6 +2,7 @@
 //! up to its wall time to the tick.
 
 use super::description::{Asked, Description};
+use super::next_command::NextCommand;
 use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
 use super::{Report, ReportBuilder, ReportError, Window, duration, percent, state_names};
@@ -42,6 +43,9 @@ pub struct Tasks {
     pub frequency_hz: u64,
     /// The VMs whose guest's kernel was recorded.
     pub vms: Vec<VmTasks>,
+    /// The command that says more, for people.
+    #[serde(skip)]
+    pub next: Option<String>,
 }
 
 /// Where the time of the tasks of a guest went.
@@ -451,7 +455,9 @@ impl ReportBuilder for TaskTimes {
             let missing = "no guest-kernel record in the window; record with --agent, and see strata report".into();
             return Err(ReportError::Nothing { missing });
         }
-        Ok(Tasks { frequency_hz: trace.clock().frequency_hz, vms })
+        let first = vms.iter().find_map(|vm| Some((&vm.vm, vm.tasks.first()?)));
+        let next = first.map(|(vm, task)| NextCommand::on(trace).worst_waits(vm, (&task.comm, task.tid)));
+        Ok(Tasks { frequency_hz: trace.clock().frequency_hz, vms, next })
     }
 }
 
@@ -541,10 +547,7 @@ impl Report for Tasks {
         for vm in &self.vms {
             vm.write_text(self.frequency_hz, out)?;
         }
-        match self.vms.iter().find_map(|vm| vm.tasks.first()) {
-            Some(TaskReport { tid, .. }) => writeln!(out, "\nNext: strata why TRACE --task {tid} --worst 3"),
-            None => Ok(()),
-        }
+        self.next.iter().try_for_each(|next| writeln!(out, "\nNext: {next}"))
     }
 }
 

@@ -4,6 +4,7 @@ use super::columns::{self, Column, ReportRow, Unit, column};
 use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::ended::{Ended as EndedOne, Keep, KeepsEnded};
+use super::next_command::NextCommand;
 use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
 use super::tasks::warnings;
 use super::{Report, ReportBuilder, ReportError, Window, duration, moment, state_names};
@@ -40,6 +41,9 @@ pub const DESCRIPTION: Description = Description {
 pub struct Wakeups {
     /// The VMs whose guest's kernel was recorded.
     pub vms: Vec<VmWakeups>,
+    /// The command that says more, for people.
+    #[serde(skip)]
+    pub next: Option<String>,
 }
 
 /// The wakeups in a guest.
@@ -377,7 +381,10 @@ impl ReportBuilder for WakeupTimes {
             let missing = "no guest-kernel record in the window; record with --agent, and see strata report".into();
             return Err(ReportError::Nothing { missing });
         }
-        Ok(Wakeups { vms })
+        let worst = vms.iter().flat_map(|vm| vm.worst.iter().map(move |wakeup| (&vm.vm, wakeup)));
+        let worst = worst.max_by_key(|(_, wakeup)| wakeup.latency_ns);
+        let next = worst.map(|(vm, wakeup)| NextCommand::on(trace).worst_waits(vm, (&wakeup.comm, wakeup.tid)));
+        Ok(Wakeups { vms, next })
     }
 }
 
@@ -453,10 +460,7 @@ impl Report for Wakeups {
         for vm in &self.vms {
             vm.write_text(out)?;
         }
-        match self.vms.iter().flat_map(|vm| &vm.worst).max_by_key(|wakeup| wakeup.latency_ns) {
-            Some(Wakeup { tid, .. }) => writeln!(out, "\nNext: strata why TRACE --task {tid} --worst 3"),
-            None => Ok(()),
-        }
+        self.next.iter().try_for_each(|next| writeln!(out, "\nNext: {next}"))
     }
 }
 

@@ -2,43 +2,69 @@
 
 use super::{Finding, FindingKind};
 use crate::report::duration;
+use crate::report::next_command::NextCommand;
 use strata_analysis::completeness::LayerCompleteness;
 use strata_recording::loss::{Cause, Setting, causes};
+use strata_recording::reader::{Stream, Trace};
 use strata_recording::terminal::harmless;
 
-/// What shows where something is missing.
-const WHERE: &str = "strata check TRACE";
+/// Files that a finding names.
+const MOST_FILES: usize = 3;
 
-/// The findings of `layer`.
-pub(super) fn findings(layer: &LayerCompleteness, setting: Setting) -> Vec<Finding> {
+/// The files of `layer` of `trace` that are shorter than what was written, or not there.
+pub(super) fn cut_files(trace: &Trace, layer: &LayerCompleteness) -> Vec<String> {
+    let of_layer = trace.layers_of(layer.layer).filter(|of| of.description.vm == layer.vm);
+    let is_cut = |stream: &&Stream| {
+        let is_shorter = (stream.packets() as u64) < stream.description.packets && stream.dropped_until().is_none();
+        stream.absent || stream.truncated_bytes() > 0 || is_shorter
+    };
+    let files = of_layer.flat_map(|of| of.streams.iter().filter(is_cut).map(move |stream| (of, stream)));
+    files.map(|(of, stream)| format!("{}/{}", of.description.path, stream.description.file)).collect()
+}
+
+/// The findings of `layer`, whose files `cut` are cut short.
+pub(super) fn findings(
+    layer: &LayerCompleteness,
+    setting: Setting,
+    cut: &[String],
+    next: NextCommand<'_>,
+) -> Vec<Finding> {
     let of = layer.vm.as_ref().map_or_else(String::new, |vm| format!(" of {}", harmless(vm)));
     let name = format!("the {} layer{of}", layer.layer);
     let gaps = format!("{} gaps, {} of its streams' time", layer.gaps, duration(layer.gap_ns));
-    let finding = |text: String, next: &str| Finding {
+    let finding = |text: String, next: String| Finding {
         kind: FindingKind::Loss,
         text,
         thousandths: 1000,
         evidence: format!("{gaps}; what they would tell is unknown in every figure"),
-        next: next.into(),
+        next,
     };
-    let lost = causes(layer.layer, &layer.lost, setting)
-        .map(|Cause { count, cause, next }| finding(format!("{count} records of {name} are lost: {cause}"), next));
-    let rejected = (layer.rejected_bytes > 0)
-        .then(|| finding(format!("{} bytes of {name} were refused: they are no records", layer.rejected_bytes), WHERE));
-    let damaged = layer
-        .damage
-        .any()
-        .then(|| finding(format!("files of {name} are damaged: {}", layer.damage), against_damage(layer)));
+    let lost = causes(layer.layer, &layer.lost, setting).map(|Cause { count, cause, next }| {
+        finding(format!("{count} records of {name} are lost: {cause}"), next.into())
+    });
+    let rejected = (layer.rejected_bytes > 0).then(|| {
+        finding(format!("{} bytes of {name} were refused: they are no records", layer.rejected_bytes), next.check())
+    });
+    let damage = &layer.damage;
+    let damaged = damage.any().then(|| match cut {
+        [] => finding(format!("files of {name} are damaged: {damage}"), next.check()),
+        files => {
+            let mut named = files.iter().take(MOST_FILES).map(|file| harmless(file)).collect::<Vec<_>>().join(", ");
+            if files.len() > MOST_FILES {
+                named += &format!(" and {} more", files.len() - MOST_FILES);
+            }
+            let text = format!("files of {name} are cut short or gone ({named}): {damage}");
+            finding(text, format!("copy the recording again, whole; or see {}", next.check()))
+        }
+    });
     lost.chain(rejected).chain(damaged).collect()
-}
-
-fn against_damage(layer: &LayerCompleteness) -> &'static str {
-    if layer.damage.truncated_bytes > 0 { "copy the recording again, whole; or strata check TRACE" } else { WHERE }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::OverviewBuilder;
     use super::*;
+    use crate::report::{Window, make, scenario};
     use shared_ring::consumer::Lost;
     use strata_recording::layer::LayerKind;
     use strata_recording::reader::Damage;
@@ -46,7 +72,7 @@ mod tests {
     fn next_of(layer: LayerKind, lost: Lost, is_limited: bool) -> Vec<String> {
         let layer = LayerCompleteness { lost, ..LayerCompleteness::none(layer, None) };
         let setting = Setting { is_limited, ..Setting::default() };
-        findings(&layer, setting).into_iter().map(|finding| finding.next).collect()
+        findings(&layer, setting, &[], NextCommand::on_any()).into_iter().map(|finding| finding.next).collect()
     }
 
     #[test]
@@ -66,7 +92,7 @@ mod tests {
         layer.rejected_bytes = 8;
         layer.damage = Damage { truncated_bytes: 5, ..Damage::default() };
 
-        let found = findings(&layer, Setting::default());
+        let found = findings(&layer, Setting::default(), &[], NextCommand::on_any());
 
         let texts: Vec<_> = found.iter().map(|finding| finding.text.as_str()).collect();
         assert_eq!(
@@ -80,7 +106,36 @@ mod tests {
                 "files of the guest-kernel layer of vm0 are damaged: 5 bytes of a truncated packet",
             ]
         );
-        assert!(found[4].next.starts_with("copy the recording again"), "{found:?}");
+        assert_eq!(found[4].next, "strata check trace");
+    }
+
+    #[test]
+    fn files_that_are_cut_are_named_with_what_is_missing_and_are_to_be_copied_again() {
+        let (dir, trace) = scenario::preempted_in_an_exit().open();
+        let missing = |trace: &Trace| {
+            let overview = make(trace, Window::ALL, OverviewBuilder::new(trace, Window::ALL)).unwrap();
+            overview.findings.into_iter().find(|finding| finding.kind == FindingKind::Loss)
+        };
+        let stream = |trace: &Trace| {
+            let layer = trace.layers_of(LayerKind::HostKernel).next().unwrap();
+            format!("{}/{}", layer.description.path, layer.streams[0].description.file)
+        };
+        let file = stream(&trace);
+        let whole = missing(&trace);
+        let bytes = std::fs::read(dir.path().join(&file)).unwrap();
+        std::fs::write(dir.path().join(&file), &bytes[..bytes.len() / 2]).unwrap();
+
+        let cut = missing(&Trace::open(dir.path()).unwrap()).unwrap();
+        std::fs::remove_file(dir.path().join(&file)).unwrap();
+        let gone = missing(&Trace::open(dir.path()).unwrap()).unwrap();
+
+        assert_eq!(whole, None);
+        for found in [cut, gone] {
+            assert!(found.text.contains(&format!("cut short or gone ({file}): ")), "{found:?}");
+            assert!(found.text.contains(" records that were written are not there"), "{found:?}");
+            let check = format!("or see strata check {}", dir.path().display());
+            assert!(found.next.starts_with("copy the recording again") && found.next.ends_with(&check), "{found:?}");
+        }
     }
 
     #[test]

@@ -107,20 +107,20 @@ fn with_timer(count: u64) -> LayerInterrupts {
 fn thief_is_one_from_its_threshold_on() {
     let clock = manifest().clock;
 
-    let found = thief(&with_thief(100), &RecordingCost::default(), &clock).unwrap();
+    let found = thief(&with_thief(100), &RecordingCost::default(), &clock, NextCommand::on_any()).unwrap();
 
     assert_eq!(found.text, "the host ran hog/200 for 50 ns, 5.0 % of the time in which tasks of vm0 were to run");
-    assert_eq!((found.thousandths, found.next.as_str()), (50, "strata why TRACE --task 10 --vm vm0"));
-    assert_eq!(thief(&with_thief(99), &RecordingCost::default(), &clock), None);
+    assert_eq!((found.thousandths, found.next.as_str()), (50, "strata why trace --task app/10 --vm vm0"));
+    assert_eq!(thief(&with_thief(99), &RecordingCost::default(), &clock, NextCommand::on_any()), None);
 }
 
 #[test]
 fn exits_are_a_storm_from_their_threshold_on_and_halts_never() {
-    let found = exit_storm(&with_exits(99, 0), &with_thief(0), 1_000).unwrap();
+    let found = exit_storm(&with_exits(99, 0), &with_thief(0), 1_000, NextCommand::on_any()).unwrap();
 
     assert_eq!(found.text, "7 exits of vm0 for ioio took 100 ns, 10.0 % of what its tasks were to run");
-    assert_eq!(exit_storm(&with_exits(98, 0), &with_thief(0), 1_000), None);
-    assert_eq!(exit_storm(&with_exits(99, 1), &with_thief(0), 1_000), None);
+    assert_eq!(exit_storm(&with_exits(98, 0), &with_thief(0), 1_000, NextCommand::on_any()), None);
+    assert_eq!(exit_storm(&with_exits(99, 1), &with_thief(0), 1_000, NextCommand::on_any()), None);
 }
 
 /// Exits that take long, `count` of 7 for a register.
@@ -132,7 +132,7 @@ fn with_operation(count: u64) -> VmExits {
 
 #[test]
 fn finding_on_exits_names_what_most_of_them_are_about() {
-    let text = |count| exit_storm(&with_operation(count), &with_thief(0), 1_000).unwrap().text;
+    let text = |count| exit_storm(&with_operation(count), &with_thief(0), 1_000, NextCommand::on_any()).unwrap().text;
 
     let [most, some] = [text(4), text(3)];
 
@@ -145,26 +145,26 @@ fn finding_on_exits_leads_to_the_task_that_lost_most_by_them() {
     let mut tasks = with_thief(0);
     tasks.tasks[0].parts = vec![Part { state: "exit", detail: Some("ioio".into()), ticks: 8, ns: 4 }];
 
-    let found = exit_storm(&with_exits(99, 0), &tasks, 1_000).unwrap();
+    let found = exit_storm(&with_exits(99, 0), &tasks, 1_000, NextCommand::on_any()).unwrap();
 
     assert!(found.evidence.ends_with("app/10 lost most by it"), "{}", found.evidence);
-    assert_eq!(found.next, "strata why TRACE --task 10 --vm vm0");
+    assert_eq!(found.next, "strata why trace --task app/10 --vm vm0");
 }
 
 #[test]
 fn lock_is_a_convoy_from_its_threshold_on() {
-    let found = convoy(&with_lock(50 * MS), SECOND).unwrap();
+    let found = convoy(&with_lock(50 * MS), SECOND, NextCommand::on_any()).unwrap();
 
     assert_eq!(
         found.text,
         "tasks of vm0 waited 4 times for the mutex big_lock, 50.000 ms all together, 5.0 % of the time"
     );
-    assert_eq!(convoy(&with_lock(49 * MS), SECOND), None);
+    assert_eq!(convoy(&with_lock(49 * MS), SECOND, NextCommand::on_any()), None);
 }
 
 #[test]
 fn disk_is_slow_above_its_threshold_where_one_step_is_most_of_it() {
-    let found = slow_disk(&with_disk(10 * MS + 1, 50 * MS), SECOND).unwrap();
+    let found = slow_disk(&with_disk(10 * MS + 1, 50 * MS), SECOND, NextCommand::on_any()).unwrap();
 
     assert!(
         found.text.contains("50.0 % of the requests' time is VMM and host I/O (started → finished)"),
@@ -172,16 +172,16 @@ fn disk_is_slow_above_its_threshold_where_one_step_is_most_of_it() {
         found.text
     );
     assert_eq!(found.thousandths, 50);
-    assert_eq!(slow_disk(&with_disk(10 * MS, 50 * MS), SECOND), None);
-    assert_eq!(slow_disk(&with_disk(10 * MS + 1, 49 * MS), SECOND), None);
+    assert_eq!(slow_disk(&with_disk(10 * MS, 50 * MS), SECOND, NextCommand::on_any()), None);
+    assert_eq!(slow_disk(&with_disk(10 * MS + 1, 49 * MS), SECOND, NextCommand::on_any()), None);
 }
 
 #[test]
 fn timer_interrupts_are_a_storm_above_their_threshold() {
-    let found = timer_storm(&with_timer(2_001), SECOND).unwrap();
+    let found = timer_storm(&with_timer(2_001), SECOND, NextCommand::on_any()).unwrap();
 
     assert_eq!(found.text, "the timer of CPU 1 of vm0 interrupted 2001 times in a second");
-    assert_eq!(timer_storm(&with_timer(2_000), SECOND), None);
+    assert_eq!(timer_storm(&with_timer(2_000), SECOND, NextCommand::on_any()), None);
 }
 
 #[test]

@@ -247,7 +247,7 @@ fn cpu_that_its_guest_does_not_use_leaves_the_tasks_of_the_others_known() {
 
     let with = with_unused_cpu(|trace| trace);
 
-    assert_eq!(with, without);
+    assert_eq!(with.vms, without.vms);
 }
 
 #[test]
