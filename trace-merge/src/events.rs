@@ -4,6 +4,7 @@ mod count;
 mod current_task;
 mod json;
 mod line;
+mod nothing;
 mod pipeline;
 mod plan;
 mod selection;
@@ -94,12 +95,15 @@ pub enum EventsError {
 }
 
 /// What a listing came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EventsSummary {
     /// Records listed or counted.
     pub events: u64,
     /// What of the listed streams could not be read, as far as they were read.
     pub damage: Damage,
+    /// Where there are none and only some were asked for: why, for people.
+    #[serde(skip)]
+    pub nothing: Option<String>,
 }
 
 /// Parses a number of seconds with up to nine decimals, as `--from` and `--to` take it.
@@ -130,11 +134,17 @@ pub fn run(dir: &Path, options: &EventsOptions, out: &mut dyn Write) -> Result<E
     }
 }
 
-/// Lists or counts the records of `trace`.
+/// Lists or counts the records of `trace`, and says why there are none.
 ///
 /// # Errors
 /// When `options` ask for a layer, VM, CPU or event that is not in it, or `out` fails.
 pub fn list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Result<EventsSummary, EventsError> {
+    let listed = write_list(trace, options, out)?;
+    let nothing = if listed.events == 0 { nothing::reason(trace, options) } else { None };
+    Ok(EventsSummary { nothing, ..listed })
+}
+
+fn write_list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Result<EventsSummary, EventsError> {
     let selection = Selection::new(trace, options)?;
     let clock = trace.clock();
     let start = trace.start().unwrap_or(0);
@@ -155,7 +165,7 @@ pub fn list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Resu
         let columns = Columns::new(&selection.streams, options.utc);
         pipeline::write(records, &Plan::new(columns, &selection.streams), &times, out)
     };
-    written.map(|(events, damage)| EventsSummary { events, damage }).map_err(EventsError::Write)
+    written.map(|(events, damage)| EventsSummary { events, damage, nothing: None }).map_err(EventsError::Write)
 }
 
 fn write_count(summary: &EventsSummary, json: bool, out: &mut dyn Write) -> io::Result<()> {
@@ -215,6 +225,43 @@ mod tests {
         let mut out = Vec::new();
         run(dir.path(), options, &mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    /// What is said of a listing that `options` leave empty.
+    fn nothing(options: EventsOptions) -> Option<String> {
+        let listed = run(recording().path(), &options, &mut Vec::new()).unwrap();
+        assert_eq!(listed.events, 0);
+        listed.nothing
+    }
+
+    #[test]
+    fn empty_listing_names_the_tasks_that_are_nearest_to_the_one_that_no_record_has() {
+        let of_task = |task: &str| nothing(EventsOptions { tasks: vec![task.parse().unwrap()], ..Default::default() });
+
+        let [near, far, list] = ["A\"b", "zzz", "a\"b,zz"].map(of_task).map(Option::unwrap);
+
+        assert_eq!(near, "no record is of a task 'A\"b'; the nearest are a\"b\\u{1b}");
+        assert_eq!(far, "no record is of a task 'zzz'");
+        assert!(list.ends_with("; give --task once for each task"), "{list}");
+    }
+
+    #[test]
+    fn empty_listing_says_when_there_are_records() {
+        let window = |from, to| nothing(EventsOptions { from, to, ..Default::default() });
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+
+        let behind = "--from is behind the end of the trace: its records are from 0 to 1.000000000 s";
+        assert_eq!(window(seconds(100), None).as_deref(), Some(behind));
+        assert_eq!(window(seconds(2), seconds(1)).as_deref(), Some("--from is later than --to"));
+        let between = window(Some(Duration::from_millis(100)), Some(Duration::from_millis(200)));
+        assert_eq!(between.as_deref(), Some("no record is all of what is asked for at once"));
+    }
+
+    #[test]
+    fn listing_that_is_not_empty_says_nothing() {
+        let listed = run(recording().path(), &EventsOptions::default(), &mut Vec::new()).unwrap();
+
+        assert_eq!((listed.events, listed.nothing), (2, None));
     }
 
     #[test]

@@ -73,6 +73,20 @@ impl ReportOptions {
     }
 }
 
+/// Why the window that `options` ask for holds nothing of `trace`, where it lies outside of its time.
+#[must_use]
+pub fn missed_window(trace: &Trace, options: &ReportOptions) -> Option<String> {
+    let (start, end) = (trace.start()?, trace.end()?);
+    match options.window(trace) {
+        Err(error) => Some(error.to_string()),
+        Ok(window) if window.begin > end => {
+            let lasts = trace.clock().ticks_to_ns(end.saturating_sub(start));
+            Some(format!("--from is behind the end of the trace: its records are from 0 to {}", seconds(lasts)))
+        }
+        Ok(_) => None,
+    }
+}
+
 /// Why there is no report.
 #[derive(Debug, Error)]
 pub enum ReportError {

@@ -180,6 +180,9 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
     if listed.damage.any() {
         say(listed.damage);
     }
+    if let Some(reason) = listed.nothing {
+        say(reason);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -188,7 +191,9 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
         ReportRequest::Page(args) => export::write_page(&args, |line| say(line))?,
         ReportRequest::Report(ReportCommand { report, window, symbols }) => {
             let mut out = BufWriter::new(io::stdout().lock());
-            report.run(&window.trace, &window.options(), symbols.as_deref(), &mut out)?;
+            if let Some(missed) = report.run(&window.trace, &window.options(), symbols.as_deref(), &mut out)? {
+                say(missed);
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -156,6 +156,13 @@ impl Trace {
         streams.filter_map(|mut records| records.next()).map(|record| record.time).min()
     }
 
+    /// Time of the last record of all, ticks, as far as packets tell; `None` when there is none.
+    #[must_use]
+    pub fn end(&self) -> Option<u64> {
+        let ends = self.layers.iter().flat_map(|layer| &layer.streams).map(Stream::last_packet_end);
+        ends.max().filter(|&end| end > 0)
+    }
+
     /// The part of it between `from` and `to` after its first record; `None` when that ends before it begins. Without
     /// `to` it ends at `u64::MAX`, because only reading the recording tells when it ends.
     #[must_use]

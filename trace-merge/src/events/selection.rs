@@ -14,8 +14,14 @@ use wildmatch::WildMatch;
 const MAX_CPUS: usize = 3;
 
 /// Whether it is the task, or the process, that is wanted.
-fn means(wanted: &TaskChoice, task: &Task<'_>) -> bool {
+pub(super) fn means(wanted: &TaskChoice, task: &Task<'_>) -> bool {
     wanted.is(task.tid, task.comm.map(String::from_utf8_lossy).as_deref())
+}
+
+/// The process whose records `layer` has; `None` of kernels and VMMs.
+pub(super) fn process(layer: &TraceLayer) -> Option<Task<'_>> {
+    let process = layer.description.process.as_ref()?;
+    Some(Task { tid: i32::try_from(process.pid).ok()?, comm: Some(process.comm.as_bytes()) })
 }
 
 /// The records that `options` ask for.
@@ -80,14 +86,12 @@ impl<'t> Selection<'t> {
     pub(super) fn filter(&self, layer: &'t TraceLayer, stream: &'t Stream) -> StreamFilter<'t> {
         let events = &self.events;
         let is_wanted = |name: &str| events.is_empty() || events.iter().any(|glob| glob.matches(name));
-        let process = layer.description.process.as_ref().and_then(|process| {
-            Some(Task { tid: i32::try_from(process.pid).ok()?, comm: Some(process.comm.as_bytes()) })
-        });
         StreamFilter {
             events: layer.schemas.iter().map(|schema| is_wanted(schema.name())).collect(),
             tasks: self.tasks,
             current: self.needs_tasks.then(|| CurrentTask::new(layer, stream)).flatten(),
-            is_of_process: process.is_some_and(|process| self.tasks.iter().any(|wanted| means(wanted, &process))),
+            is_of_process: process(layer)
+                .is_some_and(|process| self.tasks.iter().any(|wanted| means(wanted, &process))),
         }
     }
 }

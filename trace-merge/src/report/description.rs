@@ -64,7 +64,7 @@ impl Description {
 
     /// Makes it of the recording in `dir`, and writes it to `out`, behind what was damaged, lost or is unknown in what
     /// it uses. `symbols` is the folder that holds the guest's root, where it was given. A reader that closes `out` is
-    /// not an error.
+    /// not an error. Says why the window holds nothing, where it lies outside of the trace's time.
     ///
     /// # Errors
     /// When the recording cannot be read, the window is empty, it lacks what the report is made of, or `out` fails.
@@ -74,15 +74,22 @@ impl Description {
         options: &ReportOptions,
         symbols: Option<&Path>,
         out: &mut dyn Write,
-    ) -> Result<(), ReportError> {
+    ) -> Result<Option<String>, ReportError> {
         let trace = Trace::open(dir)?;
         let window = options.window(&trace)?;
+        let missed = super::missed_window(&trace, options);
         let mut part = (self.begin)(&trace, window, symbols)?;
         let analysis = part.analysis();
         let layers = analysis.layers();
         let passed = strata_analysis::pass(&trace, window, &mut [analysis]);
         let completeness = passed.completeness.restricted_to(layers, None);
-        part.finish(&trace, &passed)?.write(completeness, options.json, out)
+        let finished = part.finish(&trace, &passed).map_err(|error| match (error, &missed) {
+            // What else would have to be recorded is no advice then.
+            (ReportError::Nothing { .. }, Some(missed)) => ReportError::Nothing { missing: missed.clone() },
+            (error, _) => error,
+        });
+        finished?.write(completeness, options.json, out)?;
+        Ok(missed)
     }
 }
 
@@ -156,5 +163,28 @@ impl<R: Report + 'static> Shown for R {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::registry::REPORTS;
+    use super::super::scenario;
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn window_behind_the_end_is_said_and_is_the_reason_where_there_is_no_report() {
+        let (dir, _trace) = scenario::preempted_in_an_exit().open();
+        let report = |name: &str, from| {
+            let options = ReportOptions { from: Some(Duration::from_secs(from)), ..ReportOptions::default() };
+            let report = REPORTS.into_iter().find(|report| report.name == name).unwrap();
+            report.run(dir.path(), &options, None, &mut Vec::new())
+        };
+
+        let behind = "--from is behind the end of the trace: its records are from 0 to 0.000041000 s";
+        assert_eq!(report("overview", 0).unwrap(), None);
+        assert_eq!(report("overview", 100).unwrap().as_deref(), Some(behind));
+        assert!(report("tasks", 100).unwrap_err().to_string().ends_with(behind));
     }
 }

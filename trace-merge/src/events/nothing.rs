@@ -1,0 +1,53 @@
+//! Why no record is listed.
+
+use super::EventsOptions;
+use super::current_task::Task;
+use super::selection::{Selection, means, process};
+use crate::report::{self, ReportOptions};
+use std::collections::BTreeSet;
+use strata_analysis::task_choice::TaskChoice;
+use strata_recording::nearest::{best, similarity};
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
+
+/// Why no record of `trace` is what `options` ask for; `None` where they ask for all. Reads the recording once more where
+/// tasks are asked for.
+pub(super) fn reason(trace: &Trace, options: &EventsOptions) -> Option<String> {
+    let window = ReportOptions { from: options.from, to: options.to, json: false };
+    let missed = report::missed_window(trace, &window);
+    if missed.is_some() {
+        return missed;
+    }
+    let is_filtered = !options.events.is_empty() || !options.tasks.is_empty() || window.from.or(window.to).is_some();
+    let missing = if options.tasks.is_empty() { None } else { missing_task(trace, options) };
+    missing.or_else(|| is_filtered.then(|| "no record is all of what is asked for at once".into()))
+}
+
+/// Says which of the tasks that are asked for no record belongs to at any time.
+fn missing_task(trace: &Trace, options: &EventsOptions) -> Option<String> {
+    let EventsOptions { layers, vms, cpus, .. } = options.clone();
+    let all = EventsOptions { layers, vms, cpus, ..EventsOptions::default() };
+    let selection = Selection::new(trace, &all).ok()?;
+    let mut missing: Vec<&TaskChoice> = options.tasks.iter().collect();
+    let mut names = BTreeSet::new();
+    let mut note = |task: &Task<'_>| {
+        missing.retain(|wanted| !means(wanted, task));
+        if let Some(comm) = task.comm.filter(|comm| !names.contains(*comm)) {
+            names.insert(comm.to_vec());
+        }
+    };
+    for &(layer, stream) in &selection.streams {
+        let mut filter = selection.filter(layer, stream);
+        process(layer).iter().for_each(&mut note);
+        layer.records(stream).filter_map(|record| filter.take(&record).ok()?).for_each(|task| note(&task));
+    }
+    let wanted = missing.first()?.to_string();
+    let scored = names.iter().map(|name| {
+        let name = String::from_utf8_lossy(name);
+        (similarity(&wanted.to_lowercase(), &name.to_lowercase()), harmless(&name))
+    });
+    let near = best(scored.collect());
+    let nearest = if near.is_empty() { String::new() } else { format!("; the nearest are {}", near.join(", ")) };
+    let several = if wanted.contains(',') { "; give --task once for each task" } else { "" };
+    Some(format!("no record is of a task '{}'{nearest}{several}", harmless(&wanted)))
+}
