@@ -23,7 +23,7 @@ use strata_recording::terminal::harmless;
 use trace_merge::critical_path::{CriticalPathOptions, critical_paths};
 use trace_merge::report::{Window, exits, flows, irqs, syscalls, tasks, vcpus};
 
-const QUERIES: [&str; 13] = [
+const QUERIES: [&str; 17] = [
     "select name, severity, value from stats where severity in ('error', 'data_loss') and value > 0",
     "select machine_id machine, count(*) n from sched join thread using (utid)
      where thread.name is not 'not recorded' and thread.tid > 0 and dur != 0 group by 1",
@@ -47,6 +47,11 @@ const QUERIES: [&str; 13] = [
     // What Perfetto's viewer draws of threads that ended, whose state is none.
     "select state, count(*) n from thread_state
      where state not in ('Running', 'R', 'R+', 'S', 'D', 'I', 'T') group by 1",
+    "select count(*) n from slice join track on track.id = track_id where track.name glob 'VMM: *'",
+    "select name, count(distinct ftrace_event.id) n from ftrace_event join args using (arg_set_id)
+     join cpu using (ucpu) where machine_id = 0 and name glob 'kvm_*' group by 1",
+    "select count(*) n from slice join args using (arg_set_id) where name glob 'sys_*' and key = 'args[0]'",
+    "select count(*) n from slice where name glob 'sys_*' and dur < 0",
 ];
 
 /// Answers to [`QUERIES`].
@@ -135,6 +140,14 @@ fn verify(trace: &Trace, answers: &Answers) {
             );
         }
     }
+    let of_vmm = count(trace, LayerKind::Vmm, |_| true);
+    assert_eq!(answers.one(13).0, of_vmm, "events of the VMM");
+    let kvm = answers.named(14);
+    assert!(kvm.len() > 2, "{kvm:?}");
+    for (name, &(found, _)) in &kvm {
+        assert_eq!(found, count(trace, LayerKind::HostKernel, is(&format!("kvm:{name}"))), "{name} with fields");
+    }
+    assert_eq!(answers.one(15).0, answers.named(8).values().map(|(n, _)| n).sum::<u64>(), "calls with arguments");
     let is_interrupt = |record: &StreamRecord<'_>| {
         let name = record.schema.name();
         name == "irq:irq_handler_entry" || name.starts_with("irq_vectors:") && name.ends_with("_entry")
@@ -236,7 +249,7 @@ fn export_of_a_complete_recording_holds_it_and_the_figures_of_its_reports() {
     verify_complete(&trace, &answers);
     assert_eq!(answers.one(9), (0, 0));
     let calls = count(&trace, LayerKind::GuestKernel, is("raw_syscalls:sys_enter"));
-    assert_eq!((answers.ftrace(1, "sys_enter"), answers.ftrace(1, "sys_exit")), (calls, calls));
+    assert_eq!((answers.ftrace(1, "sys_enter"), answers.one(16).0), (calls, 0), "calls, and those without an end");
 }
 
 #[test]

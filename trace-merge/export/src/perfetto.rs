@@ -5,6 +5,7 @@
 //! `docs/perfetto.md` says what is drawn where, and what is not.
 
 mod applications;
+mod generic;
 mod host_processes;
 mod kernel;
 mod losses;
@@ -14,11 +15,13 @@ mod requests;
 mod running;
 mod states;
 mod tracks;
+mod vmm;
 mod why;
 mod wire;
 
 use super::{ExportError, Exported, Options};
 use applications::Applications;
+use generic::GenericRecords;
 use kernel::{KernelRecord, KernelRecords};
 use losses::Losses;
 use packets::{Machine, PacketWriter};
@@ -42,6 +45,7 @@ use trace_merge::progress::DONE;
 use trace_merge::report::ReportError;
 use trace_merge::report::flows::FlowTimes;
 use trace_merge::report::net_flows::NetFlowTimes;
+use vmm::VmmRecords;
 
 /// Writes `trace` to `out`.
 ///
@@ -87,6 +91,8 @@ struct Source {
     recorded_by: Option<RunnerEvents>,
     /// The process whose records it holds.
     process: Option<u32>,
+    /// Which layer of the recording it belongs to.
+    layer: usize,
 }
 
 /// The export in the making.
@@ -100,12 +106,14 @@ struct Exporter<'t, W> {
     out: PacketWriter<W>,
     running: RunningThreads,
     kernel: KernelRecords,
+    generic: GenericRecords,
     states: States,
     flows: FlowTimes,
     requests: Requests,
     net_flows: NetFlowTimes,
     packets: Requests,
     applications: Applications,
+    vmm: VmmRecords,
     losses: Losses<'t>,
     drawn: u64,
     seen: u64,
@@ -116,6 +124,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
         let source = |layer: &strata_recording::reader::TraceLayer| Source {
             recorded_by: (layer.description.kind == LayerKind::HostKernel).then(|| RunnerEvents::new(layer)),
             process: layer.description.process.as_ref().map(|process| process.pid),
+            layer: trace.layers().iter().position(|of| std::ptr::eq(of, layer)).unwrap_or(0),
         };
         // In the order of the merge of a pass, which reads all layers.
         let sources = Merge::new(trace.layers(), 0).streams().map(|(layer, _)| source(layer)).collect();
@@ -128,12 +137,14 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
             out: PacketWriter::new(out),
             running: RunningThreads::default(),
             kernel: KernelRecords::default(),
+            generic: GenericRecords::default(),
             states: States::default(),
             flows: FlowTimes::keeping_ended(trace),
             requests: Requests::of_disks(),
             net_flows: NetFlowTimes::keeping_ended(trace),
             packets: Requests::of_networks(),
             applications: Applications::default(),
+            vmm: VmmRecords::default(),
             losses: Losses::new(trace),
             drawn: 0,
             seen: 0,
@@ -205,26 +216,19 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
         let end = timeline.span.map_or(self.window.end, |span| span.end.min(self.window.end));
         self.losses.record(&mut self.out, packet, &self.clock, Window { end, ..self.window });
         let Some((machine, cpu)) = tracks::place(input.origin, timeline) else { return };
-        let is_drawn = match input.origin {
+        match input.origin {
             Origin::User { vm, .. } => {
                 let process = self.sources.get(input.source).and_then(|source| source.process);
                 self.applications.record(&mut self.out, process, (vm, cpu), time, input, timeline);
-                true
             }
-            Origin::Vmm { .. } => input.event.is_some(),
+            Origin::Vmm { vm, thread } => self.vmm.record(&mut self.out, (machine, vm, thread), time, input, timeline),
             Origin::Host { .. } | Origin::Guest { .. } => self.take_kernel((machine, cpu), time, input, timeline),
-        };
-        self.drawn += u64::from(is_drawn && self.begun);
+        }
+        self.drawn += u64::from(self.begun);
     }
 
-    /// Takes in a record of a kernel; whether it is drawn.
-    fn take_kernel(
-        &mut self,
-        (machine, cpu): (Machine, u32),
-        time: u64,
-        input: &Input<'_>,
-        timeline: &Timeline,
-    ) -> bool {
+    /// Takes in a record of a kernel.
+    fn take_kernel(&mut self, (machine, cpu): (Machine, u32), time: u64, input: &Input<'_>, timeline: &Timeline) {
         let recorder = self.recorder(input, timeline);
         let tid = recorder.tid.map_or_else(|| unknown_tid(cpu), i64::from);
         let record = KernelRecord { machine, cpu, time, tid, task: recorder.task };
@@ -232,28 +236,24 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
             Origin::Host { .. } => Some(recorder.tid.unwrap_or(-1)),
             _ => None,
         };
-        let Some(event) = &input.event else {
-            self.running.recorded(machine, cpu, time, by);
-            return false;
-        };
-        if let Event::Switch { prev, prev_state, next } = event {
+        if let Some(Event::Switch { prev, prev_state, next }) = &input.event {
             self.kernel.switch(&mut self.out, (machine, cpu), time);
             if running::is_end(*prev_state) {
                 self.kernel.end_task(&mut self.out, &record);
             }
             let next = (next, event::next_priority(&input.record));
             self.running.switch(&mut self.out, (machine, cpu), time, (prev, *prev_state), next);
-            return true;
+            return;
         }
         self.running.recorded(machine, cpu, time, by);
-        self.kernel.record(&mut self.out, &record, event, input)
-            || self.states.count(&mut self.out, event, input.origin, time, timeline)
-            || FlowTimes::follows(input)
-            || matches!(event, Event::Packet(_) | Event::NetPacket { .. })
-            || matches!(event, Event::NetNotified { .. } | Event::NetInterrupt { .. })
-            || matches!(event, Event::KvmEntry { .. } | Event::KvmUserspaceExit { .. } | Event::Migrate { .. })
-            || matches!(event, Event::ContentionBegin { .. } | Event::ContentionEnd { .. })
-            || matches!(event, Event::Fork { .. } | Event::NewTask { .. } | Event::Exec { .. } | Event::Rename(_))
+        if let Some(event) = &input.event {
+            self.states.count(&mut self.out, event, input.origin, time, timeline);
+            if self.kernel.record(&mut self.out, &record, event, input) {
+                return;
+            }
+        }
+        let layer = self.sources.get(input.source).map_or(0, |source| source.layer);
+        self.generic.record(&mut self.out, (layer, (machine, cpu)), (time, tid), &input.record);
     }
 
     fn draw_requests(&mut self, timeline: &Timeline, at_end: bool) {

@@ -1,6 +1,7 @@
 //! Events of guests' applications, with their fields: on the thread that recorded them where that is known, otherwise on
 //! their process.
 
+use super::generic;
 use super::packets::{Annotations, Name, PacketWriter};
 use super::proto::{DebugAnnotation, ProcessDescriptor, TrackDescriptor, TrackEvent};
 use super::tracks::{self, Kind, uuid};
@@ -9,7 +10,7 @@ use std::io::Write;
 use strata_analysis::timeline::states::{Current, TaskIndex};
 use strata_analysis::timeline::{Input, Timeline};
 use strata_recording::layer::LayerKind;
-use strata_recording::reader::Trace;
+use strata_recording::reader::{StreamRecord, Trace};
 use strata_recording::schema::Value;
 use strata_recording::terminal::harmless;
 
@@ -74,14 +75,15 @@ impl Applications {
             }
             None => uuid(Kind::Process, vm, process as usize),
         };
-        let schema = input.record.schema;
-        let annotations: Annotations = schema
-            .fields(input.record.payload)
-            .map(|(field, value)| annotation(&field.name, field.hex, value))
-            .collect();
-        let event = TrackEvent { debug_annotations: annotations, ..TrackEvent::default() };
-        out.instant(tracks::guest(vm), track, time, Name::Any(&harmless(schema.name())), &event);
+        let event = TrackEvent { debug_annotations: annotations(&input.record), ..TrackEvent::default() };
+        out.instant(tracks::guest(vm), track, time, Name::Any(&harmless(input.record.schema.name())), &event);
     }
+}
+
+/// The fields of a record.
+pub(super) fn annotations(record: &StreamRecord<'_>) -> Annotations {
+    let fields = record.schema.fields(record.payload);
+    fields.map(|(field, value)| annotation(&field.name, field.hex, value)).collect()
 }
 
 fn annotation(name: &str, hex: bool, value: Value<'_>) -> DebugAnnotation {
@@ -91,17 +93,6 @@ fn annotation(name: &str, hex: bool, value: Value<'_>) -> DebugAnnotation {
         Value::Unsigned(number) => DebugAnnotation { uint_value: Some(number), ..base },
         Value::Signed(number) => DebugAnnotation { int_value: Some(number), ..base },
         Value::Text(text) => DebugAnnotation { string_value: Some(String::from_utf8_lossy(text).into_owned()), ..base },
-        Value::Array(elements) => {
-            let elements: Vec<String> = elements
-                .iter()
-                .map(|element| match element {
-                    Value::Unsigned(number) if hex => format!("{number:#x}"),
-                    Value::Unsigned(number) => number.to_string(),
-                    Value::Signed(number) => number.to_string(),
-                    Value::Text(_) | Value::Array(_) => String::new(),
-                })
-                .collect();
-            DebugAnnotation { string_value: Some(format!("[{}]", elements.join(", "))), ..base }
-        }
+        Value::Array(elements) => DebugAnnotation { string_value: Some(generic::list(elements, hex)), ..base },
     }
 }

@@ -1,8 +1,8 @@
 //! The processes of a host that run VMs or record them, with their threads.
 
 use super::packets::PacketWriter;
-use super::proto::{ProcessDescriptor, ThreadDescriptor, TrackDescriptor};
-use super::tracks::{self, Kind, uuid};
+use super::proto::{self, ProcessTree};
+use super::tracks;
 use std::collections::BTreeSet;
 use std::io::Write;
 use strata_analysis::timeline::Timeline;
@@ -46,21 +46,12 @@ fn processes(vm: &Vm) -> impl Iterator<Item = Process> {
 }
 
 fn describe<W: Write>(out: &mut PacketWriter<W>, host: usize, process: &Process, time: u64) {
-    let track = |kind, number: i32| uuid(kind, host, usize::try_from(number).unwrap_or(0));
-    let described = ProcessDescriptor { pid: Some(process.pid), process_name: Some(process.name.clone()) };
-    let descriptor = TrackDescriptor {
-        uuid: Some(track(Kind::HostProcess, process.pid)),
-        process: Some(described),
-        ..TrackDescriptor::default()
+    let named = |(tid, name): &(i32, Option<String>)| proto::Thread {
+        tid: Some(*tid),
+        name: name.clone(),
+        tgid: Some(process.pid),
     };
-    out.track(tracks::host(host), time, descriptor);
-    for (tid, name) in process.threads.iter().filter(|(tid, _)| *tid > 0) {
-        let thread = ThreadDescriptor { pid: Some(process.pid), tid: Some(*tid), thread_name: name.clone() };
-        let descriptor = TrackDescriptor {
-            uuid: Some(track(Kind::HostThread, *tid)),
-            thread: Some(thread),
-            ..TrackDescriptor::default()
-        };
-        out.track(tracks::host(host), time, descriptor);
-    }
+    let described = proto::Process { pid: Some(process.pid), cmdline: vec![process.name.clone()] };
+    let threads = process.threads.iter().filter(|(tid, _)| *tid > 0).map(named).collect();
+    out.processes(tracks::host(host), time, ProcessTree { processes: vec![described], threads });
 }

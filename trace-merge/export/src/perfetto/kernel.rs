@@ -34,8 +34,31 @@ pub(super) struct KernelRecord {
 pub(super) struct KernelRecords {
     /// By CPU: the interrupts that are handled, the innermost last.
     interrupts: HashMap<(Machine, u32), Vec<(Interrupt, String)>>,
-    /// The calls that guests' tasks are in: CPU on which they were entered, thread id, number.
-    calls: HashMap<(Machine, TaskIndex), (u32, i64, i64)>,
+    /// The calls that guests' tasks are in.
+    calls: HashMap<(Machine, TaskIndex), Call>,
+}
+
+/// A call that a task is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Call {
+    /// The CPU on which it was entered.
+    cpu: u32,
+    tid: i64,
+    number: i64,
+    arguments: [u64; ARGUMENTS],
+}
+
+/// Arguments that a call has at most.
+const ARGUMENTS: usize = 6;
+
+impl Call {
+    const fn enter(&self) -> FtraceKind<'_> {
+        FtraceKind::SysEnter { number: self.number, arguments: &self.arguments }
+    }
+
+    const fn exit(&self, result: Option<i64>) -> FtraceKind<'static> {
+        FtraceKind::SysExit { number: self.number, result }
+    }
 }
 
 impl KernelRecords {
@@ -77,8 +100,10 @@ impl KernelRecords {
                 self.leave(out, place, by, interrupt, result);
             }
             // Perfetto knows one table of calls for each machine.
-            Event::SyscallEnter { number, .. } => {
-                return syscall_names::as_x86_64(number).is_some_and(|number| self.call(out, from, number));
+            Event::SyscallEnter { number, arguments } => {
+                let arguments = std::array::from_fn(|index| arguments.get(index).unwrap_or(0));
+                let call = |number| Call { cpu: from.cpu, tid: from.tid, number, arguments };
+                return syscall_names::as_x86_64(number).is_some_and(|number| self.call(out, from, call(number)));
             }
             Event::SyscallExit { number, result } => {
                 return syscall_names::as_x86_64(number).is_some_and(|number| self.answer(out, from, number, result));
@@ -121,24 +146,23 @@ impl KernelRecords {
         out.ftrace(place, by, exit(interrupt, result));
     }
 
-    fn call<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord, number: i64) -> bool {
+    fn call<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord, call: Call) -> bool {
         // A call of nobody known would be drawn as somebody else's.
         let Some(task) = from.task else { return false };
         let (place, by) = ((from.machine, from.cpu), (from.time, from.tid));
-        if let Some((_, _, unanswered)) = self.calls.insert((from.machine, task), (from.cpu, from.tid, number)) {
-            out.ftrace(place, by, FtraceKind::SysExit { number: unanswered, result: None });
+        if let Some(unanswered) = self.calls.insert((from.machine, task), call) {
+            out.ftrace(place, by, unanswered.exit(None));
         }
-        out.ftrace(place, by, FtraceKind::SysEnter(number));
+        out.ftrace(place, by, call.enter());
         true
     }
 
     fn answer<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord, number: i64, result: i64) -> bool {
         let Some(task) = from.task else { return false };
         // One whose begin was not recorded has nothing to end, nor has the return of a new task.
-        let Some((_, _, entered)) = self.calls.remove(&(from.machine, task)) else { return false };
-        let is_its = number < 0 || number == entered;
-        let exit = FtraceKind::SysExit { number: entered, result: is_its.then_some(result) };
-        out.ftrace((from.machine, from.cpu), (from.time, from.tid), exit);
+        let Some(entered) = self.calls.remove(&(from.machine, task)) else { return false };
+        let is_its = number < 0 || number == entered.number;
+        out.ftrace((from.machine, from.cpu), (from.time, from.tid), entered.exit(is_its.then_some(result)));
         is_its
     }
 
@@ -153,8 +177,8 @@ impl KernelRecords {
     /// A guest's task ends: so does the call that it is in.
     pub(super) fn end_task<W: Write>(&mut self, out: &mut PacketWriter<W>, from: &KernelRecord) {
         let call = from.task.and_then(|task| self.calls.remove(&(from.machine, task)));
-        if let Some((_, tid, number)) = call {
-            out.ftrace((from.machine, from.cpu), (from.time, tid), FtraceKind::SysExit { number, result: None });
+        if let Some(call) = call {
+            out.ftrace((from.machine, from.cpu), (from.time, call.tid), call.exit(None));
         }
     }
 
@@ -176,8 +200,8 @@ impl KernelRecords {
         let mut lost: Vec<_> =
             self.calls.extract_if(|&(of, task), _| of == machine && is_lost(task)).map(|(_, call)| call).collect();
         lost.sort_unstable();
-        for (cpu, tid, number) in lost {
-            out.ftrace((machine, cpu), (time, tid), FtraceKind::SysExit { number, result: None });
+        for call in lost {
+            out.ftrace((machine, call.cpu), (time, call.tid), call.exit(None));
         }
     }
 
@@ -188,8 +212,8 @@ impl KernelRecords {
                 out.ftrace((machine, cpu), (time, 0), entry(interrupt));
             }
         }
-        for (&(machine, _), &(cpu, tid, number)) in &self.calls {
-            out.ftrace((machine, cpu), (time, tid), FtraceKind::SysEnter(number));
+        for (&(machine, _), call) in &self.calls {
+            out.ftrace((machine, call.cpu), (time, call.tid), call.enter());
         }
     }
 }

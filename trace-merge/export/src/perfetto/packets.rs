@@ -3,16 +3,18 @@
 //! Packets need not be in the order of their times: Perfetto sorts all of a trace. Those of one time stay in the order in
 //! which they were written.
 
+use super::generic;
 use super::proto::{
-    CLOCK_BOOTTIME, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, EventName, EventType, InternedData,
-    SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TaskState, TracePacket, TrackDescriptor,
-    TrackEvent, Utsname, field,
+    CLOCK_BOOTTIME, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, EventName, EventType,
+    GenericEventDescriptor, InternedData, ProcessTree, SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE,
+    SystemInfo, TaskState, TracePacket, TrackDescriptor, TrackEvent, Utsname, field,
 };
 use super::wire::{put_bytes, put_number};
 use foldhash::HashMap;
 use prost::Message;
 use std::io::{self, Write};
 use strata_analysis::event::WakeupStage;
+use strata_recording::reader::StreamRecord;
 
 /// A machine of the trace: 0 is the first host, which Perfetto takes for the one that recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,13 +45,35 @@ pub(super) enum Name<'n> {
 /// What a record of a kernel is about, as ftrace has it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FtraceKind<'r> {
-    Wakeup { stage: WakeupStage, comm: &'r str, tid: i32, target_cpu: Option<i32> },
+    Wakeup {
+        stage: WakeupStage,
+        comm: &'r str,
+        tid: i32,
+        target_cpu: Option<i32>,
+    },
     SoftirqEntry(u32),
     SoftirqExit(u32),
-    IrqEntry { irq: i32, name: &'r str },
-    IrqExit { irq: i32, result: Option<i32> },
-    SysEnter(i64),
-    SysExit { number: i64, result: Option<i64> },
+    IrqEntry {
+        irq: i32,
+        name: &'r str,
+    },
+    IrqExit {
+        irq: i32,
+        result: Option<i32>,
+    },
+    SysEnter {
+        number: i64,
+        arguments: &'r [u64],
+    },
+    SysExit {
+        number: i64,
+        result: Option<i64>,
+    },
+    /// A record of the event type that is described under the number `event`.
+    Generic {
+        event: u32,
+        record: &'r StreamRecord<'r>,
+    },
 }
 
 /// What packets of one machine refer to.
@@ -133,6 +157,12 @@ impl<W: Write> PacketWriter<W> {
     pub(super) fn track(&mut self, machine: Machine, time: u64, descriptor: TrackDescriptor) {
         let packet =
             TracePacket { timestamp: Some(time), track_descriptor: Some(descriptor), ..TracePacket::default() };
+        self.packet(machine, &packet);
+    }
+
+    /// Describes processes, and which threads are theirs.
+    pub(super) fn processes(&mut self, machine: Machine, time: u64, tree: ProcessTree) {
+        let packet = TracePacket { timestamp: Some(time), process_tree: Some(tree), ..TracePacket::default() };
         self.packet(machine, &packet);
     }
 
@@ -279,6 +309,16 @@ impl<W: Write> PacketWriter<W> {
         }
     }
 
+    /// Describes a type of events, in a bundle of its own: before all of its events.
+    pub(super) fn describe_event(&mut self, (machine, cpu): (Machine, u32), descriptor: GenericEventDescriptor) {
+        self.event.clear();
+        put_number(field::BUNDLE_CPU, cpu.into(), &mut self.event);
+        put_bytes(field::BUNDLE_GENERIC_EVENT_DESCRIPTORS, &descriptor.encode_to_vec(), &mut self.event);
+        self.fields.clear();
+        put_bytes(field::PACKET_FTRACE_EVENTS, &self.event, &mut self.fields);
+        self.write(machine);
+    }
+
     fn bundle(&mut self, machine: Machine, cpu: u32, bundle: &Bundle) {
         self.event.clear();
         put_number(field::BUNDLE_CPU, cpu.into(), &mut self.event);
@@ -358,14 +398,19 @@ impl FtraceKind<'_> {
                 result.into_iter().for_each(|result| put(field::IRQ_EXIT_RET, result.into()));
                 field::FTRACE_IRQ_EXIT
             }
-            Self::SysEnter(number) => {
+            Self::SysEnter { number, arguments } => {
                 put(field::SYSCALL_ID, number);
+                arguments.iter().for_each(|argument| put_number(field::SYSCALL_ARGS, *argument, out));
                 field::FTRACE_SYS_ENTER
             }
             Self::SysExit { number, result } => {
                 put(field::SYSCALL_ID, number);
                 result.into_iter().for_each(|result| put(field::SYSCALL_RET, result));
                 field::FTRACE_SYS_EXIT
+            }
+            Self::Generic { event, record } => {
+                generic::encode(record, out);
+                event
             }
             Self::IrqEntry { irq, name } => {
                 put(field::IRQ_IRQ, irq.into());
@@ -426,7 +471,10 @@ mod tests {
             (FtraceKind::SoftirqExit(3), FtraceEvent { softirq_exit: softirq, ..record() }),
             (FtraceKind::IrqEntry { irq: 9, name: "b" }, FtraceEvent { irq_handler_entry: entered, ..record() }),
             (FtraceKind::IrqExit { irq: -9, result: Some(1) }, FtraceEvent { irq_handler_exit: left, ..record() }),
-            (FtraceKind::SysEnter(39), FtraceEvent { sys_enter: Some(SysEnter { id: Some(39) }), ..record() }),
+            (
+                FtraceKind::SysEnter { number: 39, arguments: &[1, u64::MAX] },
+                FtraceEvent { sys_enter: Some(SysEnter { id: Some(39), args: vec![1, u64::MAX] }), ..record() },
+            ),
             (FtraceKind::SysExit { number: 39, result: None }, FtraceEvent { sys_exit: exit(None), ..record() }),
             (
                 FtraceKind::SysExit { number: 39, result: Some(-1) },

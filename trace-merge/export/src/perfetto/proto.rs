@@ -18,6 +18,7 @@ pub(super) mod field {
     pub(in super::super) const PACKET_TASK_STATE: u32 = 117;
     pub(in super::super) const BUNDLE_CPU: u32 = 1;
     pub(in super::super) const BUNDLE_EVENT: u32 = 2;
+    pub(in super::super) const BUNDLE_GENERIC_EVENT_DESCRIPTORS: u32 = 11;
     pub(in super::super) const TASK_STATE_CPU: u32 = 1;
     pub(in super::super) const TASK_STATE_COMM: u32 = 2;
     pub(in super::super) const TASK_STATE_TID: u32 = 3;
@@ -47,6 +48,7 @@ pub(super) mod field {
     pub(in super::super) const IRQ_ENTRY_NAME: u32 = 2;
     pub(in super::super) const IRQ_EXIT_RET: u32 = 2;
     pub(in super::super) const SYSCALL_ID: u32 = 1;
+    pub(in super::super) const SYSCALL_ARGS: u32 = 2;
     pub(in super::super) const SYSCALL_RET: u32 = 2;
 }
 
@@ -55,6 +57,8 @@ pub(super) mod field {
 pub(super) struct TracePacket {
     #[prost(message, optional, tag = "1")]
     pub(super) ftrace_events: Option<FtraceEventBundle>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) process_tree: Option<ProcessTree>,
     #[prost(message, optional, tag = "6")]
     pub(super) clock_snapshot: Option<ClockSnapshot>,
     /// Nanoseconds of `CLOCK_BOOTTIME`, for which the trace clock stands.
@@ -83,6 +87,37 @@ pub(super) struct TracePacket {
 pub(super) const SEQ_INCREMENTAL_STATE_CLEARED: u32 = 1;
 /// `TracePacket.SequenceFlags`: the packet refers to what was interned.
 pub(super) const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
+
+/// `trace/ps/process_tree.proto`, `ProcessTree`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ProcessTree {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) processes: Vec<Process>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) threads: Vec<Thread>,
+}
+
+/// `ProcessTree.Process`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Process {
+    #[prost(int32, optional, tag = "1")]
+    pub(super) pid: Option<i32>,
+    /// The first word is the name.
+    #[prost(string, repeated, tag = "3")]
+    pub(super) cmdline: Vec<String>,
+}
+
+/// `ProcessTree.Thread`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Thread {
+    #[prost(int32, optional, tag = "1")]
+    pub(super) tid: Option<i32>,
+    #[prost(string, optional, tag = "2")]
+    pub(super) name: Option<String>,
+    /// Its process.
+    #[prost(int32, optional, tag = "3")]
+    pub(super) tgid: Option<i32>,
+}
 
 /// `trace/clock_snapshot.proto`, `ClockSnapshot`.
 #[derive(Clone, PartialEq, Message)]
@@ -161,6 +196,47 @@ pub(super) struct FtraceEventBundle {
     pub(super) cpu: Option<u32>,
     #[prost(message, repeated, tag = "2")]
     pub(super) event: Vec<FtraceEvent>,
+    #[prost(message, repeated, tag = "11")]
+    pub(super) generic_event_descriptors: Vec<GenericEventDescriptor>,
+}
+
+/// `FtraceEventBundle.GenericEventDescriptor`: what an event is that has this number among the fields of `FtraceEvent`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GenericEventDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pub(super) field_id: Option<i32>,
+    /// Bytes there, which this message is.
+    #[prost(message, optional, tag = "2")]
+    pub(super) event_descriptor: Option<DescriptorProto>,
+}
+
+/// `common/descriptor.proto`, `DescriptorProto`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DescriptorProto {
+    #[prost(string, optional, tag = "1")]
+    pub(super) name: Option<String>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) field: Vec<FieldDescriptorProto>,
+}
+
+/// `common/descriptor.proto`, `FieldDescriptorProto`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct FieldDescriptorProto {
+    #[prost(string, optional, tag = "1")]
+    pub(super) name: Option<String>,
+    #[prost(int32, optional, tag = "3")]
+    pub(super) number: Option<i32>,
+    #[prost(enumeration = "FieldType", optional, tag = "5")]
+    pub(super) r#type: Option<i32>,
+}
+
+/// `FieldDescriptorProto.Type`, those that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub(super) enum FieldType {
+    Int64 = 3,
+    Uint64 = 4,
+    String = 9,
 }
 
 /// `trace/ftrace/ftrace_event.proto`, `FtraceEvent`.
@@ -228,10 +304,12 @@ pub(super) struct IrqHandlerExit {
 }
 
 /// `trace/ftrace/raw_syscalls.proto`, `SysEnterFtraceEvent`.
-#[derive(Clone, Copy, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct SysEnter {
     #[prost(int64, optional, tag = "1")]
     pub(super) id: Option<i64>,
+    #[prost(uint64, repeated, packed = "false", tag = "2")]
+    pub(super) args: Vec<u64>,
 }
 
 /// `trace/ftrace/raw_syscalls.proto`, `SysExitFtraceEvent`.

@@ -168,7 +168,7 @@ impl States {
         }
     }
 
-    /// Counts an exit; whether it is one.
+    /// Counts an exit.
     pub(super) fn count<W: Write>(
         &mut self,
         out: &mut PacketWriter<W>,
@@ -176,9 +176,9 @@ impl States {
         origin: Origin,
         time: u64,
         timeline: &Timeline,
-    ) -> bool {
-        let (&Event::KvmExit { tid, vcpu, .. }, Origin::Host { host, .. }) = (event, origin) else { return false };
-        let Some((vm, vcpu)) = timeline.vcpu_of_event(host, tid, vcpu) else { return false };
+    ) {
+        let (&Event::KvmExit { tid, vcpu, .. }, Origin::Host { host, .. }) = (event, origin) else { return };
+        let Some((vm, vcpu)) = timeline.vcpu_of_event(host, tid, vcpu) else { return };
         let exits = self.exits.entry((vm, vcpu)).or_insert(Exits { period: time / PERIOD, count: 0 });
         if exits.period != time / PERIOD {
             let machine = tracks::host(host);
@@ -190,7 +190,6 @@ impl States {
             *exits = Exits { period: time / PERIOD, count: 0 };
         }
         exits.count += u64::from(!out.muted);
-        true
     }
 
     /// Writes what is not written at the end, `time`: the names of processes, too, because Perfetto calls one by the

@@ -1,12 +1,12 @@
 //! Shows: A Perfetto export holds exactly the records, shows what is missing, and gives the reports' figures.
 
-use super::proto::{EventType, FtraceEvent, TaskState, TracePacket, TrackDescriptor};
+use super::proto::{EventType, FieldType, FtraceEvent, TaskState, TracePacket, TrackDescriptor};
 use super::tracks::{Kind, uuid};
 use super::*;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use strata_recording::test_trace::Field::{Hex, Number, Text};
+use strata_recording::test_trace::Field::{Arguments, Hex, Number, Stack, Text};
 use strata_recording::test_trace::TestTrace;
 use strata_recording::test_trace::disk_request::{Place, VDA, whole};
 use strata_recording::test_trace::packet::there_and_back;
@@ -27,6 +27,9 @@ struct Read {
 
 /// Machine, begin and end in ns, name.
 type Slice = (u32, u64, u64, String);
+
+/// Number, name, and the fields' names and types.
+type Described = (i32, String, Vec<(String, FieldType)>);
 
 const UNKNOWN_0: i64 = 1 << 30;
 
@@ -108,11 +111,23 @@ impl Read {
         events
     }
 
+    /// The events of `machine` that are described.
+    fn described(&self, machine: u32) -> Vec<Described> {
+        let of_machine = |packet: &&TracePacket| packet.machine_id.unwrap_or(0) == machine;
+        let bundles = self.packets.iter().filter(of_machine).filter_map(|packet| packet.ftrace_events.as_ref());
+        let described = bundles.flat_map(|bundle| &bundle.generic_event_descriptors).map(|described| {
+            let event = described.event_descriptor.clone().unwrap();
+            let fields = event.field.into_iter().map(|field| (field.name.clone().unwrap(), field.r#type())).collect();
+            (described.field_id.unwrap(), event.name.unwrap(), fields)
+        });
+        described.collect()
+    }
+
     /// Time and number of each call's begin (`true`) and end.
     fn calls(&self) -> Vec<(u64, bool, i64)> {
         let call = |event: &FtraceEvent| {
             let time = event.timestamp.unwrap();
-            let enter = event.sys_enter.and_then(|call| Some((time, true, call.id?)));
+            let enter = event.sys_enter.as_ref().and_then(|call| Some((time, true, call.id?)));
             enter.or_else(|| event.sys_exit.and_then(|call| Some((time, false, call.id?))))
         };
         self.ftrace(1).iter().filter_map(call).collect()
@@ -398,16 +413,14 @@ fn threads_of_strata_and_vcpus_are_below_their_processes_on_the_host() {
 
     let read = read(trace.attached_to(95, "qemu"));
 
-    let of_host = || read.descriptors().filter(|(machine, _)| *machine == 0).map(|(_, track)| track);
-    let threads: Vec<_> = of_host()
-        .filter_map(|track| track.thread.as_ref())
-        .map(|thread| (thread.pid.unwrap(), thread.tid.unwrap(), thread.thread_name.as_deref()))
+    let trees = || read.packets.iter().filter_map(|packet| packet.process_tree.as_ref());
+    let threads: Vec<_> = trees()
+        .flat_map(|tree| &tree.threads)
+        .map(|thread| (thread.tgid.unwrap(), thread.tid.unwrap(), thread.name.as_deref()))
         .collect();
-    let processes: Vec<_> = of_host()
-        .filter_map(|track| track.process.as_ref())
-        .map(|process| (process.pid.unwrap(), process.process_name.as_deref()))
-        .collect();
-    assert_eq!(processes, [(90, Some("strata")), (95, Some("qemu"))]);
+    let processes: Vec<_> =
+        trees().flat_map(|tree| &tree.processes).map(|process| (process.pid.unwrap(), &*process.cmdline[0])).collect();
+    assert_eq!(processes, [(90, "strata"), (95, "qemu")]);
     assert_eq!(threads, [(90, 90, Some("strata")), (90, 91, Some("strata-clock")), (95, 100, None), (95, 101, None)]);
 }
 
@@ -496,6 +509,91 @@ fn names_are_numbered_up_to_a_limit_and_written_out_beyond() {
     let numbered = events.clone().filter(|event| event.name_iid.is_some()).count();
     let written_out = events.filter(|event| event.name.is_some()).count();
     assert_eq!((numbered, written_out), (4_096, 904));
+}
+
+#[test]
+fn record_without_a_form_is_an_event_that_describes_itself_once() {
+    let fields = |rip| {
+        [
+            ("common_pid", Number(100)),
+            ("exit_reason", Number(-3)),
+            ("guest_rip", Hex(rip)),
+            ("isa", Text("svm")),
+            ("stack", Stack(&[0xffff_ffff_8100_0000])),
+        ]
+    };
+    let trace = TestTrace::new()
+        .host(0, 1_000, "kvm:kvm_exit", &fields(0xffff_ffff_8333_c620))
+        .host(0, 2_000, "kvm:kvm_exit", &fields(16))
+        .guest(0, 3_000, "test:event", &[]);
+
+    let (_dir, trace) = trace.open();
+    let mut bytes = Vec::new();
+    let exported = export(&trace, &Options::default(), &mut bytes).unwrap();
+    let packets = PerfettoTrace::decode(&*bytes).unwrap().packet;
+    let read = Read { packets, exported };
+
+    let types = [
+        ("exit_reason", FieldType::Int64),
+        ("guest_rip", FieldType::String),
+        ("isa", FieldType::String),
+        ("stack", FieldType::String),
+    ];
+    let types: Vec<_> = types.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
+    assert_eq!(read.described(0), [(65_536, "kvm_exit".to_owned(), types)]);
+    assert_eq!(read.described(1), [(65_537, "event".to_owned(), Vec::new())]);
+    assert_eq!((read.exported.records, read.exported.drawn), (3, 3));
+    let mut event = Vec::new();
+    wire::put_number(2, (-3_i64).cast_unsigned(), &mut event);
+    wire::put_bytes(3, b"0xffffffff8333c620", &mut event);
+    wire::put_bytes(4, b"svm", &mut event);
+    wire::put_bytes(5, b"[18446744071578845184]", &mut event);
+    let mut record = Vec::new();
+    wire::put_number(1, 500, &mut record);
+    wire::put_number(2, 100, &mut record);
+    wire::put_bytes(65_536, &event, &mut record);
+    assert!(bytes.windows(record.len()).any(|window| window == record), "the first record");
+}
+
+#[test]
+fn record_of_the_vmm_is_an_instant_of_its_thread_with_its_fields() {
+    let trace = TestTrace::new().vmm(0, 1_000, "vmm:port_access", &[("vcpu", Number(0)), ("port", Hex(0x3f8))]).vmm(
+        2,
+        1_100,
+        "vmm:control",
+        &[("what", Text("started"))],
+    );
+
+    let read = read(trace);
+
+    let names: Vec<_> = read
+        .descriptors()
+        .filter(|(_, track)| [0, 2].map(|thread| Some(uuid(Kind::VmmThread, 0, thread))).contains(&track.uuid))
+        .map(|(machine, track)| (machine, track.name.as_deref()))
+        .collect();
+    assert_eq!(names, [(0, Some("VMM: vCPU 0")), (0, Some("VMM: other threads"))]);
+    let access = read.packets.iter().find_map(|packet| {
+        let event = packet.track_event.as_ref()?;
+        (event.track_uuid == Some(uuid(Kind::VmmThread, 0, 0))).then_some((packet.timestamp, event))
+    });
+    let (time, event) = access.unwrap();
+    let fields: Vec<_> = event.debug_annotations.iter().map(|field| field.name.as_deref().unwrap()).collect();
+    assert_eq!((time, event.r#type(), fields), (Some(500), EventType::Instant, vec!["vcpu", "port"]));
+    assert_eq!(event.debug_annotations[1].pointer_value, Some(0x3f8));
+}
+
+#[test]
+fn call_has_its_arguments() {
+    let trace = TestTrace::new()
+        .switch(0, 1_000, 0, 7)
+        .guest(0, 2_000, "raw_syscalls:sys_enter", &[("id", Number(1)), ("args", Arguments([3, 0x7fff_0000]))])
+        .guest(0, 3_000, "test:event", &[]);
+
+    let read = read(trace);
+
+    let calls: Vec<_> = read.ftrace(1).into_iter().filter_map(|event| event.sys_enter).collect();
+    let [call] = &calls[..] else { panic!("{calls:?}") };
+    assert_eq!(call.args, [3, 0x7fff_0000, 0, 0, 0, 0]);
 }
 
 #[test]

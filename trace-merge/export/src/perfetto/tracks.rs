@@ -49,10 +49,10 @@ pub(super) enum Kind {
     PacketGuest,
     PacketHost,
     PacketVmm,
-    /// A process of a host.
-    HostProcess,
-    /// A thread of it.
-    HostThread,
+    /// The records of a VMM, together.
+    Vmm,
+    /// Those of a thread of it.
+    VmmThread,
 }
 
 /// Number of the track of `kind`, of the VM or machine `of`, with the number `index` among its likes. It stands in each
@@ -113,7 +113,7 @@ mod tests {
     fn tracks_have_numbers_of_their_own_which_are_small_where_there_are_few() {
         let (vms, indexes) = ([0, 1, 7, 8, 9, 0xff_ffff], [0, 1, 63, 0xffff_ffff]);
         let kinds =
-            [Kind::Vcpus, Kind::Vcpu, Kind::Thread, Kind::Process, Kind::PacketHost, Kind::PacketVmm, Kind::HostThread];
+            [Kind::Vcpus, Kind::Vcpu, Kind::Thread, Kind::Process, Kind::PacketHost, Kind::PacketVmm, Kind::VmmThread];
 
         let numbers: BTreeSet<u64> = kinds
             .into_iter()

@@ -1,0 +1,42 @@
+//! Records of VMMs, with their fields: those of each vCPU's thread on a track, and those of all other threads on one more.
+
+use super::applications::annotations;
+use super::packets::{Machine, Name, PacketWriter};
+use super::proto::TrackEvent;
+use super::tracks::{self, Kind, uuid};
+use foldhash::HashSet;
+use std::io::Write;
+use strata_analysis::timeline::{Input, Timeline};
+use strata_recording::terminal::harmless;
+
+/// Draws records of VMMs.
+#[derive(Debug, Default)]
+pub(super) struct VmmRecords {
+    /// VM and thread of the tracks that are described.
+    described: HashSet<(usize, u32)>,
+}
+
+impl VmmRecords {
+    /// Draws a record that `thread` of the VMM of `vm` made.
+    pub(super) fn record<W: Write>(
+        &mut self,
+        out: &mut PacketWriter<W>,
+        (machine, vm, thread): (Machine, usize, u32),
+        time: u64,
+        input: &Input<'_>,
+        timeline: &Timeline,
+    ) {
+        let Some(known) = timeline.vm(vm).filter(|_| !out.muted) else { return };
+        let (group, track) = (uuid(Kind::Vmm, vm, 0), uuid(Kind::VmmThread, vm, thread as usize));
+        if self.described.insert((vm, thread)) {
+            let name = match known.vcpus.contains_key(&thread) {
+                true => format!("VMM: vCPU {thread}"),
+                false => "VMM: other threads".into(),
+            };
+            out.track(machine, time, tracks::named(group, None, format!("{}: events of the VMM", known.name)));
+            out.track(machine, time, tracks::named(track, Some(group), name));
+        }
+        let event = TrackEvent { debug_annotations: annotations(&input.record), ..TrackEvent::default() };
+        out.instant(machine, track, time, Name::Few(&harmless(input.record.schema.name())), &event);
+    }
+}
