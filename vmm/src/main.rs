@@ -19,7 +19,7 @@ use strata_recording::terminal::harmless;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::{critical_path, diff, join, progress};
-use vmm::attach::{self, AttachRequest, Ending};
+use vmm::attach::{self, AttachRequest, Ending, machines};
 use vmm::cli::{
     AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, DiffArgs, DoctorArgs, EventsArgs, ManualArgs,
     MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, ReportRequest, RunArgs, TriggerCommand,
@@ -129,6 +129,16 @@ fn boot_guest(request: &RunRequest) -> anyhow::Result<BootEnd> {
 }
 
 fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
+    if args.lists_machines() {
+        let known = directory::runtime_folders().and_then(|folders| directory::list_all(&folders)).unwrap_or_default();
+        let machines = machines::running(&known);
+        print(&if machines.is_empty() {
+            "no process that this user may look into runs a VM of another monitor\n".into()
+        } else {
+            machines::text(&machines)
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let request = AttachRequest::try_from(args)?;
     let report = attach::attach(&request, |line| say(line))?;
     say(report.ending);
@@ -244,8 +254,12 @@ fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
 fn list_vms(args: &PsArgs) -> anyhow::Result<ExitCode> {
     let found = directory::list_all(&directory::runtime_folders()?)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let machines = machines::running(&found);
     let vms = list::listed(found, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
-    print_text_or_json(args.json, &vms, |vms| list::text(vms))?;
+    print_text_or_json(args.json, &vms, |vms| match machines.as_slice() {
+        [] => list::text(vms),
+        machines => format!("{}\nof other monitors:\n{}", list::text(vms), machines::text(machines)),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

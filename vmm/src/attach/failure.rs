@@ -28,7 +28,7 @@ pub enum AttachError {
         pid: u32,
     },
     /// There is no such process.
-    #[error("there is no process {pid}, or it has just ended; give the process that runs the VM (pgrep -a qemu)")]
+    #[error("there is no process {pid}, or it has just ended; `strata attach` alone lists those that run a VM")]
     NoProcess {
         /// What was given.
         pid: u32,
@@ -53,9 +53,20 @@ pub enum AttachError {
         #[source]
         source: io::Error,
     },
+    /// QEMU emulates the processor.
+    #[error(
+        "process {pid} ({comm}) is a QEMU without KVM: it emulates its VM's processor (TCG), of which the host's kernel knows \
+         nothing; start it with -accel kvm"
+    )]
+    WithoutKvm {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
     /// The process has no VM.
     #[error(
-        "process {pid} ({comm}) runs no VM: it has no descriptor of KVM's; give the process that runs the VM (pgrep -a qemu)"
+        "process {pid} ({comm}) runs no VM: it has no descriptor of KVM's; `strata attach` alone lists those that run a VM"
     )]
     NoVm {
         /// The process.
@@ -200,6 +211,11 @@ pub enum AttachError {
     /// Signals cannot be handled, or a thread not be started.
     #[error("cannot handle signals, or start a thread")]
     Threads(#[source] io::Error),
+}
+
+/// Whether `comm` is the name of a QEMU that emulates a whole machine.
+pub(super) fn is_qemu(comm: &str) -> bool {
+    comm.starts_with("qemu-system") || comm.starts_with("qemu-kvm")
 }
 
 fn either(numbers: &[u32]) -> String {

@@ -151,7 +151,7 @@ impl HotPlugged {
         }
         // QEMU serves others between plugging in and taking away: this is another connection.
         // A signal that ended the recording does not end this; another one does.
-        let patience = Patience::of(LET_GO_LIMIT + LEAVE_LIMIT, &self.stop.from_now());
+        let patience = Patience::of(LET_GO_LIMIT + LEAVE_LIMIT, &self.stop.beginning_now());
         let gone = Qmp::connect(&self.socket, self.pid, patience)
             .map_err(HotPlugError::Qmp)
             .and_then(|mut qmp| take_away(&mut qmp, LET_GO_LIMIT));

@@ -64,8 +64,20 @@ pub fn process_of(domain: &str) -> Result<u32, DomainError> {
     if !geteuid().is_root() {
         return Err(DomainError::NotRoot { domain: domain.into() });
     }
+    find(&folders()?, domain)
+}
+
+/// The domains that run here as far as root can see, and their processes.
+#[must_use]
+pub fn running() -> Vec<(String, u32)> {
+    let folders = if geteuid().is_root() { folders().unwrap_or_default() } else { [].into() };
+    folders.iter().flat_map(|folder| domains(folder)).collect()
+}
+
+/// libvirt's folders: of the system, and of the user who called sudo.
+fn folders() -> Result<Vec<PathBuf>, UserError> {
     let user = User::choose(None)?.map_or(0, |user| user.uid);
-    find(&[OF_SYSTEM.into(), Path::new(USERS).join(user.to_string()).join(OF_SESSION)], domain)
+    Ok(vec![OF_SYSTEM.into(), Path::new(USERS).join(user.to_string()).join(OF_SESSION)])
 }
 
 /// The process of `domain` in libvirt's folders.

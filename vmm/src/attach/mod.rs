@@ -9,6 +9,7 @@ mod failure;
 mod follower;
 mod hot_plug;
 pub mod libvirt;
+pub mod machines;
 mod process;
 mod qmp;
 pub mod region;

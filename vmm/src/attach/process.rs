@@ -100,13 +100,13 @@ fn leader(status: &str) -> Option<u32> {
 }
 
 /// The name of the thread or process of `folder`; empty if it has ended.
-fn comm(folder: &Path) -> String {
+pub(super) fn comm(folder: &Path) -> String {
     fs::read(folder.join("comm"))
         .map_or_else(|_| String::new(), |name| String::from_utf8_lossy(&name).trim_end().into())
 }
 
 /// The entries of `folder` that are numbers, in order.
-fn numbers(folder: &Path) -> io::Result<Vec<u32>> {
+pub(super) fn numbers(folder: &Path) -> io::Result<Vec<u32>> {
     let entries = fs::read_dir(folder)?.flatten();
     let mut numbers: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     numbers.sort_unstable();

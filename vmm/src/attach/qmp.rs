@@ -189,7 +189,7 @@ impl Qmp {
 
     /// For undoing what has failed: from here on the conversation has `limit`, and only a further signal ends it.
     pub fn begin_undoing(&mut self, limit: Duration) {
-        self.patience = Patience::of(limit, &self.patience.stop.from_now());
+        self.patience = Patience::of(limit, &self.patience.stop.beginning_now());
     }
 
     /// Sends `command`; returns its number.

@@ -26,7 +26,7 @@ impl Stop {
 
     /// The same for what is done from now on: only a further signal counts.
     #[must_use]
-    pub fn from_now(&self) -> Self {
+    pub fn beginning_now(&self) -> Self {
         Self { before: self.signals.load(Ordering::Relaxed), signals: Arc::clone(&self.signals) }
     }
 }
@@ -40,7 +40,7 @@ mod tests {
         let stop = Stop::default();
 
         stop.ask();
-        let undoing = stop.from_now();
+        let undoing = stop.beginning_now();
         let before = (stop.is_asked(), undoing.is_asked());
         stop.ask();
 

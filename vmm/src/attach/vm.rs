@@ -1,6 +1,6 @@
 //! A virtual machine that another process runs: found, and looked at again while it runs.
 
-use super::failure::AttachError;
+use super::failure::{AttachError, is_qemu};
 use super::process::{Process, Task};
 use super::threads::vcpu_threads;
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ impl ForeignVm {
     pub fn find(pid: u32, wanted: Option<u32>, debugfs: &Path) -> Result<Self, AttachError> {
         let process = Process::open(pid)?;
         if process.machines()?.is_empty() {
-            return Err(AttachError::NoVm { pid, comm: process.comm });
+            return Err(no_vm(pid, process.comm));
         }
         let threads: BTreeSet<u32> = process.tasks().iter().map(|task| task.tid).chain([pid]).collect();
         let mut machines = DebugfsVm::of_process(debugfs, &threads)?;
@@ -79,6 +79,11 @@ impl ForeignVm {
     }
 }
 
+/// Why process `pid`, called `comm`, which has no descriptor of KVM's, runs no VM that can be recorded.
+fn no_vm(pid: u32, comm: String) -> AttachError {
+    if is_qemu(&comm) { AttachError::WithoutKvm { pid, comm } } else { AttachError::NoVm { pid, comm } }
+}
+
 /// Which of the machines with these `descriptors` is meant.
 fn choose(pid: u32, descriptors: Vec<u32>, wanted: Option<u32>) -> Result<usize, AttachError> {
     match (wanted, descriptors.len()) {
@@ -101,6 +106,12 @@ mod tests {
         assert_eq!(choose(7, vec![5, 12], Some(12)).unwrap(), 1);
         assert!(choose(7, vec![5, 12], None).unwrap_err().to_string().contains("--vm 5 or 12"));
         assert!(choose(7, vec![5], Some(6)).unwrap_err().to_string().contains("no VM of descriptor 6; it has 5"));
+    }
+
+    #[test]
+    fn qemu_without_kvm_is_called_that() {
+        assert!(no_vm(7, "qemu-system-x86".into()).to_string().contains("is a QEMU without KVM"));
+        assert!(no_vm(7, "qemu-ga".into()).to_string().contains("runs no VM"));
     }
 
     #[test]

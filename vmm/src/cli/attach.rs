@@ -5,7 +5,7 @@ use super::recording::{RECORDING, RecordingArgs};
 use super::values;
 use crate::attach::AttachRequest;
 use crate::attach::libvirt::{self, DomainError};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 use std::time::Duration;
 use strata_recording::manifest::is_vm_name;
@@ -19,47 +19,56 @@ use strata_recording::manifest::is_vm_name;
     with the VM, with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration; it is completed each \
     time. Its layers are host-kernel, and with --region or --qmp guest-kernel and guest-user. Exit status: 0, or 1 \
     when nothing could be recorded or the trace failed.\n\nExamples:\n  \
+    strata attach\n  \
     strata attach --libvirt web --trace trace\n  \
     strata attach 4242 --trace trace --duration 10s\n  \
     strata attach 4242 --region /dev/shm/web --trace trace\n  \
     strata attach 4242 --qmp /run/web.qmp --trace trace\n  \
     strata attach 4242 --trace trace --max-size 2G --events 'host-kernel:kvm:*,host-kernel:sched:*,host-kernel:irq:*'\n  \
     strata attach 4242 --trace trace --mode flight-recorder --name web; strata ctl web snapshot now\n  \
-    strata report vcpus trace"
+    strata report vcpus trace",
+    group(ArgGroup::new("machine").args(["pid", "libvirt"]).requires("trace"))
 )]
 pub struct AttachArgs {
-    /// Process that runs the VM
-    #[arg(required_unless_present = "libvirt")]
+    /// Process that runs the VM; without any argument, those that run one are listed
     pub pid: Option<u32>,
     /// The VM that libvirt runs as this domain, instead of its process
     #[arg(long, value_name = "DOMAIN", conflicts_with = "pid")]
     pub libvirt: Option<String>,
     /// Record the guest too, through this trace region, which `strata region create` made for the same --mode and the VM
     /// has as a device
-    #[arg(long, value_name = "FILE", help_heading = RECORDING)]
+    #[arg(long, value_name = "FILE", help_heading = RECORDING, requires = "machine")]
     pub region: Option<PathBuf>,
     /// Record the guest too, by giving its QEMU a trace region through this QMP socket of QEMU's (-qmp
     /// unix:SOCKET,server=on,wait=off)
     ///
     /// It takes a free PCIe port (-device pcie-root-port,id=strata-port,chassis=99,pref64-reserve=256M), and is taken
     /// away at the end
-    #[arg(long, value_name = "SOCKET", help_heading = RECORDING, conflicts_with = "region")]
+    #[arg(long, value_name = "SOCKET", help_heading = RECORDING, conflicts_with = "region", requires = "machine")]
     pub qmp: Option<PathBuf>,
     /// Record a trace into this folder: a new one, or an empty one of yours
-    #[arg(long, value_name = "DIR", help_heading = RECORDING)]
-    pub trace: PathBuf,
+    #[arg(long, value_name = "DIR", help_heading = RECORDING, requires = "machine")]
+    pub trace: Option<PathBuf>,
     /// Name of the VM in the trace [default: that of its domain, or name and number of its process]
-    #[arg(long, value_name = "NAME", value_parser = values::vm_name)]
+    #[arg(long, value_name = "NAME", value_parser = values::vm_name, requires = "machine")]
     pub name: Option<String>,
     /// The VM with this file descriptor, where the process has several
-    #[arg(long, value_name = "FD")]
+    #[arg(long, value_name = "FD", requires = "machine")]
     pub vm: Option<u32>,
     /// What is recorded.
     #[command(flatten)]
     pub recording: RecordingArgs,
     /// End after this time: a number of seconds, or one with ms, s, m or h, as in 90s
-    #[arg(long, value_name = "TIME", help_heading = RECORDING, value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", help_heading = RECORDING, value_parser = values::duration, requires = "machine")]
     pub duration: Option<Duration>,
+}
+
+impl AttachArgs {
+    /// Whether no VM is named, so that those there are be listed.
+    #[must_use]
+    pub const fn lists_machines(&self) -> bool {
+        self.pid.is_none() && self.libvirt.is_none()
+    }
 }
 
 impl TryFrom<AttachArgs> for AttachRequest {
@@ -72,11 +81,11 @@ impl TryFrom<AttachArgs> for AttachRequest {
         let AttachArgs { pid, libvirt, region, qmp, trace, name, vm, recording, duration } = args;
         let pid = match (&libvirt, pid) {
             (Some(domain), _) => libvirt::process_of(domain)?,
-            // the command line's rules leave nothing else
+            // Without one, machines are listed and nothing is recorded.
             (None, pid) => pid.unwrap_or_default(),
         };
         let name = name.or(libvirt.filter(|domain| is_vm_name(domain)));
-        let recording = recording.into_request(trace);
+        let recording = recording.into_request(trace.unwrap_or_default());
         Ok(Self { pid, vm, name, region, qmp, recording, duration })
     }
 }
@@ -98,6 +107,19 @@ mod tests {
         assert!(request(&["42"]).is_none() && request(&["--trace", "t"]).is_none());
         assert!(request(&["qemu", "--trace", "t"]).is_none());
         assert_eq!(request(&["42", "--trace", "t"]).unwrap().pid, 42);
+    }
+
+    #[test]
+    fn machines_are_listed_without_any_argument() {
+        let lists = |args: &[&str]| match Cli::try_parse_from(["strata", "attach"].iter().chain(args)) {
+            Ok(Cli { command: Command::Attach(args), .. }) => Some(args.lists_machines()),
+            _ => None,
+        };
+
+        assert_eq!([lists(&[]), lists(&["42", "--trace", "t"])], [Some(true), Some(false)]);
+        for alone in [["--name", "x"], ["--duration", "1s"], ["--qmp", "q"], ["--region", "r"], ["--vm", "5"]] {
+            assert_eq!(lists(&alone), None, "{alone:?}");
+        }
     }
 
     #[test]

@@ -193,6 +193,20 @@ fn fill(file: &File, path: &Path, description: &Description, layout: RegionLayou
     file.write_all_at(&page, description.size).map_err(failed)
 }
 
+/// Whether the file `path` says of itself that it is a region; it is neither locked nor changed.
+#[must_use]
+pub fn is_region(path: &Path) -> bool {
+    let no_follow = i32::try_from(OFlags::NOFOLLOW.bits() | OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let begins = || {
+        let file = OpenOptions::new().read(true).custom_flags(no_follow).open(path).ok()?;
+        let metadata = file.metadata().ok().filter(fs::Metadata::is_file)?;
+        let mut begin = [0; MAGIC.len()];
+        file.read_exact_at(&mut begin, metadata.len().checked_sub(PAGE_SIZE as u64)?).ok()?;
+        Some(begin == MAGIC)
+    };
+    begins().unwrap_or(false)
+}
+
 impl RegionFile {
     /// The region's file `path`, which nobody else records into while it is open.
     ///
@@ -299,6 +313,17 @@ pub(crate) mod tests {
         assert_eq!(Some(found.config), SHAPE.config());
         assert_eq!(found.map().unwrap().load(0), layout::MAGIC);
         assert!(!found.is_mapped_by(1));
+    }
+
+    #[test]
+    fn file_is_a_region_also_while_it_is_in_use() {
+        let (folder, path) = made(SHAPE);
+        let _in_use = RegionFile::open(&path).unwrap();
+        let other = folder.path().join("other");
+        fs::write(&other, vec![0; 3 * PAGE_SIZE]).unwrap();
+
+        assert!(is_region(&path));
+        assert!(!is_region(&other) && !is_region(folder.path()) && !is_region(Path::new("/nonexistent")));
     }
 
     #[test]

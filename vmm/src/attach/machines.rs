@@ -1,0 +1,205 @@
+//! The processes of this host that run a VM, of any monitor, and what `strata attach` can be given for each.
+
+use super::process::{Process, comm, numbers};
+use super::{failure, libvirt};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use strata_recorder::control::directory::FoundVm;
+use strata_recorder::region::region_file::is_region;
+use strata_recording::terminal::{harmless, shell_word};
+
+/// Most mapped files of a process that are looked at.
+const MAX_MAPPED: usize = 64;
+
+/// A process that runs a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunningMachine {
+    /// Its number.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Descriptors of its VMs; none where it runs its VM without KVM.
+    pub descriptors: Vec<u32>,
+    /// The domain that it is to libvirt.
+    pub domain: Option<String>,
+    /// The region that it has in its memory.
+    pub region: Option<PathBuf>,
+    /// Its QMP socket, as its command line names it.
+    pub qmp: Option<PathBuf>,
+    /// Who records it already.
+    pub recorded_by: Option<u32>,
+}
+
+/// Those that this user may see, but for VMs of strata's own, which are `known`.
+#[must_use]
+pub fn running(known: &[FoundVm]) -> Vec<RunningMachine> {
+    let known = || known.iter().filter(|found| found.alive);
+    let own: BTreeSet<u32> = known().filter(|found| found.vm.attached.is_none()).map(|found| found.vm.pid).collect();
+    let recorded: BTreeMap<u32, u32> =
+        known().filter_map(|found| Some((found.vm.attached.as_ref()?.pid, found.vm.pid))).collect();
+    let domains: BTreeMap<u32, String> =
+        libvirt::running().into_iter().map(|(domain, process)| (process, domain)).collect();
+    let processes = numbers(Path::new("/proc")).unwrap_or_default();
+    let machine = |pid: u32| {
+        let folder = Path::new("/proc").join(pid.to_string());
+        let descriptors = Process::open(pid).and_then(|process| process.machines()).unwrap_or_default();
+        let comm = comm(&folder);
+        if descriptors.is_empty() && !failure::is_qemu(&comm) {
+            return None;
+        }
+        let command_line = fs::read(folder.join("cmdline")).unwrap_or_default();
+        Some(RunningMachine {
+            pid,
+            comm,
+            descriptors,
+            domain: domains.get(&pid).cloned(),
+            region: region_of(pid),
+            qmp: qmp_socket(&command_line),
+            recorded_by: recorded.get(&pid).copied(),
+        })
+    };
+    processes.into_iter().filter(|pid| !own.contains(pid)).filter_map(machine).collect()
+}
+
+/// The region among the files that process `pid` shares.
+fn region_of(pid: u32) -> Option<PathBuf> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let is_region = |path: &PathBuf| {
+        // Only of a regular file it does nothing to open it.
+        let is_file = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file());
+        is_file && is_region(path)
+    };
+    shared_files(&maps).into_iter().take(MAX_MAPPED).find(is_region)
+}
+
+/// The files that are mapped shared and writable according to `maps`, the contents of `/proc/PID/maps`.
+fn shared_files(maps: &str) -> BTreeSet<PathBuf> {
+    let file = |line: &str| {
+        let (fields, path) = line.split_once('/')?;
+        let is_shared = fields.split_ascii_whitespace().nth(1) == Some("rw-s");
+        is_shared.then(|| PathBuf::from(format!("/{path}")))
+    };
+    maps.lines().filter_map(file).collect()
+}
+
+/// The socket of option `-qmp` of QEMU's command line.
+fn qmp_socket(command_line: &[u8]) -> Option<PathBuf> {
+    let mut words = command_line.split(|&byte| byte == 0).map(String::from_utf8_lossy);
+    words.find(|word| word == "-qmp" || word == "--qmp")?;
+    let option = words.next()?;
+    let path = option.strip_prefix("unix:")?.split(',').next()?;
+    Path::new(path).is_absolute().then(|| path.into())
+}
+
+impl RunningMachine {
+    /// What `strata attach` can be given for it.
+    fn choices(&self) -> String {
+        if let Some(by) = self.recorded_by {
+            return format!("recorded by process {by}");
+        }
+        if self.descriptors.is_empty() {
+            return "QEMU without KVM (TCG): start it with -accel kvm to record it".into();
+        }
+        let word = |path: &Path| shell_word(path);
+        let machine = match &self.domain {
+            Some(domain) => format!("--libvirt {}", word(Path::new(domain))),
+            None => self.pid.to_string(),
+        };
+        let several = self.descriptors.len() > 1;
+        let descriptors: Vec<String> = self.descriptors.iter().map(ToString::to_string).collect();
+        let vm = several.then(|| format!("--vm {}", descriptors.join("|")));
+        let region = self.region.as_deref().map(|path| format!("--region {}", word(path)));
+        let qmp = self.qmp.as_deref().filter(|_| region.is_none()).map(|path| format!("--qmp {}", word(path)));
+        [Some(machine), vm, region, qmp].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// `machines` as a list for people.
+#[must_use]
+pub fn text(machines: &[RunningMachine]) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "{:>8}  {:<16}  strata attach --trace DIR …", "PID", "PROCESS");
+    for machine in machines {
+        let _ = writeln!(out, "{:>8}  {:<16}  {}", machine.pid, harmless(&machine.comm), machine.choices());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_is_listed_with_what_attach_can_be_given_for_it() {
+        let qemu = RunningMachine {
+            pid: 4242,
+            comm: "qemu\x1b[2J".into(),
+            descriptors: vec![12],
+            qmp: Some("/run/my web.qmp".into()),
+            ..RunningMachine::default()
+        };
+        let of_libvirt = RunningMachine { domain: Some("web".into()), qmp: None, ..qemu.clone() };
+        let with_region = RunningMachine { region: Some("/dev/shm/web".into()), ..qemu.clone() };
+        let several = RunningMachine { descriptors: vec![5, 12], ..with_region.clone() };
+        let emulated = RunningMachine { descriptors: Vec::new(), ..qemu.clone() };
+        let recorded = RunningMachine { recorded_by: Some(9), ..qemu.clone() };
+
+        let choices = [&qemu, &of_libvirt, &with_region, &several, &recorded].map(RunningMachine::choices);
+        let text = text(&[qemu, emulated]);
+
+        assert_eq!(
+            choices,
+            [
+                "4242 --qmp '/run/my web.qmp'",
+                "--libvirt web",
+                "4242 --region /dev/shm/web",
+                "4242 --vm 5|12 --region /dev/shm/web",
+                "recorded by process 9",
+            ]
+        );
+        assert!(text.contains("qemu\\u{1b}[2J") && text.contains("QEMU without KVM (TCG)"), "{text}");
+    }
+
+    #[test]
+    fn socket_is_that_of_qemus_option() {
+        let socket = |line: &str| qmp_socket(line.replace(' ', "\0").as_bytes());
+
+        assert_eq!(socket("qemu -m 1G -qmp unix:/run/q,server=on,wait=off -x"), Some("/run/q".into()));
+        assert_eq!(socket("qemu -qmp tcp:127.0.0.1:1"), None);
+        assert_eq!(socket("qemu -qmp unix:q,server=on"), None);
+        assert_eq!(socket("qemu -qmp"), None);
+    }
+
+    #[test]
+    fn files_that_are_shared_and_writable_may_be_regions() {
+        let maps = "7f00-7f01 rw-s 00000000 00:1a 5                  /dev/shm/my web\n\
+                    7f02-7f03 r-xp 00000000 00:1a 6                  /usr/bin/qemu\n\
+                    7f04-7f05 rw-s 00000000 00:1a 7\n";
+
+        assert_eq!(shared_files(maps), BTreeSet::from([PathBuf::from("/dev/shm/my web")]));
+    }
+
+    #[test]
+    fn region_that_this_process_has_is_found() {
+        use shared_ring::layout::Mode;
+        use strata_recorder::region::region_file;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web");
+        let shape = crate::run::foreign_region(1, 1, Mode::Discard, crate::run::KERNEL_RINGS);
+        region_file::create(&path, shape, None).unwrap();
+        let _memory = region_file::RegionFile::open(&path).unwrap().map().unwrap();
+
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+
+        // Other tests of this process may have one, too.
+        assert!(shared_files(&maps).contains(&path) && region_of(std::process::id()).is_some(), "{maps}");
+    }
+
+    #[test]
+    fn this_process_runs_no_machine() {
+        assert!(!running(&[]).iter().any(|machine| machine.pid == std::process::id()));
+    }
+}
