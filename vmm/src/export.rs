@@ -1,7 +1,7 @@
 //! `strata export`, which writes a recording in the form of another tool, and `strata report --html`, which writes it
 //! as a page.
 
-use crate::cli::{ExportArgs, Format, PageArgs};
+use crate::cli::{ExportArgs, Format, Moment, PageArgs};
 use crate::query_program::{self, QueryProgramError};
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal};
@@ -73,13 +73,14 @@ pub enum ExportCommandError {
 /// # Errors
 /// What is wrong, and what to do. No file is left then, and one that was there is as it was.
 pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
-    let part = Part { from: args.from, to: args.until };
+    let part = Part::of(&args.trace, args.from, args.until)?;
+    let why = args.why.options(part);
     let is_stdout = args.output == Path::new("-");
     let exported = match args.to {
         Format::Perfetto | Format::Ctf | Format::Ctf2 if !args.tables.is_empty() => {
             return Err(ExportCommandError::NoTables(args.to));
         }
-        Format::Ctf | Format::Ctf2 | Format::Parquet if args.why().is_some() => {
+        Format::Ctf | Format::Ctf2 | Format::Parquet if why.is_some() => {
             return Err(ExportCommandError::NoTracks(args.to));
         }
         Format::Ctf | Format::Ctf2 | Format::Parquet if is_stdout || args.force => {
@@ -87,18 +88,18 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
         }
         Format::Ctf => write_folder(&Trace::open(&args.trace)?, ctf::Version::V1_8, part, &args.output, &say)?,
         Format::Ctf2 => write_folder(&Trace::open(&args.trace)?, ctf::Version::V2, part, &args.output, &say)?,
-        Format::Parquet => return Err(query_program::export(args).into()),
+        Format::Parquet => return Err(query_program::export(args, part).into()),
         Format::Perfetto if is_stdout && io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
         Format::Perfetto if is_stdout => {
             let trace = Trace::open(&args.trace)?;
-            let why = explain(&trace, args.why().as_ref())?;
+            let why = explain(&trace, why.as_ref())?;
             let out = BufWriter::with_capacity(BUFFER, io::stdout());
             with_progress(part, &say, |options| perfetto::export_with(&trace, options, why.as_ref(), out))?
         }
         Format::Perfetto => {
             refuse_existing(&args.output, args.force)?;
             let trace = Trace::open(&args.trace)?;
-            let why = explain(&trace, args.why().as_ref())?;
+            let why = explain(&trace, why.as_ref())?;
             write_perfetto(&trace, part, why.as_ref(), &args.output, args.force, &say)?
         }
     };
@@ -125,8 +126,8 @@ fn explain(trace: &Trace, asked: Option<&CriticalPathOptions>) -> Result<Option<
 pub fn write_page(args: &PageArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
     refuse_existing(&args.output, args.force)?;
     let trace = Trace::open(&args.trace)?;
-    let why = explain(&trace, args.why.as_ref())?;
-    let part = Part { from: args.from, to: args.to };
+    let part = Part::of(&args.trace, args.from, args.to)?;
+    let why = explain(&trace, args.why.options(part).as_ref())?;
     let exported = write_file(part, &args.output, args.force, &say, |options, out| {
         html::export(&trace, options, args.symbols.as_deref(), why.as_ref(), out)
     })?;
@@ -145,13 +146,24 @@ fn refuse_existing(path: &Path, force: bool) -> Result<(), ExportCommandError> {
     }
 }
 
-/// What of a recording is written.
-#[derive(Clone, Copy, Debug)]
+/// What of a recording is meant.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Part {
     /// Its begin, since the first record.
     pub from: Option<Duration>,
     /// Its end.
     pub to: Option<Duration>,
+}
+
+impl Part {
+    /// What lies between `from` and `to` of the recording in `trace`.
+    ///
+    /// # Errors
+    /// When the recording cannot be read, to find its end.
+    pub fn of(trace: &Path, from: Option<Moment>, to: Option<Moment>) -> Result<Self, ReadError> {
+        let after_start = |moment: Option<Moment>| moment.map(|moment| moment.after_start(trace)).transpose();
+        Ok(Self { from: after_start(from)?, to: after_start(to)? })
+    }
 }
 
 /// Writes `part` of `trace`, and `why` tasks took so long, for Perfetto to the new file `path`, which appears when it
@@ -296,7 +308,7 @@ mod tests {
             from: None,
             to: None,
             symbols: None,
-            why: None,
+            why: DrawnWhyArgs::default(),
             force,
         };
 

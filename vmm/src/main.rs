@@ -174,14 +174,15 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let Some(trace) = args.trace else { anyhow::bail!("no trace was given; see strata events --help") };
+    let export::Part { from, to } = export::Part::of(&trace, args.from, args.to)?;
     let options = EventsOptions {
         layers: args.layers,
         vms: args.vms,
         cpus: args.cpus,
         events: args.events,
         tasks: args.tasks,
-        from: args.from,
-        to: args.to,
+        from,
+        to,
         utc: args.utc,
         json: args.json,
         count: args.count,
@@ -201,7 +202,7 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
         ReportRequest::Page(args) => export::write_page(&args, |line| say(line))?,
         ReportRequest::Report(ReportCommand { report, window, symbols }) => {
             let mut out = BufWriter::new(io::stdout().lock());
-            if let Some(missed) = report.run(&window.trace, &window.options(), symbols.as_deref(), &mut out)? {
+            if let Some(missed) = report.run(&window.trace, &window.options()?, symbols.as_deref(), &mut out)? {
                 say(missed);
             }
         }
@@ -210,13 +211,14 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn explain(args: &WhyArgs) -> anyhow::Result<ExitCode> {
-    critical_path::run(&args.trace, &args.options(), &mut BufWriter::new(io::stdout().lock()))?;
+    critical_path::run(&args.trace, &args.options()?, &mut BufWriter::new(io::stdout().lock()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn compare_traces(args: &DiffArgs) -> anyhow::Result<ExitCode> {
+    let options = args.options().map_err(anyhow::Error::msg)?;
     let diff = progress::shown("comparing", &|line: &str| say(line), |progress| {
-        diff::diff(&args.first, &args.second, &args.options(), progress)
+        diff::diff(&args.first, &args.second, &options, progress)
     })?;
     diff::write(&diff, args.json, &mut BufWriter::new(io::stdout().lock()))?;
     Ok(ExitCode::SUCCESS)

@@ -93,7 +93,7 @@ pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> 
         let folder = tempfile::Builder::new().prefix("strata-open-").tempdir();
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let path = folder.path().join("trace.pftrace");
-        let part = Part { from: args.from, to: args.to };
+        let part = Part::of(&args.trace, args.from, args.to)?;
         export::write_perfetto(&Trace::open(&args.trace)?, part, None, &path, false, &say)?;
         let guard = RemovedOnSignal::new(folder.path()).map_err(file_error(folder.path()))?;
         (path, Some((guard, folder)))
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn file_that_is_not_there_and_a_part_of_a_file_are_refused() {
         let missing = run(&args(Path::new("/nowhere/at-all"), 0), |_| ()).unwrap_err();
-        let part = OpenArgs { from: Some(Duration::from_secs(1)), ..args(Path::new("/nowhere/at-all"), 0) };
+        let part = OpenArgs { from: Some(Duration::from_secs(1).into()), ..args(Path::new("/nowhere/at-all"), 0) };
 
         assert!(matches!(missing, OpenError::File { .. }), "{missing}");
         assert!(matches!(run(&part, |_| ()).unwrap_err(), OpenError::Part { .. }));

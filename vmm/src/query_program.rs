@@ -2,6 +2,7 @@
 //! its place. It is not part of this one because of its size, and of what it is built from.
 
 use crate::cli::{ExportArgs, QueryArgs};
+use crate::export::Part;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -33,20 +34,20 @@ pub enum QueryProgramError {
     },
 }
 
-/// Lets it write the export that `args` ask for, in place of this program.
+/// Lets it write the export of `part` that `args` ask for, in place of this program.
 #[must_use]
-pub fn export(args: &ExportArgs) -> QueryProgramError {
-    run(export_words(args))
+pub fn export(args: &ExportArgs, part: Part) -> QueryProgramError {
+    run(export_words(args, part))
 }
 
 /// What it is told then.
-fn export_words(args: &ExportArgs) -> Vec<OsString> {
+fn export_words(args: &ExportArgs, part: Part) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["export".into(), "-o".into(), args.output.clone().into()];
     let seconds = |option: &str, time: Option<Duration>| {
         time.map(|time| format!("{option}={}.{:09}", time.as_secs(), time.subsec_nanos()).into())
     };
-    words.extend(seconds("--from", args.from));
-    words.extend(seconds("--until", args.until));
+    words.extend(seconds("--from", part.from));
+    words.extend(seconds("--until", part.to));
     words.extend(args.tables.iter().map(|table| format!("--tables={table}").into()));
     words.extend(["--".into(), args.trace.clone().into()]);
     words
@@ -112,7 +113,8 @@ mod tests {
         let line = "strata export trace --to parquet --tables events,exits --from 1.5 -o out";
         let Command::Export(args) = Cli::parse_from(line.split(' ')).command else { unreachable!("{line}") };
 
-        let words = export_words(&args);
+        let part = Part::of(&args.trace, args.from, args.until).unwrap();
+        let words = export_words(&args, part);
 
         let expected = "export -o out --from=1.500000000 --tables=events --tables=exits -- trace";
         assert_eq!(words, expected.split(' ').collect::<Vec<_>>());

@@ -1,13 +1,13 @@
 //! `strata export` and `strata open`: recordings in the forms of other tools.
 
+use super::moment::Moment;
+use crate::export::Part;
 use crate::open_trace::PORT;
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
-use std::time::Duration;
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::nearest::nearest;
 use trace_merge::critical_path::CriticalPathOptions;
-use trace_merge::events::parse_seconds;
 
 /// A form of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,12 +76,12 @@ pub struct ExportArgs {
     /// File to write, `-` for standard output; for ctf, ctf2 and parquet a folder: a new one, or an empty one of yours
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
-    /// Only what is this many seconds after the first record, or later
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub from: Option<Duration>,
-    /// Only what is this many seconds after the first record, or earlier
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub until: Option<Duration>,
+    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+    /// Only what is this long after the first record, or before the last one, or earlier
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub until: Option<Moment>,
     /// For parquet: only these tables, with commas between them; `events` stands for those of all event types
     #[arg(long, value_name = "TABLE", value_delimiter = ',')]
     pub tables: Vec<String>,
@@ -109,21 +109,19 @@ pub struct DrawnWhyArgs {
 }
 
 impl DrawnWhyArgs {
-    /// What is asked about tasks between `from` and `to`, if anything is.
+    /// Whether anything is asked.
     #[must_use]
-    pub fn options(self, from: Option<Duration>, to: Option<Duration>) -> Option<CriticalPathOptions> {
-        let Self { why: task, worst, vm } = self;
-        let worst = worst.map(usize::from);
-        let is_asked = task.is_some() || worst.is_some();
-        is_asked.then(|| CriticalPathOptions { task, vm, worst, from, to, ..CriticalPathOptions::default() })
+    pub const fn is_asked(&self) -> bool {
+        self.why.is_some() || self.worst.is_some()
     }
-}
 
-impl ExportArgs {
-    /// What is asked about tasks, if anything is.
+    /// What is asked about tasks in `part`, if anything is.
     #[must_use]
-    pub fn why(&self) -> Option<CriticalPathOptions> {
-        self.why.clone().options(self.from, self.until)
+    pub fn options(&self, part: Part) -> Option<CriticalPathOptions> {
+        let Part { from, to } = part;
+        let Self { why: task, worst, vm } = self.clone();
+        let worst = worst.map(usize::from);
+        self.is_asked().then(|| CriticalPathOptions { task, vm, worst, from, to, ..CriticalPathOptions::default() })
     }
 }
 
@@ -140,12 +138,12 @@ impl ExportArgs {
 pub struct OpenArgs {
     /// Trace folder, or a file that `strata export --to perfetto` wrote
     pub trace: PathBuf,
-    /// Only what is this many seconds after the first record, or later
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub from: Option<Duration>,
-    /// Only what is this many seconds after the first record, or earlier
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub to: Option<Duration>,
+    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+    /// Only what is this long after the first record, or before the last one, or earlier
+    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
     /// Port of 127.0.0.1 to serve on; ui.perfetto.dev fetches from 9001 only
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     pub port: u16,
@@ -159,6 +157,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
+    use std::time::Duration;
 
     fn export(args: &[&str]) -> Result<ExportArgs, String> {
         let words = ["strata", "export", "trace", "-o", "out"].iter().chain(args);
@@ -174,7 +173,10 @@ mod tests {
         let part = export(&["--to", "perfetto", "--from", "1.5", "--until", "2.5"]).unwrap();
 
         assert_eq!((whole.to, whole.from, whole.until), (Format::Perfetto, None, None));
-        assert_eq!((part.from, part.until), (Some(Duration::from_millis(1_500)), Some(Duration::from_millis(2_500))));
+        assert_eq!(
+            (part.from, part.until),
+            (Some(Duration::from_millis(1_500).into()), Some(Duration::from_millis(2_500).into()))
+        );
         assert!(export(&[]).is_err());
     }
 
@@ -182,17 +184,19 @@ mod tests {
     fn waits_of_a_task_are_those_of_the_part_that_is_exported() {
         let asked = export(&["--to", "perfetto", "--why", "web/42", "--worst", "3", "--from", "1"]).unwrap();
 
-        let why = asked.why().unwrap();
+        let part = Part::of(&asked.trace, asked.from, asked.until).unwrap();
+        let why = asked.why.options(part).unwrap();
 
-        assert_eq!((why.task.unwrap().to_string(), why.worst, why.from), ("web/42".into(), Some(3), asked.from));
-        assert!(export(&["--to", "perfetto"]).unwrap().why().is_none());
+        assert_eq!((why.task.unwrap().to_string(), why.worst), ("web/42".into(), Some(3)));
+        assert_eq!((why.from, why.to), (Some(Duration::from_secs(1)), None));
+        assert!(export(&["--to", "perfetto"]).unwrap().why.options(part).is_none());
     }
 
     #[test]
     fn longest_waits_are_those_of_all_tasks_where_none_is_named() {
         let asked = export(&["--to", "perfetto", "--worst", "3", "--vm", "db"]).unwrap();
 
-        let why = asked.why().unwrap();
+        let why = asked.why.options(Part::default()).unwrap();
 
         assert_eq!((why.task, why.worst, why.vm.as_deref()), (None, Some(3), Some("db")));
         assert!(export(&["--to", "perfetto", "--vm", "db"]).is_err());

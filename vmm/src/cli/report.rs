@@ -1,14 +1,14 @@
 //! `strata report`: its commands are made from the list of the reports.
 
 use super::export::DrawnWhyArgs;
+use super::moment::Moment;
+use crate::export::Part;
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use strata_recording::nearest::nearest;
-use trace_merge::critical_path::CriticalPathOptions;
-use trace_merge::events::parse_seconds;
+use strata_recording::reader::ReadError;
 use trace_merge::report::ReportOptions;
 use trace_merge::report::description::{Asked, Description};
 use trace_merge::report::registry::REPORTS;
@@ -38,12 +38,12 @@ pub struct ReportArgs {
     // Takes two, so that a command that does not exist is told apart from a trace.
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     pub trace: Vec<PathBuf>,
-    /// Only what is this many seconds after the first record, or later
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub from: Option<Duration>,
-    /// Only what is this many seconds after the first record, or earlier
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub to: Option<Duration>,
+    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+    /// Only what is this long after the first record, or before the last one, or earlier
+    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,
@@ -68,14 +68,14 @@ pub struct PageArgs {
     pub trace: PathBuf,
     /// The file.
     pub output: PathBuf,
-    /// Only what is this long after the first record, or later.
-    pub from: Option<Duration>,
-    /// Only what is this long after the first record, or earlier.
-    pub to: Option<Duration>,
+    /// Only what is then, or later.
+    pub from: Option<Moment>,
+    /// Only what is then, or earlier.
+    pub to: Option<Moment>,
     /// Folder that holds the guest's root folder.
     pub symbols: Option<PathBuf>,
     /// What is asked about tasks, if anything is.
-    pub why: Option<CriticalPathOptions>,
+    pub why: DrawnWhyArgs,
     /// Whether a page that is there is replaced.
     pub force: bool,
 }
@@ -96,7 +96,6 @@ impl ReportArgs {
     /// What is wrong, in words, when the first word is neither a command nor all there is.
     pub fn into_request(self) -> Result<ReportRequest, String> {
         let Self { command, trace, from, to, json, html, symbols, why, force } = self;
-        let why = why.options(from, to);
         let mut words = trace.into_iter();
         match (command, words.next(), words.next()) {
             (Some(command), ..) => Ok(ReportRequest::Report(command)),
@@ -104,7 +103,7 @@ impl ReportArgs {
                 Some(output) => {
                     ReportRequest::Page(Box::new(PageArgs { trace, output, from, to, symbols, why, force }))
                 }
-                None if why.is_some() => {
+                None if why.is_asked() => {
                     return Err("--why and --worst draw on a page: give --html FILE, too, or see `strata why`".into());
                 }
                 None => {
@@ -251,12 +250,12 @@ impl Subcommand for ReportCommand {
 pub struct WindowArgs {
     /// Trace folder
     pub trace: PathBuf,
-    /// Only what is this many seconds after the first record, or later
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub from: Option<Duration>,
-    /// Only what is this many seconds after the first record, or earlier
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub to: Option<Duration>,
+    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+    /// Only what is this long after the first record, or before the last one, or earlier
+    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,
@@ -264,9 +263,12 @@ pub struct WindowArgs {
 
 impl WindowArgs {
     /// What they mean for a report.
-    #[must_use]
-    pub const fn options(&self) -> ReportOptions {
-        ReportOptions { json: self.json, from: self.from, to: self.to }
+    ///
+    /// # Errors
+    /// When the recording cannot be read, to find its end.
+    pub fn options(&self) -> Result<ReportOptions, ReadError> {
+        let Part { from, to } = Part::of(&self.trace, self.from, self.to)?;
+        Ok(ReportOptions { json: self.json, from, to })
     }
 }
 
@@ -275,6 +277,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
     use clap::Parser;
+    use std::time::Duration;
     use trace_merge::report::description::Begin;
 
     fn asked(args: &[&str]) -> Option<Result<ReportRequest, String>> {
@@ -354,7 +357,7 @@ mod tests {
         let page = asked(&["trace", "--html", "out.html", "--from", "1.5", "--force"]).unwrap().unwrap();
 
         let ReportRequest::Page(page) = page else { panic!("another request") };
-        assert_eq!((page.from, page.to, page.force), (Some(Duration::from_millis(1500)), None, true));
+        assert_eq!((page.from, page.to, page.force), (Some(Duration::from_millis(1500).into()), None, true));
         assert_eq!((page.trace, page.output), ("trace".into(), "out.html".into()));
         assert!(asked(&["trace", "--html", "out.html", "--json"]).is_none());
         assert!(asked(&["trace", "--force"]).is_none() && asked(&["tasks", "trace", "--html", "out.html"]).is_none());

@@ -1,14 +1,15 @@
 //! `strata events`, `strata why`, `strata diff`, `strata check` and `strata merge`: reading
 //! recordings.
 
+use super::moment::Moment;
 use super::values;
+use crate::export::Part;
 use clap::Args;
 use std::path::PathBuf;
-use std::time::Duration;
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::layer::LayerKind;
+use strata_recording::reader::ReadError;
 use trace_merge::critical_path::CriticalPathOptions;
-use trace_merge::events::parse_seconds;
 use trace_merge::match_rule::MatchRule;
 use trace_merge::report::ReportOptions;
 
@@ -51,12 +52,12 @@ pub struct EventsArgs {
     /// Only records of this VM, in place of those of all VMs and the host. May be repeated
     #[arg(long = "vm", value_name = "NAME")]
     pub vms: Vec<String>,
-    /// Only records from this many seconds after the first one on
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub from: Option<Duration>,
-    /// Only records up to this many seconds after the first one
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub to: Option<Duration>,
+    /// Only records from this long after the first one on, as in 1.5 or 500ms; -2s is 2 s before the last one
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+    /// Only records up to this long after the first one, or before the last one
+    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
     /// Show UTC in place of seconds since the first record
     #[arg(long)]
     pub utc: bool,
@@ -92,12 +93,12 @@ pub struct WhyArgs {
     /// Only tasks of this VM
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
-    /// Only what is this many seconds after the first record, or later
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub from: Option<Duration>,
-    /// Only what is this many seconds after the first record, or earlier
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub to: Option<Duration>,
+    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+    /// Only what is this long after the first record, or before the last one, or earlier
+    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
     /// Explain the N longest waits of all these tasks: from giving up the CPU, or being woken from a sleep, until running
     /// again
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -113,17 +114,20 @@ pub struct WhyArgs {
 
 impl WhyArgs {
     /// What they ask.
-    #[must_use]
-    pub fn options(&self) -> CriticalPathOptions {
-        CriticalPathOptions {
+    ///
+    /// # Errors
+    /// When the recording cannot be read, to find its end.
+    pub fn options(&self) -> Result<CriticalPathOptions, ReadError> {
+        let Part { from, to } = Part::of(&self.trace, self.from, self.to)?;
+        Ok(CriticalPathOptions {
             task: self.task.clone(),
             vm: self.vm.clone(),
-            from: self.from,
-            to: self.to,
+            from,
+            to,
             worst: self.worst.map(usize::from),
             event: self.event.clone(),
             json: self.json,
-        }
+        })
     }
 }
 
@@ -144,12 +148,12 @@ pub struct DiffArgs {
     /// Trace folder: after
     #[arg(value_name = "B")]
     pub second: PathBuf,
-    /// Of each only what is this many seconds after its first record, or later
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub from: Option<Duration>,
-    /// Of each only what is this many seconds after its first record, or earlier
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub to: Option<Duration>,
+    /// Of each only what is this long after its first record, as in 1.5 or 500ms, or later
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+    /// Of each only what is this long after its first record, or earlier
+    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
     /// JSON in place of text: all rows, those that did not change too
     #[arg(long)]
     pub json: bool,
@@ -157,9 +161,18 @@ pub struct DiffArgs {
 
 impl DiffArgs {
     /// What they mean for a report.
-    #[must_use]
-    pub const fn options(&self) -> ReportOptions {
-        ReportOptions { json: self.json, from: self.from, to: self.to }
+    ///
+    /// # Errors
+    /// When a moment is counted from the end, which is another one for each trace.
+    pub fn options(&self) -> Result<ReportOptions, String> {
+        let after_start = |moment: Moment| match moment {
+            Moment::AfterStart(after) => Ok(after),
+            Moment::BeforeEnd(_) => {
+                Err("strata diff counts --from and --to from the beginning of each trace: give no minus")
+            }
+        };
+        let (from, to) = (self.from.map(after_start).transpose()?, self.to.map(after_start).transpose()?);
+        Ok(ReportOptions { json: self.json, from, to })
     }
 }
 
@@ -201,8 +214,29 @@ pub struct MergeArgs {
 
 #[cfg(test)]
 mod tests {
-    use crate::cli::Cli;
+    use crate::cli::{Cli, Command, Moment};
     use clap::Parser;
+    use std::time::Duration;
+
+    #[test]
+    fn end_is_called_until_too_and_is_counted_from_the_last_record_with_a_minus() {
+        let line = ["strata", "events", "trace", "--from", "-2s", "--until", "-500ms"];
+
+        let parsed = Cli::try_parse_from(line).unwrap().command;
+
+        let Command::Events(events) = parsed else { unreachable!("{parsed:?}") };
+        let before_end = |ms| Some(Moment::BeforeEnd(Duration::from_millis(ms)));
+        assert_eq!((events.from, events.to), (before_end(2_000), before_end(500)));
+    }
+
+    #[test]
+    fn traces_that_are_compared_have_no_common_end_to_count_from() {
+        let parsed = Cli::try_parse_from(["strata", "diff", "a", "b", "--from", "-2"]).unwrap().command;
+
+        let Command::Diff(diff) = parsed else { unreachable!("{parsed:?}") };
+        let refused = diff.options().map(|options| options.from).unwrap_err();
+        assert!(refused.ends_with("give no minus"), "{refused}");
+    }
 
     #[test]
     fn match_rule_is_read_and_refused_by_the_command_line() {
