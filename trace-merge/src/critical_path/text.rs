@@ -360,7 +360,7 @@ impl Report for CriticalPaths {
         }
         if self.task_count > 1 {
             let count = self.task_count;
-            writeln!(out, "NOTE: {count} tasks match; what follows is the longest of all of them")?;
+            writeln!(out, "NOTE: {count} tasks match; these are the longest times of all of them")?;
         }
         if let Some(unattributed @ 1..) = self.unattributed {
             writeln!(out, "NOTE: of {unattributed} records of such events it is not known which task made them")?;
