@@ -22,6 +22,8 @@ struct OfTask {
     names: Vec<Vec<u8>>,
     /// Whether it was in any state that is known.
     is_seen: bool,
+    /// Whether it was in a system call: threads of the kernel never are.
+    is_user: bool,
     state: Option<TaskState>,
     /// Since when it has waited, where that is known.
     waits: Option<u64>,
@@ -37,6 +39,8 @@ pub(super) struct Survey<'o> {
     window: Window,
     glob: Option<WildMatch>,
     tasks: HashMap<(usize, TaskIndex), OfTask>,
+    /// VMs whose tasks were in system calls, so that these were recorded.
+    with_calls: BTreeSet<usize>,
     /// By VM: whether interrupts of the kernel's own and soft interrupts were recorded.
     interrupts: HashMap<usize, (bool, bool)>,
     /// Events that match and that no task is known to have recorded.
@@ -63,7 +67,7 @@ impl<'o> Survey<'o> {
     pub(super) fn new(options: &'o CriticalPathOptions, window: Window) -> Self {
         let glob = options.event.as_deref().map(WildMatch::new);
         let (tasks, interrupts) = (HashMap::default(), HashMap::default());
-        Self { options, window, glob, tasks, interrupts, unattributed: 0 }
+        Self { options, window, glob, tasks, with_calls: BTreeSet::new(), interrupts, unattributed: 0 }
     }
 
     fn task_state(&mut self, key: (usize, TaskIndex), time: u64, state: TaskState, timeline: &Timeline) {
@@ -75,11 +79,18 @@ impl<'o> Survey<'o> {
         if self.glob.is_some() {
             return;
         }
+        if let TaskState::Running { syscall: Some(_), .. } | TaskState::Blocked { syscall: Some(_), .. } = state
+            && !of_task.is_user
+        {
+            of_task.is_user = true;
+            self.with_calls.insert(key.0);
+        }
         let has_run = matches!(before, Some(TaskState::Running { .. }));
+        let is_of_kernel = !of_task.is_user && self.with_calls.contains(&key.0);
         let is_sleep = |state| match state {
             TaskState::Blocked { on: BlockedOn::Sleep, .. } => true,
             // A thread of the kernel has no work most of the time, which tells nothing of a VM.
-            TaskState::Blocked { on: BlockedOn::Event, syscall: None } => self.options.task.is_none(),
+            TaskState::Blocked { on: BlockedOn::Event, .. } => is_of_kernel && self.options.task.is_none(),
             _ => false,
         };
         let has_slept = before.is_some_and(is_sleep);

@@ -944,6 +944,15 @@ fn without_a_task_it_is_the_longest_waits_of_all_but_those_for_work_of_the_kerne
 }
 
 #[test]
+fn without_recorded_system_calls_no_task_is_taken_for_one_of_the_kernel() {
+    let scene = Scene::new().switch(0, 1_500, 0, 0, A).switch(0, 2_000, A, 1, 0).wake(1, 12_000, A, 0);
+    let trace = scene.switch(0, 12_500, 0, 0, A).end(14_000);
+    let asked = CriticalPathOptions { worst: Some(1), ..CriticalPathOptions::default() };
+
+    assert_eq!(waits(&ask(trace, &asked).unwrap()), [("a/10", 2_000, 12_500)]);
+}
+
+#[test]
 fn what_is_not_kept_of_a_wait_is_missing_in_those_that_are_under_way_too() {
     let (_dir, trace) = threads_of_web().open();
 
