@@ -387,6 +387,25 @@ fn reports_lead_to_the_timeline_and_back_and_the_address_keeps_what_is_in_sight(
 }
 
 #[test]
+fn findings_lead_to_their_report_and_task() {
+    let (mut opened, trace) = Opened::new(20_000, |_| ());
+    let task = tasks::report(&trace, Window::ALL).unwrap().vms[0].tasks[0].clone();
+    let (name, vm) = (format!("{}/{}", task.comm, task.tid), trace.manifest().vms[0].name.clone());
+    let notes =
+        json!([format!("strata why /t/a --task {name} --vm {vm}"), "strata report exits /t/a", "strata doctor"]);
+
+    opened.get(&format!(
+        "{notes}.forEach((next) => {{ note('', 'Finding', 'text').dataset.next = next; }}); linkFindings()"
+    ));
+
+    let buttons = "[...document.querySelectorAll('.note[data-next]')].slice(-3).map((note) => note.querySelector('button')?.textContent ?? null)";
+    assert_eq!(opened.get(buttons), json!(["⌖", "exits", null]));
+    opened.get("[...document.querySelectorAll('.note[data-next] button.place')].at(-1).click()");
+    opened.browser.wait("selection.slice !== null").unwrap();
+    assert_eq!(opened.text("selection.row.name"), name);
+}
+
+#[test]
 fn rows_and_colours_are_hidden_and_shown_again() {
     let (mut opened, _) = Opened::new(20_000, |_| ());
     let rows = "layout.items.filter((item) => item.row).length";

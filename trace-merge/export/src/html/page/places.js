@@ -79,8 +79,8 @@ function reportButton(row) {
 /** Gives each finding whose next step is a report, or why a task was late, a button that shows that. */
 function linkFindings() {
   for (const finding of document.querySelectorAll('.note[data-next]')) {
-    const [, task] = finding.dataset.next.match(/^strata why .*--task (\d+)/) ?? [];
-    const row = about.rows.find((known) => known.kind === 'task' && finding.dataset.next.includes(`--vm ${known.group}`) && known.name.endsWith(`/${task}`));
+    const [, task] = finding.dataset.next.match(/^strata why .*--task '?([^' ]+)/) ?? [];
+    const row = about.rows.find((known) => known.kind === 'task' && finding.dataset.next.includes(`--vm ${known.group}`) && `/${known.name}`.endsWith(`/${task}`));
     if (row) finding.append(placeButton({ row, time: null }));
     const words = finding.dataset.next.match(/^strata report ([a-z-]+)( --net)?/);
     const name = words?.[2] ? 'net_flows' : words?.[1].replaceAll('-', '_');
