@@ -21,6 +21,7 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, ManifestError, Missing, Vm};
 use strata_recording::merge::{Merge, MergedRecord, Step};
 use strata_recording::reader::{Damage, ReadError, Stream, Trace, TraceLayer};
+use strata_recording::terminal::harmless;
 use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use thiserror::Error;
@@ -37,6 +38,20 @@ pub enum JoinError {
     /// Rules relate two clocks, not more.
     #[error("--match relates the clocks of two traces, not of {0}: merge two first, then their result with the next")]
     RulesForMany(usize),
+    /// One is given twice, or two have a layer in common.
+    #[error(
+        "{} and {} both hold the layer {layer} of one recording: give each recording once",
+        harmless(&one.to_string_lossy()),
+        harmless(&other.to_string_lossy())
+    )]
+    SameRecording {
+        /// One of them.
+        one: PathBuf,
+        /// The other.
+        other: PathBuf,
+        /// Path of the layer in the second.
+        layer: String,
+    },
     /// Their clocks differ and no rule relates them.
     #[error(
         "the traces have different clocks (they were not recorded since one boot of one host): say which events belong together, as in --match 'net:send before \
@@ -86,8 +101,10 @@ pub struct Joined {
 /// # Errors
 /// When they cannot be read or related, or `out` cannot be written. Nothing is written before the clocks are related.
 pub fn join(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: &Path) -> Result<Joined, JoinError> {
+    let folders: Vec<&Path> = std::iter::once(first).chain(others.iter().map(PathBuf::as_path)).collect();
     let first = Trace::open(first)?;
     let others: Vec<Trace> = others.iter().map(|dir| Trace::open(dir)).collect::<Result<_, _>>()?;
+    refuse_layers_in_common(std::iter::once(&first).chain(&others).zip(folders))?;
     if !rules.is_empty() && others.len() != 1 {
         return Err(JoinError::RulesForMany(others.len() + 1));
     }
@@ -115,6 +132,20 @@ pub fn join(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: &Path) -
     let joined = copy_all(&placed, manifest, relation, relation_bound_ns, out)?;
     folder.keep();
     Ok(joined)
+}
+
+/// Refuses recordings of which two hold the same layer: all of its records would be there twice.
+fn refuse_layers_in_common<'t>(traces: impl Iterator<Item = (&'t Trace, &'t Path)>) -> Result<(), JoinError> {
+    let mut known: BTreeMap<Uuid, &Path> = BTreeMap::new();
+    for (trace, folder) in traces {
+        for layer in trace.layers() {
+            if let Some(one) = known.insert(layer.description.uuid, folder) {
+                let layer = harmless(&layer.description.path);
+                return Err(JoinError::SameRecording { one: one.into(), other: folder.into(), layer });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Copies the layers of all recordings to their places and describes the result.

@@ -126,6 +126,19 @@ fn host_events(trace: &Trace) -> Vec<(u64, String)> {
 }
 
 #[test]
+fn recording_that_is_given_twice_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let (one, other) = (Run::at(1_000, 100).write(&dir, "one"), Run::at(5_000, 200).write(&dir, "other"));
+    let out = dir.path().join("merged");
+
+    let error = join(&one, &[other, one.clone()], &[], &out).unwrap_err().to_string();
+
+    let folder = one.display();
+    assert!(error.starts_with(&format!("{folder} and {folder} both hold the layer host-kernel")), "{error}");
+    assert!(!out.exists());
+}
+
+#[test]
 fn vms_of_one_name_are_told_apart_and_share_the_host() {
     let dir = TempDir::new().unwrap();
 
