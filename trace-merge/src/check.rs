@@ -7,7 +7,8 @@
 //! - An entry into a guest (`kvm:kvm_entry`): inside a run of its vCPU that the VMM records (`vmm:vcpu_enter` to
 //!   `vmm:vcpu_exit`).
 //! - A task that slept without being interruptible: runs again only after it was woken, by whichever CPU.
-//! - All records: times never decrease within a stream, and no packet is damaged or missing. The counts of lost records
+//! - All records: times never decrease within a stream, and no packet is damaged or missing. Each layer has the `metadata`
+//!   that other readers of CTF need. The counts of lost records
 //!   only grow, and the manifest does not claim less loss than the streams.
 //! - Events that come in pairs are not alone without a reason (see [`pairs`]).
 //!
@@ -228,6 +229,13 @@ impl<'t> Check<'t> {
             if let Some(what) = absent.or_else(|| (damage != Damage::default()).then(|| damage.to_string())) {
                 self.result.damaged += 1;
                 let stream = file(layer, stream);
+                self.keep(|| Violation { stream, ticks: None, event: None, problem: Problem::Damaged { what } });
+            }
+        }
+        for layer in self.trace.layers() {
+            if let Some(what) = layer.metadata_problem() {
+                self.result.damaged += 1;
+                let stream = format!("{}/metadata", layer.description.path);
                 self.keep(|| Violation { stream, ticks: None, event: None, problem: Problem::Damaged { what } });
             }
         }

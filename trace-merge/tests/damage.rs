@@ -296,3 +296,20 @@ proptest! {
         prop_assert_eq!(results[0], results[2]);
     }
 }
+
+#[test]
+fn check_finds_the_metadata_that_is_gone_or_another_layers() {
+    let (gone, others) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    record(gone.path());
+    record(others.path());
+    let whole = [passes(gone.path()), passes(others.path())];
+
+    fs::remove_file(gone.path().join("vm0/guest-kernel/metadata")).unwrap();
+    fs::copy(others.path().join("host-kernel/metadata"), others.path().join("vm0/guest-kernel/metadata")).unwrap();
+
+    let problems = [&gone, &others].map(|dir| {
+        let result = check::run(dir.path(), &CheckOptions::default(), &mut Vec::new()).unwrap();
+        (result.passed(), result.damaged)
+    });
+    assert_eq!((whole, problems), ([true; 2], [(false, 1); 2]));
+}

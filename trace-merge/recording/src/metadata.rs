@@ -55,10 +55,13 @@ impl TraceDescription {
     }
 }
 
+/// What each such text begins with, as CTF asks for.
+pub const FIRST_LINE: &str = "/* CTF 1.8 */";
+
 /// The whole text of a layer's `metadata` file.
 #[must_use]
 pub fn tsdl(trace: &TraceDescription, events: &[EventDescription]) -> String {
-    let mut text = String::from("/* CTF 1.8 */\n\n");
+    let mut text = format!("{FIRST_LINE}\n\n");
     text.push_str(TYPES);
     write_trace(&mut text, trace);
     write_environment(&mut text, trace);

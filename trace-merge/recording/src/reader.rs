@@ -6,6 +6,7 @@ use self::gaps::PacketGaps;
 use crate::clock::Clock;
 use crate::layer::LayerKind;
 use crate::manifest::{Layer, Manifest, ManifestError, StreamDescription};
+use crate::metadata;
 use crate::schema::SchemaTable;
 use crate::window::Window;
 use shared_ring::layout::{CTF_MAGIC, PACKET_HEADER_SIZE, PacketHeader, padded};
@@ -61,6 +62,7 @@ pub struct TraceLayer {
     /// Its streams, in the order of their CPUs.
     pub streams: Vec<Stream>,
     has_ended: bool,
+    folder: PathBuf,
 }
 
 /// How far a layer has come.
@@ -197,7 +199,22 @@ impl TraceLayer {
             schemas: SchemaTable::new(&layer.events),
             streams: streams.collect::<Result<_, _>>()?,
             has_ended: state.has_ended,
+            folder,
         })
+    }
+
+    /// What is wrong with its `metadata`, which other readers of CTF read in place of `session.json`; `None` when it is
+    /// this layer's.
+    #[must_use]
+    pub fn metadata_problem(&self) -> Option<String> {
+        let text = match std::fs::read_to_string(self.folder.join("metadata")) {
+            Ok(text) => text,
+            Err(error) => {
+                return Some(format!("it cannot be read ({error}), so no other reader of CTF reads the layer"));
+            }
+        };
+        let is_its = text.starts_with(metadata::FIRST_LINE) && text.contains(&self.description.uuid.to_string());
+        (!is_its).then(|| "it is not the text that describes this layer, so no other reader of CTF reads it".into())
     }
 
     /// Whether it came to its end: see [`Manifest::has_ended`].
