@@ -106,12 +106,35 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
     if let Some(incomplete) = &exported.incomplete {
         say(incomplete);
     }
-    let Exported { bytes, records, drawn, .. } = exported;
-    say(&match args.to {
-        Format::Perfetto => format!("{drawn} of {records} records are drawn, in {bytes} bytes"),
-        Format::Ctf | Format::Ctf2 | Format::Parquet => format!("{records} records, in {bytes} bytes"),
-    });
+    say(&summary(args, &exported));
     Ok(())
+}
+
+/// What was written where, and how to look at it.
+fn summary(args: &ExportArgs, exported: &Exported) -> String {
+    let Exported { bytes, records, .. } = *exported;
+    let size = readable_size(bytes);
+    if args.output == Path::new("-") {
+        return format!("{records} records, {size}");
+    }
+    let output = harmless(&args.output.to_string_lossy());
+    let next = match args.to {
+        Format::Perfetto => format!("strata open {output}"),
+        Format::Ctf | Format::Ctf2 | Format::Parquet => format!("babeltrace2 {output}"),
+    };
+    format!("{output}: {records} records, {size}\nnext: {next}")
+}
+
+/// `bytes` in the unit in which there is at least one, with one digit after the point.
+fn readable_size(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.into_iter().find(|(_, shift)| (bytes >> shift) > 0) {
+        Some((name, shift)) => {
+            let tenths = (u128::from(bytes) * 10) >> shift;
+            format!("{}.{} {name}", tenths / 10, tenths % 10)
+        }
+        None => format!("{bytes} bytes"),
+    }
 }
 
 /// What `asked` asks of tasks, answered; nothing if nothing is asked.
@@ -135,7 +158,8 @@ pub fn write_page(args: &PageArgs, say: impl Fn(&str) + Sync) -> Result<(), Expo
         say(&harmless(incomplete));
     }
     let Exported { bytes, records, drawn, .. } = exported;
-    say(&format!("{drawn} of {records} records are in the page, of {bytes} bytes: open {}", args.output.display()));
+    let (size, output) = (readable_size(bytes), args.output.display());
+    say(&format!("{drawn} of {records} records are in the page, of {size}: open {output}"));
     Ok(())
 }
 
@@ -259,6 +283,28 @@ mod tests {
             why: DrawnWhyArgs::default(),
             force,
         }
+    }
+
+    #[test]
+    fn summary_names_the_file_its_size_and_the_next_step() {
+        let exported = Exported { bytes: 4_471_970, records: 154_816, ..Exported::default() };
+        let of = |to, output| summary(&ExportArgs { to, ..args(Path::new(output), false) }, &exported);
+
+        let texts = [of(Format::Perfetto, "web.pftrace"), of(Format::Ctf, "part"), of(Format::Perfetto, "-")];
+
+        let expected = [
+            "web.pftrace: 154816 records, 4.2 MiB\nnext: strata open web.pftrace",
+            "part: 154816 records, 4.2 MiB\nnext: babeltrace2 part",
+            "154816 records, 4.2 MiB",
+        ];
+        assert_eq!(texts, expected);
+    }
+
+    #[test]
+    fn size_is_in_the_unit_in_which_there_is_at_least_one() {
+        let texts = [0, 1_023, 1_024, 1_536, (1 << 20) - 1, u64::MAX].map(readable_size);
+
+        assert_eq!(texts, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 KiB", "1023.9 KiB", "17179869183.9 GiB"]);
     }
 
     #[test]
