@@ -11,7 +11,7 @@ use strata_export::{ExportError, Exported, Options, ctf, html, perfetto};
 use strata_recording::access::Readers;
 use strata_recording::reader::{ReadError, Trace};
 use strata_recording::removed_on_signal::RemovedOnSignal;
-use strata_recording::terminal::harmless;
+use strata_recording::terminal::{harmless, shell_word};
 use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
 use tempfile::NamedTempFile;
 use thiserror::Error;
@@ -117,10 +117,11 @@ fn summary(args: &ExportArgs, exported: &Exported) -> String {
     if args.output == Path::new("-") {
         return format!("{records} records, {size}");
     }
-    let output = harmless(&args.output.to_string_lossy());
+    let output = shell_word(&args.output);
     let next = match args.to {
         Format::Perfetto => format!("strata open {output}"),
-        Format::Ctf | Format::Ctf2 | Format::Parquet => format!("babeltrace2 {output}"),
+        Format::Ctf | Format::Ctf2 => format!("babeltrace2 {output}"),
+        Format::Parquet => format!("strata query {output} --list"),
     };
     format!("{output}: {records} records, {size}\nnext: {next}")
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::terminal::{harmless, shell_word};
 
 /// Makes commands on one recording.
 #[derive(Clone, Copy, Debug)]
@@ -46,9 +46,7 @@ impl<'t> NextCommand<'t> {
 
 /// `text` as one word for a shell.
 fn word(text: &str) -> String {
-    let text = harmless(text);
-    let is_plain = |character: char| character.is_alphanumeric() || "_-./:,@%+=".contains(character);
-    if !text.is_empty() && text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    shell_word(Path::new(text))
 }
 
 #[cfg(test)]
