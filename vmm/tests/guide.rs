@@ -102,13 +102,16 @@ fn commands_of_the_guide_that_read_recordings_work() {
         let arguments = command.iter().skip(1).map(|word| match &**word {
             TASK => &task,
             TID => &tid,
+            // The recording is shorter than the guide's.
+            "8.04" => "0.1",
+            "8.06" => "0.2",
             _ => word,
         });
         let mut strata = Command::new(env!("CARGO_BIN_EXE_strata"));
         let output = strata.args(arguments).current_dir(folder.path()).output().unwrap();
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{command:?}: {complaint}");
-        assert!(!output.stdout.is_empty() || complaint.contains("open ") || complaint.contains("drawn"), "{command:?}");
+        assert!(!output.stdout.is_empty() || complaint.contains("open "), "{command:?}: {complaint}");
     }
     for (file, begin) in
         [("trace.html", &b"<!doctype html>"[..]), ("part.html", b"<!doctype html>"), ("trace.pftrace", b"\n")]
