@@ -399,7 +399,7 @@ fn findings_lead_to_their_report_and_task() {
     ));
 
     let buttons = "[...document.querySelectorAll('.note[data-next]')].slice(-3).map((note) => note.querySelector('button')?.textContent ?? null)";
-    assert_eq!(opened.get(buttons), json!(["⌖", "exits", null]));
+    assert_eq!(opened.get(buttons), json!(["→", "exits", null]));
     opened.get("[...document.querySelectorAll('.note[data-next] button.place')].at(-1).click()");
     opened.browser.wait("selection.slice !== null").unwrap();
     assert_eq!(opened.text("selection.row.name"), name);

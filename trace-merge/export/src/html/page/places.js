@@ -52,7 +52,7 @@ async function showPlace({ row, time }) {
 
 function placeButton(place) {
   const words = place.time ? 'Show this time on the timeline' : 'Show this row on the timeline';
-  const button = element('button', { type: 'button', className: 'place', title: words, 'aria-label': words }, '⌖');
+  const button = element('button', { type: 'button', className: 'place', title: words, 'aria-label': words }, '→');
   button.addEventListener('click', () => showPlace(place));
   return button;
 }
