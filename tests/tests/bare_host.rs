@@ -23,7 +23,7 @@ mount -t securityfs securityfs /sys/kernel/security
 cat /sys/kernel/security/lsm > $LAB_OUT/lsm
 strata doctor > $LAB_OUT/doctor.log 2>&1
 unshare -m -n -u -i strata run --kernel $LAB/vmlinux --initrd $LAB/guest.cpio --memory 512M --cpus 1 --agent $LAB/strata.ko \
-    --cmdline 'console=ttyS0 quiet panic=-1 lab.script=work' --trace $LAB_OUT/bare.trace < /dev/null > $LAB_OUT/run.log 2>&1 &
+    --cmdline "$GUEST lab.script=work" --trace $LAB_OUT/bare.trace < /dev/null > $LAB_OUT/run.log 2>&1 &
 strata=$!
 (sleep 200; kill -KILL $strata) &
 limit=$!
@@ -41,7 +41,7 @@ tail -n 8 $LAB_OUT/run.log
 contained='unshare -m -n -u -i -p -f --mount-proc'
 $contained strata doctor > $LAB_OUT/contained-doctor.log 2>&1
 timeout -s KILL 200 $contained strata run --kernel $LAB/vmlinux --initrd $LAB/guest.cpio --memory 512M --cpus 1 \
-    --agent $LAB/strata.ko --cmdline 'console=ttyS0 quiet panic=-1 lab.script=short' --trace $LAB_OUT/contained.trace \
+    --agent $LAB/strata.ko --cmdline "$GUEST lab.script=short" --trace $LAB_OUT/contained.trace \
     < /dev/null > $LAB_OUT/contained.log 2>&1
 echo $? > $LAB_OUT/contained.status
 tail -n 8 $LAB_OUT/contained.log

@@ -25,7 +25,7 @@ const SECONDS: u32 = 4;
 const HOST_SCRIPT: &str = r#"
 strata doctor | grep TSC
 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 512M \
-    --cmdline 'console=ttyS0 quiet panic=-1 lab.script=exchange' \
+    --cmdline "$GUEST lab.script=exchange" \
     --agent "$LAB/strata.ko" --trace "$LAB_OUT/trace" < /dev/null > "$LAB_OUT/run.log" 2>&1 &
 strata=$!
 waited=0

@@ -17,7 +17,7 @@ use trace_merge::check;
 const HOST_SCRIPT: &str = r#"
 start() {
     timeout -s KILL 240 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M \
-        --cmdline 'console=ttyS0 quiet panic=-1 lab.script=work' --sub-buffer-size 4K --sub-buffers "$1" \
+        --cmdline "$GUEST lab.script=work" --sub-buffer-size 4K --sub-buffers "$1" \
         --agent "$LAB/strata.ko" --trace "$LAB_OUT/rings-of-$1" < /dev/null > "$LAB_OUT/rings-of-$1.log" 2>&1
     echo "$1: status $?"
     tail -n 8 "$LAB_OUT/rings-of-$1.log"

@@ -13,7 +13,7 @@ use std::process::Command;
 
 const HOST_SCRIPT: &str = r#"
 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 256M --agent "$LAB/strata.ko" \
-    --trace "$LAB_OUT/trace" --cmdline 'console=ttyS0 quiet panic=-1 lab.script=work' > "$LAB_OUT/log" 2>&1
+    --trace "$LAB_OUT/trace" --cmdline "$GUEST lab.script=work" > "$LAB_OUT/log" 2>&1
 "#;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Running a lab script on this machine.
 
-use crate::machine::host::{HostResult, HostRun, fresh_run_folder};
+use crate::machine::host::{GUEST_CMDLINE, HostResult, HostRun, fresh_run_folder};
 use crate::process::{self, ProcessError};
 use std::fs;
 use std::io;
@@ -56,6 +56,7 @@ pub fn run(busybox: &Path, runs: &Path, run: &HostRun) -> Result<HostResult, Dir
         .current_dir(&files)
         .env("LAB", &files)
         .env("LAB_OUT", &output)
+        .env("GUEST", GUEST_CMDLINE)
         .env("PATH", format!("{}:{search}:/sbin:/usr/sbin", files.display()))
         .stdin(Stdio::null())
         .stdout(log)

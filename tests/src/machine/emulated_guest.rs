@@ -6,7 +6,7 @@
 //!
 //! - the function `guest NAME OPTION…`, which runs a guest and leaves its console in `$LAB_OUT/NAME.log` and its exit status
 //!   in `$LAB_OUT/NAME.status`;
-//! - `$GUEST`, with which each guest's kernel command line has to begin;
+//! - `$GUEST`, with which each guest's kernel command line has to begin: it names the port of the guest's heartbeat, too;
 //! - `$STRATA_RUNTIME_DIR`, a folder in memory with what runs.
 //!
 //! Guests may take their time: one is killed when it no longer says that it lives.
@@ -27,7 +27,7 @@ const SCRIPT_LIMIT: Duration = Duration::from_secs(1500);
 /// `@RUNTIME@` and `@HEARTBEAT@` are filled in.
 const PRELUDE: &str = r#"
 export STRATA_RUNTIME_DIR='@RUNTIME@'
-GUEST='console=ttyS0 quiet panic=-1 @HEARTBEAT@=ttyS1'
+GUEST="$GUEST @HEARTBEAT@=ttyS1"
 guest() {
     local name=$1
     shift
@@ -92,7 +92,10 @@ mod tests {
 
         let text = |name: &str| fs::read_to_string(result.output.join(name)).unwrap();
         assert_eq!(text("a.status"), "3\n");
-        assert_eq!(text("a.log"), "--name a --cmdline console=ttyS0 quiet panic=-1 lab.heartbeat=ttyS1 x\n");
+        assert_eq!(
+            text("a.log"),
+            "--name a --cmdline console=ttyS0 quiet panic=-1 cryptomgr.notests lab.heartbeat=ttyS1 x\n"
+        );
         assert!(fs::read_to_string(result.script_log).unwrap().ends_with("\nps\n"));
     }
 }

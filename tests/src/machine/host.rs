@@ -13,10 +13,14 @@ use std::time::Duration;
 /// Chooses the host when it is set, to `direct` or `nested`.
 pub const CHOICE_VARIABLE: &str = "STRATA_LAB_HOST";
 
+/// What a guest's kernel command line begins with: `$GUEST` in scripts. A kernel that tests its ciphers at boot computes for
+/// longer than it boots.
+pub(crate) const GUEST_CMDLINE: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests";
+
 /// A shell script (POSIX, run by busybox) and the files that it uses.
 ///
 /// The script finds the files in the folder `$LAB`, which is also its working directory and first on its `PATH`, and
-/// leaves its results in the folder `$LAB_OUT`.
+/// leaves its results in the folder `$LAB_OUT`. A guest's kernel command line begins with `$GUEST`.
 #[derive(Debug, Clone)]
 pub struct HostRun {
     /// The name of the run: a folder below [`crate::paths::Paths::runs`], replaced when it is there.

@@ -7,7 +7,7 @@
 use crate::build::initramfs::{Initramfs, InitramfsError};
 use crate::machine::disk_space::{self, DiskSpaceError};
 use crate::machine::emulator::{Emulator, Time};
-use crate::machine::host::{HostResult, HostRun, fresh_run_folder, last_line};
+use crate::machine::host::{GUEST_CMDLINE, HostResult, HostRun, fresh_run_folder, last_line};
 use crate::process::{self, ProcessError};
 use crate::process_group::GoesOnSignal;
 use crate::progress;
@@ -31,6 +31,9 @@ pub const MODULES_FOR_RESULTS: [&str; 2] = ["virtio_pci", "virtio_blk"];
 const RESULT_DISK_BYTES: u64 = 4 << 30;
 /// Room that a run may take on the disk besides its files, most of it for its results.
 const RUN_BYTES: u64 = 512 << 20;
+/// For the kernels of an emulated host and of its guests: the processor has no fault to mitigate, and a mitigated kernel
+/// takes more of the emulator's time for each call and return.
+const UNMITIGATED: &str = "mitigations=off";
 /// What makes the host end rather than go on without one of its CPUs.
 const PANICS: &str = "panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 \
                       rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.panic_on_rcu_stall=1";
@@ -41,12 +44,12 @@ const HOUSEKEEPING: &str = "isolcpus=0";
 /// The firmware that does no more than to start a kernel, of QEMU's own files. SeaBIOS looks for disks and keyboards first,
 /// and takes three times the processor time up to the kernel's first line.
 const FIRMWARE: &str = "qboot.rom";
-/// Virtual time: one thread, in which an instruction takes 2 ns, and in which nobody waits for a timer. A seed follows.
+/// Virtual time: one thread, in which an instruction takes 4 ns, and in which nobody waits for a timer. A seed follows.
 const VIRTUAL_TIME: [&str; 7] = [
     "-accel",
     "tcg,thread=single",
     "-icount",
-    "shift=1,sleep=off",
+    "shift=2,sleep=off",
     "-rtc",
     "base=2026-01-01T00:00:00,clock=vm",
     "-seed",
@@ -85,7 +88,7 @@ while read -r module; do
 done < /lib/strata-lab/order
 stty -F /dev/ttyS1 raw
 (while read -r up idle < /proc/uptime && echo "lab: up for $up s"; do sleep 5; done) &
-export LAB=/lab LAB_OUT=/out HOME=/root PATH=/lab:/bin
+export LAB=/lab LAB_OUT=/out GUEST='@GUEST@' HOME=/root PATH=/lab:/bin
 cd /lab
 setsid sh /lab/.script < /dev/null > /dev/ttyS1 2>&1
 echo $? > /out/.lab-status
@@ -308,7 +311,7 @@ fn host_initramfs(host: &NestedHost, run: &HostRun) -> Initramfs {
         .busybox(&host.busybox)
         .modules("order", modules)
         .modules("results", &host.modules_for_results)
-        .bytes("init", 0o755, INIT)
+        .bytes("init", 0o755, INIT.replace("@GUEST@", &format!("{GUEST_CMDLINE} {UNMITIGATED}")))
         .bytes("lab/.script", 0o755, run.script.as_str());
     for (name, path) in &run.files {
         image = image.file(&format!("lab/{name}"), 0o755, path);
@@ -367,7 +370,11 @@ fn arguments(host: &NestedHost, run: &HostRun, folder: &Path) -> Vec<String> {
         "-initrd",
         &in_folder("host.cpio"),
         "-append",
-        &format!("console=ttyS0 {PANICS} {HOUSEKEEPING} {}{}", tsc_rate(host.emulator.time), run.kernel_arguments),
+        &format!(
+            "console=ttyS0 cryptomgr.notests {UNMITIGATED} {PANICS} {HOUSEKEEPING} {}{}",
+            tsc_rate(host.emulator.time),
+            run.kernel_arguments
+        ),
     ];
     time.into_iter().chain(persistent).chain(arguments.map(str::to_owned)).collect()
 }

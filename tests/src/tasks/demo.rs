@@ -33,7 +33,7 @@ dd if=/dev/vda of=/dev/null bs=64k count=64 2> /dev/null
 const HOST_SCRIPT: &str = "\
 truncate -s 16M \"$LAB_OUT/disk.img\"
 strata run --kernel \"$LAB/vmlinux\" --initrd \"$LAB/guest.cpio\" --cpus 2 --memory 512M --disk \"$LAB_OUT/disk.img\" \\
-    --cmdline 'console=ttyS0 quiet panic=-1 lab.script=demo' \\
+    --cmdline \"$GUEST lab.script=demo\" \\
     --agent \"$LAB/strata.ko\" --trace \"$LAB_OUT/trace\" @PLACE@
 ";
 

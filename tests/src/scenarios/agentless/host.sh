@@ -3,7 +3,7 @@ guest() {
     shift 4
     echo "== $name, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
     timeout -s KILL 120 strata run --kernel "$LAB/$kernel" --initrd "$LAB/$image" --memory 512M --cpus 2 \
-        --name vm0 --trace "$LAB_OUT/$name.trace" --writable "$LAB_OUT" --cmdline "console=ttyS0 quiet panic=-1 lab.script=$script" "$@" \
+        --name vm0 --trace "$LAB_OUT/$name.trace" --writable "$LAB_OUT" --cmdline "$GUEST lab.script=$script" "$@" \
         < /dev/null > "$LAB_OUT/$name.log" 2>&1
     echo $? > "$LAB_OUT/$name.status"
     tail -n 3 "$LAB_OUT/$name.log"

@@ -4,7 +4,7 @@ first=${cpus%%[!0-9]*}
 second=$((first + 1))
 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 512M \
     --agent "$LAB/strata.ko" --trace "$LAB_OUT/trace" --writable "$LAB_OUT" --disk "$LAB/disk.img,ro,delay=50ms" \
-    --sub-buffers 64 --cmdline 'console=ttyS0 quiet panic=-1 lab.script=analysis' \
+    --sub-buffers 64 --cmdline "$GUEST lab.script=analysis" \
     < /dev/null > "$LAB_OUT/guest.log" 2>&1 &
 strata=$!
 (sleep 240; kill -KILL $strata) &

@@ -1,6 +1,6 @@
 STRATA_RUNTIME_DIR=$(mktemp -d)
 export STRATA_RUNTIME_DIR
-cmdline="console=ttyS0 quiet panic=-1 lab.script"
+cmdline="$GUEST lab.script"
 # on a kernel by its name in $LAB
 guest() {
     name=$1 kernel=$2

@@ -1,7 +1,7 @@
 for cpus in @FEW@ @MANY@; do
     timeout -s KILL @LIMIT@ strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 1G --cpus $cpus \
         --agent "$LAB/strata.ko" --trace "/tmp/claims-$cpus.trace" --events 'user:*' \
-        --cmdline "console=ttyS0 quiet panic=-1 lab.script=claiming" < /dev/null > "$LAB_OUT/claims-$cpus.log" 2>&1
+        --cmdline "$GUEST lab.script=claiming" < /dev/null > "$LAB_OUT/claims-$cpus.log" 2>&1
     echo $? > "$LAB_OUT/claims-$cpus.status"
     tail -n 3 "$LAB_OUT/claims-$cpus.log"
 done

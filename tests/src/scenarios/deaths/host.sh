@@ -6,7 +6,7 @@ guest() {
     echo "== $name, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
     timeout -s KILL 150 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
         --agent "$LAB/strata.ko" --name "$name" --trace "$trace" \
-        --cmdline "console=ttyS0 quiet panic=-1 lab.script=$name" "$@" < /dev/null > "$LAB_OUT/$name.log" 2>&1
+        --cmdline "$GUEST lab.script=$name" "$@" < /dev/null > "$LAB_OUT/$name.log" 2>&1
     echo $? > "$LAB_OUT/$name.status"
     tail -n 2 "$LAB_OUT/$name.log"
 }

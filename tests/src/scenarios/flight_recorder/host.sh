@@ -5,7 +5,7 @@ start() {
         --agent "$LAB/strata.ko" --name "$name" --trace "$LAB_OUT/$name.trace" --writable "$LAB_OUT" \
         --mode flight-recorder --sub-buffer-size 64K --sub-buffers 8 --host-history "$history" \
         --disk "$LAB/disk.img,ro,lock=off,delay=5ms" \
-        --cmdline "console=ttyS0 quiet panic=-1 lab.script=$name" > "$LAB_OUT/$name.log" 2>&1
+        --cmdline "$GUEST lab.script=$name" > "$LAB_OUT/$name.log" 2>&1
     echo $? > "$LAB_OUT/$name.status"
 }
 await() {

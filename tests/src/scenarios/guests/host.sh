@@ -6,7 +6,7 @@ guest() {
     # a guest that hangs must not cost the results of the others, nor all together the host's time
     timeout -s KILL 75 strata run --kernel "$kernel" --initrd "$LAB/guest.cpio" --memory 512M \
         --agent "$LAB/strata.ko" --trace "$LAB_OUT/$scenario.trace" \
-        --cmdline "console=ttyS0 quiet panic=-1 lab.script=$scenario" "$@" \
+        --cmdline "$GUEST lab.script=$scenario" "$@" \
         < /dev/null > "$LAB_OUT/$scenario.log" 2>&1 &
     strata=$!
     echo $strata > "$LAB_OUT/$scenario.pid"

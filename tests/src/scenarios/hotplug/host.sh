@@ -2,7 +2,7 @@ STRATA_RUNTIME_DIR=$(mktemp -d)
 export STRATA_RUNTIME_DIR
 timeout -s KILL @SECONDS@ strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
     --agent "$LAB/strata.ko" --name hotplug --trace "$LAB_OUT/hotplug.trace" --events all --mode flight-recorder \
-    --cmdline "console=ttyS0 quiet panic=-1 hung_task_panic=0 lab.script=changing" < /dev/null > "$LAB_OUT/hotplug.log" 2>&1 &
+    --cmdline "$GUEST hung_task_panic=0 lab.script=changing" < /dev/null > "$LAB_OUT/hotplug.log" 2>&1 &
 guest=$!
 exec 3>&1 > "$LAB_OUT/control.log" 2>&1
 until grep -q 'guest is up' "$LAB_OUT/hotplug.log" || ! kill -0 $guest; do sleep 0.2; done

@@ -2,7 +2,7 @@ STRATA_RUNTIME_DIR=$(mktemp -d)
 export STRATA_RUNTIME_DIR
 timeout -s KILL @SECONDS@ strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
     --name idle --trace "$LAB_OUT/idle.trace" \
-    --cmdline "console=ttyS0 quiet panic=-1 lab.script=idling" < /dev/null > "$LAB_OUT/idle.log" 2>&1 &
+    --cmdline "$GUEST lab.script=idling" < /dev/null > "$LAB_OUT/idle.log" 2>&1 &
 guest=$!
 exec 3>&1 > "$LAB_OUT/control.log" 2>&1
 said() {

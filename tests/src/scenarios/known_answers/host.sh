@@ -43,14 +43,14 @@ echo 1 > /proc/sys/net/ipv6/conf/strata8/disable_ipv6
 ip addr add 192.168.78.1/24 dev strata8
 ip link set strata8 up
 strata run --name neighbour --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 256M \
-    --trace "$LAB_OUT/neighbour" --cmdline 'console=ttyS0 quiet panic=-1 lab.script=neighbour' \
+    --trace "$LAB_OUT/neighbour" --cmdline "$GUEST lab.script=neighbour" \
     < /dev/null > "$LAB_OUT/neighbour.console" 2>&1 &
 neighbour=$!
 mkfifo /tmp/input
 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 512M \
     --agent "$LAB/strata.ko" --trace "$LAB_OUT/trace" --writable "$LAB_OUT" --disk "$LAB/disk.img,ro,delay=500ms" \
     --net tap=strata8,vhost=on \
-    --sub-buffers 64 --cmdline 'console=ttyS0 quiet panic=-1 lab.script=loads' \
+    --sub-buffers 64 --cmdline "$GUEST lab.script=loads" \
     < /tmp/input > "$LAB_OUT/guest.log" 2>&1 &
 strata=$!
 exec 3> /tmp/input

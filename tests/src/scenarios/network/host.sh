@@ -15,7 +15,7 @@ sockets serve /tmp/sockets/vsock_78 > "$LAB_OUT/served" &
 vm --net tap=strata7,mac=52:54:00:12:34:56 --vsock cid=3,path=/tmp/sockets/vsock \
     --rng --balloon --agent "$LAB/strata.ko" --trace "$LAB_OUT/network.trace" \
     --events 'default,guest-kernel:net:*,guest-kernel:napi:*,host-kernel:net:*' --sub-buffers 64 \
-    --cmdline "console=ttyS0 quiet panic=-1 lab.script=network" > "$LAB_OUT/network.log" 2>&1 &
+    --cmdline "$GUEST lab.script=network" > "$LAB_OUT/network.log" 2>&1 &
 guest=$!
 (sleep 260; kill -KILL $guest) &
 limit=$!

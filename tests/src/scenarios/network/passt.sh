@@ -23,5 +23,5 @@ exec chroot . sh -c '
     LD_LIBRARY_PATH=$LAB timeout -s KILL 120 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" \
         --memory 512M --cpus 2 --net passt --agent "$LAB/strata.ko" --trace "$LAB_OUT/passt.trace" \
         --events "default,guest-kernel:net:*,guest-kernel:napi:*" --sub-buffers 64 \
-        --cmdline "console=ttyS0 quiet panic=-1 lab.script=passt" < /dev/null > "$LAB_OUT/passt.log" 2>&1
+        --cmdline "$GUEST lab.script=passt" < /dev/null > "$LAB_OUT/passt.log" 2>&1
     echo $? > "$LAB_OUT/passt.status"'

@@ -1,6 +1,6 @@
 start() {
     taskset 2 timeout -s KILL 240 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M \
-        --cmdline 'console=ttyS0 quiet panic=-1 lab.script=work' \
+        --cmdline "$GUEST lab.script=work" \
         --agent "$LAB/strata.ko" --trace "$LAB_OUT/$1" < /dev/null > "$LAB_OUT/$1.log" 2>&1
     echo "$1: status $?"
     tail -n 8 "$LAB_OUT/$1.log"
@@ -34,7 +34,7 @@ record_guest() {
     attach "$name" $vmm $region
     kill $limit
 }
-arguments='console=ttyS0 quiet panic=-1 lab.script=compute'
+arguments="$GUEST lab.script=compute"
 record_guest outside strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
     --cmdline "$arguments"
 mkdir -p /lib64
@@ -45,13 +45,13 @@ strata region create $region --cpus 2 --size 64M > "$LAB_OUT/region.log" 2>&1
 record_guest qemu qemu-system-x86_64 -L "$LAB" -name guest=web,debug-threads=on -nodefaults -display none -no-reboot \
     -machine q35 -accel kvm -cpu host -smp 2 -m 512 -serial stdio \
     -object memory-backend-file,id=strata,share=on,mem-path=$region,size=64M -device ivshmem-plain,memdev=strata \
-    -kernel "$LAB/vmlinux" -initrd "$LAB/guest.cpio" -append 'console=ttyS0 quiet panic=-1 lab.script=traced'
+    -kernel "$LAB/vmlinux" -initrd "$LAB/guest.cpio" -append "$GUEST lab.script=traced"
 region=/pmem-region
 strata region create $region --cpus 2 --size 64M > /dev/null
 record_guest pmem qemu-system-x86_64 -L "$LAB" -name guest=pmem,debug-threads=on -nodefaults -display none -no-reboot \
     -machine q35 -accel kvm -cpu host -smp 2 -m 512,slots=1,maxmem=1G -serial stdio \
     -object memory-backend-file,id=strata,share=on,mem-path=$region,size=64M -device virtio-pmem-pci,memdev=strata \
-    -kernel "$LAB/vmlinux" -initrd "$LAB/pmem.cpio" -append 'console=ttyS0 quiet panic=-1 lab.script=pmem'
+    -kernel "$LAB/vmlinux" -initrd "$LAB/pmem.cpio" -append "$GUEST lab.script=pmem"
 region=
 mkdir -p /dev/shm
 mount -t tmpfs tmpfs /dev/shm
@@ -59,7 +59,7 @@ qemu-system-x86_64 -L "$LAB" -name guest=plugged,debug-threads=on -nodefaults -d
     -machine q35 -accel kvm -cpu host -smp 2 -m 512 -serial stdio -qmp unix:/qmp,server=on,wait=off \
     -device pcie-root-port,id=strata-port,chassis=1,pref64-reserve=128M \
     -kernel "$LAB/vmlinux" -initrd "$LAB/guest.cpio" \
-    -append 'console=ttyS0 quiet panic=-1 lab.script=plugged' < /dev/null > "$LAB_OUT/plugged.log" 2>&1 &
+    -append "$GUEST lab.script=plugged" < /dev/null > "$LAB_OUT/plugged.log" 2>&1 &
 vmm=$!
 (sleep 240; kill -KILL $vmm) &
 limit=$!

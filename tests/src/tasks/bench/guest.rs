@@ -229,7 +229,7 @@ fn host_script(ways: &[&Way], repetitions: usize) -> String {
                 script,
                 r#"
 timeout -s KILL 110 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 768M \
-    --cmdline "console=ttyS0 quiet panic=-1 lab.script={key}" --events '{events}' \
+    --cmdline "$GUEST lab.script={key}" --events '{events}' \
     --trace "$LAB_OUT/{key}-{turn}.trace" {arguments} < /dev/null > "$LAB_OUT/{key}-{turn}.log" 2>&1
 echo {key}-{turn} $?
 "#

@@ -58,7 +58,7 @@ ip link set strata8 up
 dd if=/dev/urandom of=/tmp/bench-disk.img bs=1M count=64 2> /dev/null
 machine_load serve 192.168.78.1 &
 server=$!
-arguments='console=ttyS0 quiet panic=-1 lab.script=bench'
+arguments="$GUEST lab.script=bench"
 strata_vm() {
     machine_load watch "$LAB_OUT/$1.log" 512 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" \
         --memory 512M --cpus 2 --disk /tmp/bench-disk.img --net tap=strata8 --cmdline "$arguments" $2
