@@ -110,6 +110,6 @@ fn judge(name: &str, kernels: &[NamedKernel]) {
     let events = strata(&["events", "--layer", "guest-kernel"], &results.trace("elf"));
     assert!(!events.contains("irq:") && events.contains("sched:sched_wakeup: "));
 
-    assert_eq!(results.text("old.status").trim(), "1");
+    assert_eq!(results.text("old.status").trim(), "2");
     assert_contains(&results.text("old.log"), &["--agentless: the kernel", "older than Linux 6.12", "use --agent"]);
 }

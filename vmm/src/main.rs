@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{env, fmt};
 use strata_jail::inherited::Inherited;
 use strata_recorder::control::protocol::Answer;
+use strata_recorder::control::wait_trigger::WaitError;
 use strata_recorder::control::{answer_text, balloon, client, directory, list, wait_trigger};
 use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
@@ -28,12 +29,16 @@ use vmm::cli::{
 use vmm::run::{self, BootEnd, OnReboot, RunRequest};
 use vmm::{agent_command, doctor, event_list, export, metrics, open_trace, query_program, region_command, top};
 
+/// The exit status of a command that could not do what it was asked for, as clap's of wrong options. That of one that did,
+/// and whose answer is bad, is [`ExitCode::FAILURE`].
+const TROUBLE: u8 = 2;
+
 fn main() -> ExitCode {
     match run_command_line() {
         Ok(code) => code,
         Err(error) => {
             say(format_args!("{error:#}"));
-            ExitCode::FAILURE
+            ExitCode::from(TROUBLE)
         }
     }
 }
@@ -96,15 +101,17 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
     let on_reboot = args.on_reboot;
     let mut request = RunRequest::from(args);
     request.jail.inherited = Inherited::note();
-    let boot = |request: &RunRequest| {
-        boot_guest(request).unwrap_or_else(|error| {
-            say(format_args!("{error:#}"));
-            BootEnd::Failed
-        })
-    };
     let end = match on_reboot {
-        OnReboot::Stop => boot(&request),
-        OnReboot::Restart => run::run_boots(request, boot, |line| say(line))?,
+        OnReboot::Stop => boot_guest(&request)?,
+        OnReboot::Restart => {
+            let boot = |request: &RunRequest| {
+                boot_guest(request).unwrap_or_else(|error| {
+                    say(format_args!("{error:#}"));
+                    BootEnd::Failed
+                })
+            };
+            run::run_boots(request, boot, |line| say(line))?
+        }
     };
     Ok(if end == BootEnd::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -271,7 +278,13 @@ fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
     if let CtlCommand::WaitTrigger { timeout, freeze_others } = args.command {
         let others = if freeze_others { directory::list_all(&runtimes)? } else { Vec::new() };
         let others: Vec<_> = others.into_iter().filter(|other| other.alive && other.vm.pid != found.vm.pid).collect();
-        let happened = wait_trigger::wait(&found, timeout, &others)?;
+        let happened = match wait_trigger::wait(&found, timeout, &others) {
+            Err(error @ WaitError::TimeOver { .. }) => {
+                say(error);
+                return Ok(ExitCode::FAILURE);
+            }
+            happened => happened?,
+        };
         print_text_or_json(args.json, &happened, wait_trigger::text)?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -137,7 +137,7 @@ impl Bench {
         let all = [&["attach", "--trace", &trace], arguments].concat();
         let output = self.command(mounts, &all).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
         assert!(!Path::new(&trace).exists(), "{text}");
         text
     }

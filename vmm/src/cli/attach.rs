@@ -17,8 +17,8 @@ use strata_recording::manifest::is_vm_name;
     after_help = SEE_MORE,
     after_long_help = "Needs root. Neither the VM nor its guest is stopped, and only --qmp changes it. The recording ends \
     with the VM, with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration; it is completed each \
-    time. Its layers are host-kernel, and with --region or --qmp guest-kernel and guest-user. Exit status: 0, or 1 \
-    when nothing could be recorded or the trace failed.\n\nExamples:\n  \
+    time. Its layers are host-kernel, and with --region or --qmp guest-kernel and guest-user. Exit status: 0; 1 \
+    when the trace failed; 2 when nothing could be recorded.\n\nExamples:\n  \
     strata attach\n  \
     strata attach --libvirt web --trace trace\n  \
     strata attach 4242 --trace trace --duration 10s\n  \

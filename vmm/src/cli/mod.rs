@@ -47,7 +47,9 @@ const SEE_MORE: &str = "--help says more about each option, and has examples";
         strata why trace --task web --worst 3\n  \
         strata diff yesterday today\n  \
         strata events trace --layer guest-kernel --from 1.5 --to 1.6\n  \
-        strata check trace"
+        strata check trace\n\n\
+        Exit status: 0; 1 if the answer is bad, as when check finds a violation or a guest panics; 2 if the command could \
+        not do what it was asked for."
 )]
 pub struct Cli {
     /// What to do.

@@ -26,8 +26,8 @@ const DISK: &str = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off][,format=ra
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Guest")]
 #[command(after_help = SEE_MORE, after_long_help = "The guest's console is standard input and output; what nobody reads of it is dropped and \
-    counted. Ctrl-C stops the guest and completes the trace. Exit status: 0 when the guest powered off, rebooted or was stopped; 1 when it panicked, crashed or could \
-    not be run.\n\nExamples:\n  \
+    counted. Ctrl-C stops the guest and completes the trace. Exit status: 0 when the guest powered off, rebooted or was stopped; 1 when it panicked or crashed; 2 when \
+    it could not be run.\n\nExamples:\n  \
     strata run --kernel vmlinuz --initrd initrd.img --cmdline 'console=ttyS0'\n  \
     strata run --kernel vmlinux --disk root.img --cmdline 'console=ttyS0 root=/dev/vda' --agent strata.ko --trace trace\n  \
     strata run --image root.img --memory 2G --cpus 2 --on-reboot restart\n  \
