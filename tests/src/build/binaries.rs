@@ -10,6 +10,9 @@ use std::process::Command;
 /// Named explicitly, so that the flags of the build do not reach build scripts and procedural macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
+/// What a released program says is its version (`strata --version`).
+const VERSION_VARIABLE: &str = "STRATA_VERSION";
+
 /// The packages with static programs that are tested. All of them are chosen whichever program is built: cargo gives a
 /// dependency the features that the chosen packages ask for, and builds it again for each other set of them.
 const TESTED: [&str; 8] = [
@@ -188,6 +191,13 @@ pub fn cargo(paths: &Paths, target_folder: &Path) -> Command {
     command
 }
 
+/// The commit of the sources, with `-dirty` behind it if they differ from it; nothing where they are no clone.
+pub(crate) fn commit(paths: &Paths) -> Option<String> {
+    let describe = ["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"];
+    let text = process::capture(Command::new("git").args(describe).current_dir(paths.workspace())).ok()?;
+    Some(text.trim().to_owned()).filter(|commit| !commit.is_empty())
+}
+
 /// Builds `what` of `package` without shared libraries, and returns the folder that programs lie in.
 fn static_build(
     paths: &Paths,
@@ -205,6 +215,13 @@ fn static_build(
     command.args(["build", "--profile", purpose.profile(), "--target", TARGET]);
     command.args(packages.iter().flat_map(|package| ["-p", package])).args(what);
     command.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    // Not in what is tested: an emulated host's results follow from the bits of its programs.
+    match (purpose, commit(paths)) {
+        (Purpose::Release, Some(commit)) => {
+            command.env(VERSION_VARIABLE, format!("{} ({commit})", env!("CARGO_PKG_VERSION")))
+        }
+        _ => command.env_remove(VERSION_VARIABLE),
+    };
     process::run_logged(&mut command, &paths.logs().join(format!("{log}.log")))?;
     Ok(static_folder(paths, purpose))
 }

@@ -2,6 +2,7 @@
 //! quick tier, those in `tests` folders of the usual one, which CI runs; those there that are ignored, with a reason that
 //! begins with "tier all: ", are of the tier of everything (`cargo xtask sources` checks the reasons).
 
+use crate::build::binaries;
 use crate::fetch::kernel_packages::Suite;
 use crate::lock::{Lock, LockError};
 use crate::machine::disk_space::{self, DiskSpaceError};
@@ -154,7 +155,7 @@ pub fn run(paths: &Paths, tier: Tier, lab_seed: u32, json: Option<&Path>) -> Res
     };
     let summary = Summary {
         tier: tier.name(),
-        commit: told_by(paths, "git", &["describe", "--always", "--dirty", "--exclude=*"]),
+        commit: binaries::commit(paths).unwrap_or_default(),
         date: told_by(paths, "date", &["--utc", "+%F"]),
         seconds: begun.elapsed().as_secs_f64(),
         failure: result.as_ref().err().map(ToString::to_string),

@@ -32,11 +32,17 @@ use std::path::PathBuf;
 /// What ends the short help of a command with many options.
 const SEE_MORE: &str = "--help says more about each option, and has examples";
 
+/// The version; a released program names the commit, too, that it was built from.
+const VERSION: &str = match option_env!("STRATA_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Runs virtual machines and traces every layer of them on one clock.
 #[derive(Debug, Parser)]
 #[command(
     name = "strata",
-    version,
+    version = VERSION,
     max_term_width = 110,
     help_template = groups::template(),
     after_help = "Examples:\n  \
