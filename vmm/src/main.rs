@@ -263,7 +263,8 @@ fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
 fn list_vms(args: &PsArgs) -> anyhow::Result<ExitCode> {
     let found = directory::list_all(&directory::runtime_folders()?)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let machines = machines::running(&found);
+    // JSON has what strata runs or records, and nothing of what it could.
+    let machines = if args.json { Vec::new() } else { machines::running(&found) };
     let vms = list::listed(found, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
     print_text_or_json(args.json, &vms, |vms| match machines.as_slice() {
         [] => list::text(vms),

@@ -6,6 +6,7 @@ pub mod host_description;
 mod latest;
 pub mod layer;
 pub mod live;
+pub mod process_files;
 pub mod recorder;
 pub mod recover;
 pub mod region;

@@ -6,12 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use strata_recorder::control::directory::FoundVm;
+use strata_recorder::control::directory::{FoundVm, Owner};
+use strata_recorder::process_files;
 use strata_recorder::region::region_file::is_region;
 use strata_recording::terminal::{harmless, shell_word};
 
 /// Most mapped files of a process that are looked at.
 const MAX_MAPPED: usize = 64;
+/// Most that is read of what a process maps, bytes: some ten thousand mappings, where each thread of a VMM makes two or
+/// three. Those of all processes are read for one list.
+const MAX_MAPS: u64 = 1 << 20;
 
 /// A process that runs a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,10 +39,9 @@ pub struct RunningMachine {
 /// Those that this user may see, but for VMs of strata's own, which are `known`.
 #[must_use]
 pub fn running(known: &[FoundVm]) -> Vec<RunningMachine> {
-    let known = || known.iter().filter(|found| found.alive);
-    let own: BTreeSet<u32> = known().filter(|found| found.vm.attached.is_none()).map(|found| found.vm.pid).collect();
-    let recorded: BTreeMap<u32, u32> =
-        known().filter_map(|found| Some((found.vm.attached.as_ref()?.pid, found.vm.pid))).collect();
+    let alive = || known.iter().filter(|found| found.alive);
+    let own: BTreeSet<u32> = alive().filter(|found| found.vm.attached.is_none()).map(|found| found.vm.pid).collect();
+    let recorded = recorders(known);
     let domains: BTreeMap<u32, String> =
         libvirt::running().into_iter().map(|(domain, process)| (process, domain)).collect();
     let processes = numbers(Path::new("/proc")).unwrap_or_default();
@@ -49,7 +52,7 @@ pub fn running(known: &[FoundVm]) -> Vec<RunningMachine> {
         if descriptors.is_empty() && !failure::is_qemu(&comm) {
             return None;
         }
-        let command_line = fs::read(folder.join("cmdline")).unwrap_or_default();
+        let command_line = process_files::command_line(pid).unwrap_or_default();
         Some(RunningMachine {
             pid,
             comm,
@@ -63,9 +66,15 @@ pub fn running(known: &[FoundVm]) -> Vec<RunningMachine> {
     processes.into_iter().filter(|pid| !own.contains(pid)).filter_map(machine).collect()
 }
 
+/// By whom processes are recorded from outside, of `known`. Another user's word does not count: it may name any process.
+fn recorders(known: &[FoundVm]) -> BTreeMap<u32, u32> {
+    let believed = known.iter().filter(|found| found.alive && !matches!(found.owner, Owner::Other(_)));
+    believed.filter_map(|found| Some((found.vm.attached.as_ref()?.pid, found.vm.pid))).collect()
+}
+
 /// The region among the files that process `pid` shares.
 fn region_of(pid: u32) -> Option<PathBuf> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let maps = process_files::maps(pid, MAX_MAPS).ok()?;
     let is_region = |path: &PathBuf| {
         // Only of a regular file it does nothing to open it.
         let is_file = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file());
@@ -94,13 +103,13 @@ fn qmp_socket(command_line: &[u8]) -> Option<PathBuf> {
 }
 
 impl RunningMachine {
-    /// What `strata attach` can be given for it.
-    fn choices(&self) -> String {
+    /// What `strata attach` can be given for it, for each of its VMs.
+    fn choices(&self) -> Vec<String> {
         if let Some(by) = self.recorded_by {
-            return format!("recorded by process {by}");
+            return vec![format!("recorded by process {by}")];
         }
         if self.descriptors.is_empty() {
-            return "QEMU without KVM (TCG): start it with -accel kvm to record it".into();
+            return vec!["QEMU without KVM (TCG): start it with -accel kvm to record it".into()];
         }
         let word = |path: &Path| shell_word(path);
         let machine = match &self.domain {
@@ -108,11 +117,14 @@ impl RunningMachine {
             None => self.pid.to_string(),
         };
         let several = self.descriptors.len() > 1;
-        let descriptors: Vec<String> = self.descriptors.iter().map(ToString::to_string).collect();
-        let vm = several.then(|| format!("--vm {}", descriptors.join("|")));
         let region = self.region.as_deref().map(|path| format!("--region {}", word(path)));
         let qmp = self.qmp.as_deref().filter(|_| region.is_none()).map(|path| format!("--qmp {}", word(path)));
-        [Some(machine), vm, region, qmp].into_iter().flatten().collect::<Vec<_>>().join(" ")
+        let options = |descriptor: &u32| {
+            let vm = several.then(|| format!("--vm {descriptor}"));
+            let options = [Some(machine.clone()), vm, region.clone(), qmp.clone()];
+            options.into_iter().flatten().collect::<Vec<_>>().join(" ")
+        };
+        self.descriptors.iter().map(options).collect()
     }
 }
 
@@ -123,7 +135,9 @@ pub fn text(machines: &[RunningMachine]) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(out, "{:>8}  {:<16}  strata attach --trace DIR …", "PID", "PROCESS");
     for machine in machines {
-        let _ = writeln!(out, "{:>8}  {:<16}  {}", machine.pid, harmless(&machine.comm), machine.choices());
+        for choice in machine.choices() {
+            let _ = writeln!(out, "{:>8}  {:<16}  {choice}", machine.pid, harmless(&machine.comm));
+        }
     }
     out
 }
@@ -131,6 +145,8 @@ pub fn text(machines: &[RunningMachine]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strata_recorder::control::directory::VmDescription;
+    use strata_recording::manifest::Attached;
 
     #[test]
     fn machine_is_listed_with_what_attach_can_be_given_for_it() {
@@ -151,16 +167,32 @@ mod tests {
         let text = text(&[qemu, emulated]);
 
         assert_eq!(
-            choices,
+            choices.concat(),
             [
                 "4242 --qmp '/run/my web.qmp'",
                 "--libvirt web",
                 "4242 --region /dev/shm/web",
-                "4242 --vm 5|12 --region /dev/shm/web",
+                "4242 --vm 5 --region /dev/shm/web",
+                "4242 --vm 12 --region /dev/shm/web",
                 "recorded by process 9",
             ]
         );
         assert!(text.contains("qemu\\u{1b}[2J") && text.contains("QEMU without KVM (TCG)"), "{text}");
+    }
+
+    #[test]
+    fn another_users_word_makes_no_process_recorded() {
+        let recorder = |owner, pid, recorded| {
+            let attached = Some(Attached { pid: recorded, comm: "qemu".into() });
+            let vm = VmDescription { pid, attached, ..VmDescription::of_this_process("a", 1) };
+            FoundVm { path: "/nonexistent".into(), vm, alive: true, owner }
+        };
+        let known =
+            [recorder(Owner::Own, 1, 11), recorder(Owner::Caller(33), 2, 12), recorder(Owner::Other(34), 3, 13)];
+
+        let recorded = recorders(&known);
+
+        assert_eq!(recorded, BTreeMap::from([(11, 1), (12, 2)]));
     }
 
     #[test]
@@ -192,7 +224,7 @@ mod tests {
         region_file::create(&path, shape, None).unwrap();
         let _memory = region_file::RegionFile::open(&path).unwrap().map().unwrap();
 
-        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let maps = process_files::maps(std::process::id(), MAX_MAPS).unwrap();
 
         // Other tests of this process may have one, too.
         assert!(shared_files(&maps).contains(&path) && region_of(std::process::id()).is_some(), "{maps}");

@@ -14,7 +14,7 @@ use trace_merge::events::parse_seconds;
 /// Arguments of `strata ps`.
 #[derive(Debug, Args)]
 pub struct PsArgs {
-    /// JSON in place of text
+    /// JSON in place of text, without the VMs of other monitors
     #[arg(long)]
     pub json: bool,
 }

@@ -6,6 +6,7 @@
 //! file it is to show. Firecracker cannot: its guests may write what they like there, too, and what is read from it is bounded by
 //! the size of the file, and has to fit it.
 
+use crate::process_files;
 use crate::region::mapped_file::{MappedFileError, check_room, map_all, no_room, reserve};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,9 @@ use thiserror::Error;
 const MAGIC: [u8; 8] = *b"STRATAF\x01";
 /// Smallest region, bytes: what persistent memory is counted in; libvirt takes half of it.
 const MIN_SIZE: u64 = 2 << 20;
+/// Most that is read of what a process maps, bytes: as many mappings as the kernel allows it (65530, unless somebody has
+/// raised `vm.max_map_count`), with paths of usual length.
+const MAX_MAPS: u64 = 8 << 20;
 
 /// Why a region's file cannot be made or used.
 #[derive(Debug, Error)]
@@ -245,9 +249,7 @@ impl RegionFile {
     /// Whether process `pid` maps the file: as memory of a device, if it is QEMU.
     #[must_use]
     pub fn is_mapped_by(&self, pid: u32) -> bool {
-        let (Ok(metadata), Ok(maps)) = (self.file.metadata(), fs::read_to_string(format!("/proc/{pid}/maps"))) else {
-            return false;
-        };
+        let (Ok(metadata), Ok(maps)) = (self.file.metadata(), process_files::maps(pid, MAX_MAPS)) else { return false };
         let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
         let device = format!("{major:02x}:{minor:02x}");
         let inode = metadata.ino().to_string();
