@@ -2,7 +2,7 @@
 
 use crate::cli::MetricsArgs;
 use crate::http::{self, Next};
-use crate::top::{self, Patience, own_threads};
+use crate::top::{self, own_threads};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
@@ -13,6 +13,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use strata_recorder::control::directory;
+use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, Times, Watched};
 use strata_recording::terminal::harmless_copy;
 use thiserror::Error;
@@ -73,7 +74,7 @@ fn answer(stream: &TcpStream, names: &[String], text: impl FnOnce() -> String) -
 /// What the running VMs say. One that does not answer, or is not traced, is left out.
 fn scrape() -> Scrape {
     let found = directory::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
-    let mut patience = Patience::default();
+    let mut patience = Patience::new(top::OTHERS_LIMIT);
     let vm = |found: directory::FoundVm| {
         let cost_ns = own_threads(found.vm.pid).values().map(|thread| thread.cpu_ns).sum();
         let live = top::ask_live(&found, &mut patience).ok().and_then(|live| harmless_copy(&live).ok())?;

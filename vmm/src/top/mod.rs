@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 use strata_recorder::control::client::{self, ClientError};
-use strata_recorder::control::directory::{self, DirectoryError, FoundVm, Owner};
+use strata_recorder::control::directory::{self, DirectoryError, FoundVm};
+use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{
     Answer, BalloonStatus, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
 };
@@ -26,7 +27,7 @@ const OWN_THREADS: &str = "strata-";
 /// How long a VM of this user may take to answer: it answers nobody else while it writes a snapshot.
 const OWN_LIMIT: Duration = Duration::from_secs(30);
 /// How long all VMs of other users may take together.
-const OTHERS_LIMIT: Duration = Duration::from_secs(5);
+pub const OTHERS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why VMs cannot be watched.
 #[derive(Debug, Error)]
@@ -162,7 +163,7 @@ type Answers = BTreeMap<Key, (String, Result<Asked, String>)>;
 fn ask_all(args: &TopArgs) -> Result<Answers, TopError> {
     let runtimes = directory::runtime_folders()?;
     let key = |found: &FoundVm| (found.owner.other_user(), found.vm.pid);
-    let mut patience = Patience::default();
+    let mut patience = Patience::new(OTHERS_LIMIT);
     if let Some(name) = &args.vm {
         let found = client::find(&runtimes, name)?;
         let asked = ask(&found, &mut patience)?;
@@ -174,23 +175,6 @@ fn ask_all(args: &TopArgs) -> Result<Answers, TopError> {
     });
     let answers: Answers = answers.collect();
     if answers.is_empty() { Err(TopError::NoVm) } else { Ok(answers) }
-}
-
-/// How long VMs are waited for that are asked one after the other: those of other users cannot hold up this one.
-#[derive(Debug, Default)]
-pub struct Patience {
-    /// Up to when other users' VMs are waited for, once the first of them is asked.
-    others: Option<Instant>,
-}
-
-impl Patience {
-    /// Up to when `owner`'s VM is waited for, which is asked now.
-    fn deadline(&mut self, owner: Owner) -> Instant {
-        match owner {
-            Owner::Own | Owner::Caller(_) => Instant::now() + OWN_LIMIT,
-            Owner::Other(_) => *self.others.get_or_insert_with(|| Instant::now() + OTHERS_LIMIT),
-        }
-    }
 }
 
 /// The VMs that run, of those in the folders `runtimes`; this user's first.
@@ -206,7 +190,7 @@ pub fn running(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
 /// # Errors
 /// When it does not say.
 pub fn ask_live(found: &FoundVm, patience: &mut Patience) -> Result<Live, TopError> {
-    match client::call_until(&found.socket(), &Request::Live, patience.deadline(found.owner))? {
+    match client::call_until(&found.socket(), &Request::Live, patience.deadline(found.owner, OWN_LIMIT))? {
         // Which VM it is, its folder has said.
         Answer::Live(live) => Ok(Live { name: found.vm.name.clone(), pid: found.vm.pid, ..*live }),
         Answer::Status(_) | Answer::Balloon(_) | Answer::Done { .. } | Answer::Refused { .. } => {

@@ -173,14 +173,3 @@ fn vm_of_another_user_is_shown_as_that_and_nothing_in_it_acts_on_a_terminal() {
     assert!(text.contains("strata-\\u{1b}[2J") && text.contains("hlt\\u{1b}]0;x\\u{7}\\nforged"), "{text}");
     assert!(!text.contains('\x1b'), "{text}");
 }
-
-#[test]
-fn other_users_vms_share_the_time_that_they_are_waited_for() {
-    let mut patience = Patience::default();
-
-    let first = patience.deadline(Owner::Other(1));
-    thread::sleep(Duration::from_millis(2));
-
-    assert_eq!(patience.deadline(Owner::Other(2)), first);
-    assert!(patience.deadline(Owner::Own) > first);
-}

@@ -3,7 +3,7 @@
 //! - [`directory`]: the folder, which describes the VM also after a crash.
 //! - [`protocol`]: what is asked and answered on the socket, a line of JSON each.
 //! - [`server`]: the VM's end, a thread of its own; [`client`]: the command line's end, which looks who the
-//!   [`peer`] is; [`answer_text`]: what it shows.
+//!   [`peer`] is; [`patience`]: how long it waits for several; [`answer_text`]: what it shows.
 //! - [`list`]: `strata ps`; [`wait_trigger`]: `strata ctl VM wait-trigger`; [`balloon`]: `strata ctl VM balloon`.
 
 pub mod answer_text;
@@ -11,6 +11,7 @@ pub mod balloon;
 pub mod client;
 pub mod directory;
 pub mod list;
+pub mod patience;
 pub mod peer;
 pub mod protocol;
 pub mod server;

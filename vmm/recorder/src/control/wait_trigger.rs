@@ -3,6 +3,7 @@
 
 use super::client::{self, ClientError, ControlSocket};
 use super::directory::FoundVm;
+use super::patience::Patience;
 use super::protocol::{Answer, Request, TraceStatus, TriggerStatus};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -18,6 +19,8 @@ const STATUS_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a snapshot that was announced may take.
 const SNAPSHOT_LIMIT: Duration = Duration::from_secs(300);
+/// How long all VMs of other users may take together for their snapshots.
+const OTHERS_LIMIT: Duration = Duration::from_secs(30);
 
 /// Why there is nothing to wait for, or no more.
 #[derive(Debug, Error)]
@@ -78,12 +81,12 @@ pub fn wait(vm: &FoundVm, limit: Option<Duration>, others: &[FoundVm]) -> Result
         let now = triggers(&vm.socket())?;
         let new: Vec<TriggerStatus> = beside(&now, &before).filter(is_done).map(|(now, _)| now.clone()).collect();
         if !new.is_empty() {
-            let others = frozen.map_or_else(|| freeze(others), |(_, others)| others);
+            let others = frozen.map_or_else(|| freeze(others, OTHERS_LIMIT), |(_, others)| others);
             return Ok(Happened { triggers: new, others });
         }
         let has_fired = beside(&now, &before).any(leads_to_a_snapshot);
         if has_fired && frozen.is_none() {
-            frozen = Some((Instant::now(), freeze(others)));
+            frozen = Some((Instant::now(), freeze(others, OTHERS_LIMIT)));
         }
         let is_late = frozen.as_ref().is_some_and(|(since, _)| since.elapsed() > SNAPSHOT_LIMIT);
         if let Some(limit) = limit.filter(|limit| begun.elapsed() > *limit && (frozen.is_none() || is_late)) {
@@ -119,30 +122,37 @@ fn leads_to_a_snapshot((now, before): (&TriggerStatus, TriggerStatus)) -> bool {
 /// # Errors
 /// When it cannot be asked.
 pub fn triggers(socket: &ControlSocket) -> Result<Vec<TriggerStatus>, ClientError> {
-    Ok(trace(socket, SNAPSHOT_LIMIT)?.map(|trace| trace.triggers).unwrap_or_default())
+    Ok(trace(socket, Instant::now() + SNAPSHOT_LIMIT)?.map(|trace| trace.triggers).unwrap_or_default())
 }
 
-fn trace(socket: &ControlSocket, limit: Duration) -> Result<Option<TraceStatus>, ClientError> {
-    match client::call_until(socket, &Request::Status, Instant::now() + limit)? {
+fn trace(socket: &ControlSocket, deadline: Instant) -> Result<Option<TraceStatus>, ClientError> {
+    match client::call_until(socket, &Request::Status, deadline)? {
         Answer::Status(status) => Ok(status.trace),
         Answer::Live(_) | Answer::Balloon(_) | Answer::Done { .. } | Answer::Refused { .. } => Ok(None),
     }
 }
 
-/// Asks those of `others` for a snapshot that record into a flight recorder.
-fn freeze(others: &[FoundVm]) -> Vec<OtherSnapshot> {
-    let ask = |other: &FoundVm| {
+/// Asks those of `others` for a snapshot that record into a flight recorder. Those of other users have `limit` for it
+/// together.
+fn freeze(others: &[FoundVm], limit: Duration) -> Vec<OtherSnapshot> {
+    let mut patience = Patience::new(limit);
+    let mut ask = |other: &FoundVm| -> Result<Option<PathBuf>, ClientError> {
         let socket = other.socket();
-        let dir = trace(&socket, STATUS_LIMIT).ok()??.dir;
-        let dir = free_snapshot(&dir, "trigger")?;
-        let answer = client::call(&socket, &Request::Snapshot { dir: dir.clone(), session: None });
-        let (snapshot, problem) = match answer {
-            Ok(_) => (Some(dir), None),
+        let trace = trace(&socket, patience.deadline(other.owner, STATUS_LIMIT))?;
+        let Some(dir) = trace.and_then(|trace| free_snapshot(&trace.dir, "trigger")) else { return Ok(None) };
+        let request = Request::Snapshot { dir: dir.clone(), session: None };
+        client::call_until(&socket, &request, patience.deadline(other.owner, SNAPSHOT_LIMIT))?;
+        Ok(Some(dir))
+    };
+    let snapshot = |other: &FoundVm| {
+        let (snapshot, problem) = match ask(other) {
+            Ok(None) => return None,
+            Ok(snapshot) => (snapshot, None),
             Err(error) => (None, Some(error.to_string())),
         };
         Some(OtherSnapshot { vm: other.vm.name.clone(), pid: other.vm.pid, snapshot, problem })
     };
-    others.iter().filter_map(ask).collect()
+    others.iter().filter_map(snapshot).collect()
 }
 
 /// `happened` as text for the user, of which nothing acts on a terminal.
@@ -166,6 +176,10 @@ pub fn text(happened: &Happened) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::directory::tests::description;
+    use crate::control::directory::{Owner, SOCKET_FILE, VmDescription};
+    use rustix::process::geteuid;
+    use std::os::unix::net::UnixListener;
 
     fn status(number: usize, marks: u64, snapshots: usize) -> TriggerStatus {
         TriggerStatus { number, marks, snapshots: vec!["folder".into(); snapshots], ..TriggerStatus::default() }
@@ -182,6 +196,28 @@ mod tests {
         assert_eq!(done(&before, &before), Vec::<usize>::new());
         assert_eq!(done(&[status(1, 0, 2), status(2, 3, 0)], &before), [1]);
         assert_eq!(done(&[status(1, 0, 1), status(2, 4, 0)], &before), [2]);
+    }
+
+    #[test]
+    fn other_users_vms_that_do_not_answer_have_one_deadline_together_and_are_named() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        // The system takes clients for them: nobody answers.
+        let silent = folders.each_ref().map(|folder| UnixListener::bind(folder.path().join(SOCKET_FILE)).unwrap());
+        let others = folders.each_ref().map(|folder| FoundVm {
+            path: folder.path().into(),
+            vm: VmDescription { pid: std::process::id(), ..description("a") },
+            alive: true,
+            owner: Owner::Other(geteuid().as_raw()),
+        });
+
+        let frozen = freeze(&others, Duration::from_millis(50));
+
+        let was_asked = silent.map(|listener| {
+            listener.set_nonblocking(true).unwrap();
+            listener.accept().is_ok()
+        });
+        assert_eq!(was_asked, [true, false]);
+        assert!(frozen.len() == 2 && frozen.iter().all(|other| other.problem.is_some()), "{frozen:?}");
     }
 
     #[test]
