@@ -2,19 +2,22 @@
 
 use crate::cli::MetricsArgs;
 use crate::http::{self, Next};
-use crate::top::{self, own_threads};
+use crate::top::{self, bounded, own_threads};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use strata_recorder::control::directory;
 use strata_recorder::control::patience::Patience;
-use strata_recorder::control::protocol::{BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, Times, Watched};
+use strata_recorder::control::protocol::{
+    BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, TIME_CLASSES, Times, Watched,
+};
 use strata_recording::terminal::harmless_copy;
 use thiserror::Error;
 
@@ -22,6 +25,10 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 /// How long a request may take to come, and its answer to go.
 const PATIENCE: Duration = Duration::from_secs(5);
 const NS_PER_SECOND: f64 = 1e9;
+/// Values of a VM that are there once: the balloon's, the records' and the CPU time.
+const OTHER_VALUES: usize = 5;
+/// Most values that are written of one other user's VMs: those of some hundred, or about 13 MB.
+const MAX_OF_OTHER: usize = 1 << 17;
 
 /// Why metrics are not served.
 #[derive(Debug, Error)]
@@ -76,16 +83,47 @@ fn scrape() -> Scrape {
     let found = directory::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
     let mut patience = Patience::new(top::OTHERS_LIMIT);
     let vm = |found: directory::FoundVm| {
-        let cost_ns = own_threads(found.vm.pid).values().map(|thread| thread.cpu_ns).sum();
         let live = top::ask_live(&found, &mut patience).ok().and_then(|live| harmless_copy(&live).ok())?;
-        Some(Scraped { live, user: found.owner.other_user(), cost_ns })
+        // Behind the answer, for which another user's VMs have a limit: looking at many threads takes of it, too.
+        let cost_ns = own_threads(found.vm.pid).values().map(|thread| thread.cpu_ns).sum();
+        Some(Scraped { live, user: found.owner.other_user(), process: None, cost_ns })
     };
-    Scrape(found.into_iter().filter_map(vm).collect())
+    Scrape::of(found.into_iter().filter_map(vm))
 }
 
 /// The answers of all VMs.
 #[derive(Clone, Debug)]
 struct Scrape(Vec<Scraped>);
+
+impl Scrape {
+    /// Of `vms`, each series once: those of one name are told apart by their processes. What another user's VMs have more
+    /// than [`MAX_OF_OTHER`] values is left out.
+    fn of(vms: impl Iterator<Item = Scraped>) -> Self {
+        let mut seen = BTreeSet::new();
+        let mut values: BTreeMap<String, usize> = BTreeMap::new();
+        let mut names: BTreeMap<(Option<String>, String), usize> = BTreeMap::new();
+        let mut kept = Vec::new();
+        for vm in vms {
+            // Harmless texts of different ones can be the same.
+            let vm = Scraped { live: bounded(vm.live), ..vm };
+            let name = (vm.user.clone(), vm.live.name.clone());
+            let is_within = vm.user.clone().is_none_or(|user| {
+                let values = values.entry(user).or_default();
+                *values += vm.values();
+                *values <= MAX_OF_OTHER
+            });
+            if is_within && seen.insert((name.clone(), vm.live.pid)) {
+                *names.entry(name).or_default() += 1;
+                kept.push(vm);
+            }
+        }
+        for vm in &mut kept {
+            let same_name = names.get(&(vm.user.clone(), vm.live.name.clone())).copied().unwrap_or_default();
+            vm.process = (same_name > 1).then(|| vm.live.pid.to_string());
+        }
+        Self(kept)
+    }
+}
 
 /// What a VM says, and the CPU time of strata's own threads.
 #[derive(Clone, Debug)]
@@ -93,6 +131,8 @@ struct Scraped {
     live: Live,
     /// The user whose it is, where that is another.
     user: Option<String>,
+    /// Its process, where that user has several of the name.
+    process: Option<String>,
     cost_ns: u64,
 }
 
@@ -100,7 +140,18 @@ impl Scraped {
     /// The labels that tell the VM from others, and `more`.
     fn labels<'s>(&'s self, more: &[(&'s str, &'s str)]) -> Vec<(&'s str, &'s str)> {
         let user = self.user.as_deref().map(|user| ("user", user));
-        std::iter::once(("vm", self.live.name.as_str())).chain(user).chain(more.iter().copied()).collect()
+        let process = self.process.as_deref().map(|process| ("pid", process));
+        let vm = std::iter::once(("vm", self.live.name.as_str()));
+        vm.chain(user).chain(process).chain(more.iter().copied()).collect()
+    }
+
+    /// How many values are written of it, at most.
+    fn values(&self) -> usize {
+        let host = self.live.host.as_ref();
+        let (vcpus, exits) = host.map_or((0, 0), |host| (host.vcpus.len(), host.exits.len()));
+        // A histogram has its classes, its sum and its number; there are those of being ready and of wake-ups, too.
+        let histograms = (exits + self.live.disks.len() + 2) * (TIME_CLASSES + 2);
+        vcpus * LiveVcpu::default().parts().len() + histograms + OTHER_VALUES
     }
 }
 
@@ -156,7 +207,7 @@ impl EncodeMetric for Sample<'_> {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "26")]
-const CLASSES: u32 = strata_recorder::control::protocol::TIME_CLASSES as u32;
+const CLASSES: u32 = TIME_CLASSES as u32;
 
 #[expect(clippy::cast_precision_loss, reason = "right to 53 bits: below a microsecond in a century")]
 fn seconds(ns: u64) -> f64 {
@@ -271,12 +322,16 @@ mod tests {
         let guest = Some(LiveGuest { wakeups: times, ..LiveGuest::default() });
         let balloon = Some(BalloonStatus { wanted: 4096, given: 8192, ..BalloonStatus::default() });
         let live = Live { name: name.into(), host: Some(host), guest, disks, balloon, ..Live::default() };
-        Scraped { live, user: None, cost_ns: 1_000_000 }
+        Scraped { live, user: None, process: None, cost_ns: 1_000_000 }
+    }
+
+    fn text_of<const N: usize>(vms: [Scraped; N]) -> String {
+        text(Scrape::of(vms.into_iter()))
     }
 
     #[test]
     fn metrics_are_those_of_each_vm_with_cumulative_classes() {
-        let text = text(Scrape(vec![scraped("web"), scraped("db\"")]));
+        let text = text_of([scraped("web"), scraped("db\"")]);
 
         for line in [
             "# TYPE strata_vcpu_seconds counter",
@@ -306,7 +361,7 @@ mod tests {
     fn metrics_of_another_users_vm_carry_the_user() {
         let of_other = Scraped { user: Some("alice".into()), ..scraped("web") };
 
-        let text = text(Scrape(vec![scraped("web"), of_other]));
+        let text = text_of([scraped("web"), of_other]);
 
         for line in [
             "strata_host_records_total{vm=\"web\"} 9",
@@ -315,6 +370,60 @@ mod tests {
         ] {
             assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
         }
+    }
+
+    /// The lines of `text` up to their values.
+    fn series(text: &str) -> Vec<&str> {
+        text.lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|line| line.0)
+            .collect()
+    }
+
+    fn of_other(pid: u32, live: Live) -> Scraped {
+        Scraped { live: Live { pid, ..live }, user: Some("alice".into()), process: None, cost_ns: 0 }
+    }
+
+    #[test]
+    fn series_are_written_once_whatever_an_answer_repeats() {
+        let live = scraped("web").live;
+        let twice = |live: &Live| {
+            let mut live = live.clone();
+            live.host.iter_mut().for_each(|host| {
+                host.vcpus.extend_from_within(..);
+                host.exits.extend_from_within(..);
+            });
+            live.disks.extend_from_within(..);
+            live
+        };
+
+        let text = text_of([of_other(1, twice(&live)), of_other(1, live.clone()), of_other(2, live)]);
+
+        let series = series(&text);
+        assert_eq!(series.iter().collect::<BTreeSet<_>>().len(), series.len(), "{text}");
+        assert!(series.contains(&"strata_host_records_total{vm=\"web\",user=\"alice\",pid=\"2\"}"), "{text}");
+    }
+
+    #[test]
+    fn other_users_vms_have_a_bounded_number_of_values_and_take_none_of_ones_own() {
+        let exits = |reason: usize| LiveExits { reason: reason.to_string(), times: Times::default() };
+        let host = Watched { exits: (0..100_000).map(exits).collect(), ..Watched::default() };
+        let large = Live { name: "large".into(), host: Some(host), ..Live::default() };
+        let others = (0..100).map(|pid| of_other(pid, large.clone()));
+
+        let text = text(Scrape::of(others.chain([scraped("web")])));
+
+        let (of_others, own): (Vec<_>, Vec<_>) = series(&text).into_iter().partition(|line| line.contains("alice"));
+        assert!((1..=MAX_OF_OTHER).contains(&of_others.len()), "{}", of_others.len());
+        assert!(own.contains(&"strata_host_records_total{vm=\"web\"}"));
+    }
+
+    #[test]
+    fn values_are_counted_as_they_are_written() {
+        let vm = scraped("web");
+
+        assert_eq!(series(&text_of([vm.clone()])).len(), vm.values());
     }
 
     #[test]

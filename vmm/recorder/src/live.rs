@@ -41,9 +41,9 @@ const UNASKED: Duration = Duration::from_secs(120);
 /// Records that are held until those of other CPUs have come. What is more is taken in as it is.
 const MAX_HELD: usize = 1 << 16;
 /// Names of those who preempt that are kept apart.
-const MAX_THIEVES: usize = 256;
+pub const MAX_THIEVES: usize = 256;
 /// Exit reasons that are kept apart.
-const MAX_REASONS: usize = 256;
+pub const MAX_REASONS: usize = 256;
 /// Host threads of which the timeline knows names, at most; then it begins anew.
 const MAX_THREADS: usize = 1 << 16;
 /// Seconds of which the latest turn is kept.

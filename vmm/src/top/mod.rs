@@ -1,7 +1,10 @@
 //! `strata top`: what running VMs do now, second by second. It asks each VM's control socket, and shows the difference
 //! between two answers.
 
+mod bounds;
 mod text;
+
+pub use bounds::bounded;
 
 use crate::cli::TopArgs;
 use serde::{Deserialize, Serialize};
@@ -200,7 +203,7 @@ pub fn ask_live(found: &FoundVm, patience: &mut Patience) -> Result<Live, TopErr
 }
 
 fn ask(found: &FoundVm, patience: &mut Patience) -> Result<Asked, TopError> {
-    let live = ask_live(found, patience)?;
+    let live = bounded(ask_live(found, patience)?);
     Ok(Asked { at: Instant::now(), live, threads: own_threads(found.vm.pid) })
 }
 
