@@ -3,11 +3,12 @@
 //! Whoever connects may be slow, or a page in a browser that got here by a name of its own (DNS rebinding): a head has one
 //! deadline, and the name that it asks for has to be one of this machine's.
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use std::io::{self, ErrorKind, Read, Write};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use strata_recorder::control::socket_wait::{left, next_client, read_until};
 
 /// Longest head that is read, bytes.
 const LONGEST_HEAD: usize = 16 << 10;
@@ -64,23 +65,27 @@ pub enum Next {
 /// Answers connections to `listener` by `answer`, each on a thread of its own, until one says that it was the last.
 ///
 /// # Errors
-/// The listener or the threads cannot be used.
+/// The listener cannot be used.
 pub fn serve(
     listener: &TcpListener,
     answer: impl Fn(&TcpStream) -> io::Result<Next> + Send + Sync + 'static,
 ) -> io::Result<()> {
+    serve_by(listener, answer, |serve| std::thread::Builder::new().name("strata-http".into()).spawn(serve).map(drop))
+}
+
+/// What one connection is answered by, on a thread of its own.
+type Serve = Box<dyn FnOnce() + Send>;
+
+/// The same, where `start` starts the threads.
+fn serve_by(
+    listener: &TcpListener,
+    answer: impl Fn(&TcpStream) -> io::Result<Next> + Send + Sync + 'static,
+    mut start: impl FnMut(Serve) -> io::Result<()>,
+) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let (answer, slots) = (Arc::new(answer), Arc::new(Slots::default()));
     let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-    loop {
-        let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(&*end, PollFlags::IN)];
-        match poll(&mut ready, None) {
-            Ok(_) if !ready[1].revents().is_empty() => return Ok(()),
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        // One that has gone meanwhile is another one's to make again.
-        let Ok((stream, _)) = listener.accept() else { continue };
+    while let Some((stream, _)) = next_client(listener, &end, || listener.accept())? {
         let (answer, end, slot) = (Arc::clone(&answer), Arc::clone(&end), Slots::take(&slots));
         let serve = move || {
             let _slot = slot;
@@ -89,8 +94,10 @@ pub fn serve(
                 let _ = rustix::io::write(&*end, &1_u64.to_ne_bytes());
             }
         };
-        std::thread::Builder::new().name("strata-http".into()).spawn(serve)?;
+        // One that no thread can be had for is closed: its client may come again.
+        let _ = start(Box::new(serve));
     }
+    Ok(())
 }
 
 /// Connections that are being answered.
@@ -124,21 +131,10 @@ impl Drop for Slot {
 ///
 /// # Errors
 /// When the stream fails, the head is too long, or does not come in time.
-pub fn read_head(mut stream: &TcpStream, deadline: Instant) -> io::Result<Head> {
-    let mut head = Vec::new();
-    let mut part = [0; 1024];
-    while !has_end(&head) {
-        if head.len() > LONGEST_HEAD {
-            return Err(ErrorKind::InvalidData.into());
-        }
-        stream.set_read_timeout(Some(left(deadline)?))?;
-        match stream.read(&mut part) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(bytes) => head.extend_from_slice(&part[..bytes]),
-            // Of the time that is left, the next turn says.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error),
-        }
+pub fn read_head(stream: &TcpStream, deadline: Instant) -> io::Result<Head> {
+    let head = read_until(stream, LONGEST_HEAD, deadline, has_end)?;
+    if !has_end(&head) {
+        return Err(ErrorKind::UnexpectedEof.into());
     }
     Ok(Head::of(&String::from_utf8_lossy(&head)))
 }
@@ -165,16 +161,12 @@ fn has_end(head: &[u8]) -> bool {
     head.windows(2).any(|end| end == b"\n\n") || head.windows(4).any(|end| end == b"\r\n\r\n")
 }
 
-/// The time up to `deadline`.
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
-    left.ok_or_else(|| ErrorKind::TimedOut.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
     use std::net::{Ipv4Addr, SocketAddr};
+    use std::time::Duration;
 
     fn sent_to(host: &str) -> Head {
         Head::of(&format!("GET / HTTP/1.1\r\nhOST: {host}\r\n\r\n"))
@@ -234,27 +226,43 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 
+    /// Answers each request, that for `/last` as the last one.
+    fn answer(stream: &TcpStream) -> io::Result<Next> {
+        let head = read_head(stream, Instant::now() + Duration::from_secs(600))?;
+        write_until(stream, b"answered", Instant::now() + Duration::from_secs(600))?;
+        Ok(if head.path == "/last" { Next::End } else { Next::Serve })
+    }
+
+    /// What is answered to a request for `path`; what came of it where the connection breaks.
+    fn ask(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut text = Vec::new();
+        let _ = write!(stream, "GET {path} HTTP/1.1\r\n\r\n").and_then(|()| stream.read_to_end(&mut text));
+        String::from_utf8(text).unwrap()
+    }
+
     #[test]
     fn connection_that_says_nothing_holds_up_no_other() {
         let (listener, address) = listener();
-        let answer = |stream: &TcpStream| {
-            let head = read_head(stream, Instant::now() + Duration::from_secs(600))?;
-            write_until(stream, b"answered", Instant::now() + Duration::from_secs(600))?;
-            Ok(if head.path == "/last" { Next::End } else { Next::Serve })
-        };
         let server = std::thread::spawn(move || serve(&listener, answer));
         let _silent = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
-        let ask = |path: &str| {
-            let mut stream = TcpStream::connect(address).unwrap();
-            write!(stream, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
-            let mut text = String::new();
-            stream.read_to_string(&mut text).unwrap();
-            text
-        };
 
-        let answers = [ask("/"), ask("/last")];
+        let answers = [ask(address, "/"), ask(address, "/last")];
 
         assert_eq!(answers, ["answered", "answered"]);
+        assert!(server.join().unwrap().is_ok());
+    }
+
+    #[test]
+    fn connection_that_no_thread_can_be_had_for_is_closed_and_the_next_one_answered() {
+        let (listener, address) = listener();
+        let mut answers = [Err(ErrorKind::WouldBlock.into()), Ok(())].into_iter();
+        let start = move |serve: Serve| answers.next().unwrap().map(|()| drop(std::thread::spawn(serve)));
+        let server = std::thread::spawn(move || serve_by(&listener, answer, start));
+
+        let answers = [ask(address, "/last"), ask(address, "/last")];
+
+        assert_eq!(answers, ["", "answered"]);
         assert!(server.join().unwrap().is_ok());
     }
 }

@@ -3,7 +3,8 @@
 use super::directory::{self, DirectoryError, FoundVm, Owner};
 use super::peer::{Peer, connect_while};
 use super::protocol::{Answer, MAX_LINE, Request};
-use std::io::{self, Read, Write};
+use super::socket_wait::{left, read_until};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -41,12 +42,6 @@ impl ControlSocket {
             _ => Ok(stream),
         }
     }
-}
-
-/// The time up to `deadline`.
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
-    left.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "it took too long"))
 }
 
 /// Why a VM could not be asked.
@@ -154,33 +149,14 @@ pub fn call_until(socket: &ControlSocket, request: &Request, deadline: Instant) 
         text.push(b'\n');
         // Shorter than what a socket takes at once.
         stream.write_all(&text)?;
-        Ok(serde_json::from_slice(&read_line(&mut stream, deadline)?)?)
+        let line = read_until(&stream, MAX_LINE, deadline, |line| line.ends_with(b"\n"))?;
+        Ok(serde_json::from_slice(&line)?)
     };
     match ask() {
         Ok(Answer::Refused { message }) => Err(ClientError::Refused(message)),
         Ok(answer) => Ok(answer),
         Err(source) => Err(ClientError::NoAnswer { path: socket.path.clone(), source }),
     }
-}
-
-/// The line that comes by `deadline`; what came of it where the other side hangs up.
-fn read_line(stream: &mut UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    let mut part = [0; 4096];
-    while !line.ends_with(b"\n") {
-        if line.len() > MAX_LINE {
-            return Err(io::Error::other(format!("it says more than {MAX_LINE} bytes")));
-        }
-        stream.set_read_timeout(Some(left(deadline)?))?;
-        match stream.read(&mut part) {
-            Ok(0) => break,
-            Ok(bytes) => line.extend_from_slice(&part[..bytes]),
-            // Of the time that is left, the next turn says.
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(line)
 }
 
 #[cfg(test)]

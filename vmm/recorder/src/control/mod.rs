@@ -3,7 +3,8 @@
 //! - [`directory`]: the folder, which describes the VM also after a crash.
 //! - [`protocol`]: what is asked and answered on the socket, a line of JSON each.
 //! - [`server`]: the VM's end, a thread of its own; [`client`]: the command line's end, which looks who the
-//!   [`peer`] is; [`patience`]: how long it waits for several; [`answer_text`]: what it shows.
+//!   [`peer`] is; [`patience`]: how long it waits for several; [`answer_text`]: what it shows. Both wait as
+//!   [`socket_wait`] does.
 //! - [`list`]: `strata ps`; [`wait_trigger`]: `strata ctl VM wait-trigger`; [`balloon`]: `strata ctl VM balloon`.
 
 pub mod answer_text;
@@ -15,4 +16,5 @@ pub mod patience;
 pub mod peer;
 pub mod protocol;
 pub mod server;
+pub mod socket_wait;
 pub mod wait_trigger;

@@ -4,7 +4,8 @@
 //! can hold the thread for long: requests have a longest length, and a client that says nothing is hung up on.
 
 use super::protocol::{Answer, MAX_LINE, Request};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use super::socket_wait::next_client;
+use rustix::event::{EventfdFlags, eventfd};
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -80,21 +81,16 @@ impl ControlServer {
 impl Drop for ControlServer {
     fn drop(&mut self) {
         self.stop.asked.store(true, Ordering::Release);
-        // Writing 1 to a fresh event counter cannot fail; the thread would else see the flag at its next client.
+        // Writing 1 to a fresh event counter cannot fail.
         let _ = rustix::io::write(&self.stop.wake, &1_u64.to_ne_bytes());
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 fn serve(listener: &UnixListener, stop: &Stop, mut answer: impl FnMut(Request) -> Answer) {
-    while !stop.asked.load(Ordering::Acquire) {
-        let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(&stop.wake, PollFlags::IN)];
-        // An interrupted wait is only a look too many.
-        let _ = poll(&mut ready, None);
-        if let Ok((client, _)) = listener.accept() {
-            // A client that hangs up in the middle is its own affair.
-            let _ = converse(client, stop, &mut answer);
-        }
+    while let Ok(Some((client, _))) = next_client(listener, &stop.wake, || listener.accept()) {
+        // A client that hangs up in the middle is its own affair.
+        let _ = converse(client, stop, &mut answer);
     }
 }
 
