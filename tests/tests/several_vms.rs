@@ -3,7 +3,7 @@
 //! guest, twice, of QEMU that is given a region while it runs, and of a VMM of a few lines.
 //!
 //! Shows: VMs of another VMM are recorded undisturbed; refusals leave nothing.
-//! Shows: A running QEMU gets a region while recorded and is left as it was; its guest outlives the region.
+//! Shows: A running QEMU gets a region while recorded, and gives it back when its guest lets go; its guest outlives the region.
 //! Shows: A QEMU guest is recorded through a device that it can write completely.
 //! Shows: One host's VMs are merged without loss, doubles or clock change.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]

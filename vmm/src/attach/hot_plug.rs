@@ -75,7 +75,7 @@ pub enum HotPlugError {
     /// The guest does not react.
     #[error(
         "the guest has not let go of the device {DEVICE} for {} s ({reason}): QEMU keeps it until the guest does, or \
-         is reset; `device_del {DEVICE}` and `object_del {MEMORY}` in QEMU's monitor, or the next strata attach, \
+         is reset; `device_del {DEVICE}` and `object_del {MEMORY}` in QEMU's monitor, or the next strata attach --qmp, \
          take it away",
         LET_GO_LIMIT.as_secs()
     )]
@@ -101,14 +101,12 @@ impl HotPlugged {
     /// Makes a region for `vcpus` and mode `mode`, and plugs it into QEMU's process `pid`, which listens on `socket`.
     ///
     /// # Errors
-    /// It cannot be made or plugged in, or a signal comes, as `stop` says; QEMU is as it was.
+    /// It cannot be made or plugged in, or a signal comes, as `stop` says. What QEMU had been given by then is taken back as
+    /// far as it answers, and its guest lets go; the rest goes when the next one is plugged in.
     pub fn plug(socket: &Path, pid: u32, vcpus: u32, mode: Mode, say: Say, stop: &Stop) -> Result<Self, HotPlugError> {
         let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.into());
         let mut qmp = Qmp::connect(&socket, pid, Patience::of(PLUG_LIMIT, stop))?;
-        if names(&mut qmp, DEVICES)?.iter().any(|(name, _)| name == DEVICE) {
-            say("taking away the region that an earlier strata attach has left");
-            take_away(&mut qmp, LET_GO_LIMIT)?;
-        }
+        take_away_earlier(&mut qmp, say)?;
         let folder = RegionFolder::create(Path::new("/dev/shm"), pid)?;
         let shape = foreign_region(vcpus, PROCESS_SLOTS, mode, KERNEL_RINGS);
         let size = region_file::create(&folder.file(), shape, None)?;
@@ -278,7 +276,7 @@ fn free_port(qmp: &mut Qmp) -> Result<Option<Port>, QmpError> {
     Ok(free)
 }
 
-/// Gives QEMU the `size` bytes of `file` as a device in `port`, or leaves it as it was.
+/// Gives QEMU the `size` bytes of `file` as a device in `port`, or asks it to take back what it was given of them.
 fn add(qmp: &mut Qmp, file: &Path, size: u64, port: &str) -> Result<(), QmpError> {
     let memory = json!({
         "qom-type": "memory-backend-file", "id": MEMORY, "share": true, "mem-path": file, "size": size,
@@ -294,6 +292,22 @@ fn add(qmp: &mut Qmp, file: &Path, size: u64, port: &str) -> Result<(), QmpError
         }
         let _ = qmp.execute("object-del", &json!({"id": MEMORY}));
     })
+}
+
+/// Takes away what an earlier strata attach has left.
+fn take_away_earlier(qmp: &mut Qmp, say: Say) -> Result<(), HotPlugError> {
+    if names(qmp, DEVICES)?.iter().any(|(name, _)| name == DEVICE) {
+        say("taking away the region that an earlier strata attach has left");
+        return take_away(qmp, LET_GO_LIMIT);
+    }
+    // A guest that let go of the device when nobody waited for it any more has left its memory.
+    match qmp.execute("object-del", &json!({"id": MEMORY})) {
+        Ok(_) => say("took away the memory of a region that an earlier strata attach has left"),
+        // There is none, as a rule.
+        Err(QmpError::Refused { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
 }
 
 /// Has the guest let go of the device within `limit`, and takes it and its memory away.
@@ -321,7 +335,7 @@ fn take_away(qmp: &mut Qmp, limit: Duration) -> Result<(), HotPlugError> {
 
 #[cfg(test)]
 mod tests {
-    //! Shows: A running QEMU gets a region while recorded and is left as it was; its guest outlives the region.
+    //! Shows: A running QEMU gets a region while recorded, and gives it back when its guest lets go; its guest outlives the region.
 
     use super::super::qmp::tests::{Told, scripted};
     use super::*;
@@ -411,6 +425,40 @@ mod tests {
         drop(qmp);
 
         assert_eq!(commands(qemu.join().unwrap()), ["device_del", "object-del"]);
+    }
+
+    #[test]
+    fn memory_of_a_device_that_its_guest_let_go_of_late_is_taken_away_before_the_next() {
+        let commands_where = |deletes: fn() -> Vec<Value>| {
+            let (qmp, qemu) = scripted(move |command, _| match command {
+                "qom-list" => entries(&[]),
+                "object-del" => deletes(),
+                _ => done(),
+            });
+            let mut qmp = qmp.unwrap();
+            take_away_earlier(&mut qmp, |_| ()).unwrap();
+            drop(qmp);
+            commands(qemu.join().unwrap())
+        };
+
+        let (left, none) = (commands_where(done), commands_where(|| refused("GenericError")));
+
+        assert_eq!([left, none], [["qom-list", "object-del"]; 2]);
+    }
+
+    #[test]
+    fn device_that_an_earlier_strata_has_left_goes_with_its_memory() {
+        let (qmp, qemu) = scripted(|command, _| match command {
+            "qom-list" => entries(&[(DEVICE, "child<ivshmem-plain>")]),
+            "device_del" => refused("DeviceNotFound"),
+            _ => done(),
+        });
+        let mut qmp = qmp.unwrap();
+
+        take_away_earlier(&mut qmp, |_| ()).unwrap();
+        drop(qmp);
+
+        assert_eq!(commands(qemu.join().unwrap()), ["qom-list", "device_del", "object-del"]);
     }
 
     #[test]
