@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use strata_kmod_build::{INSTALLED, KmodBuildError, Request};
+use strata_recording::terminal::shell_option;
 use thiserror::Error;
 
 /// Names the folder with the agent's sources.
@@ -169,11 +170,11 @@ fn build(args: &BuildArgs) -> Result<String, AgentCommandError> {
 /// What a build says: the module `out` for the kernel `release` records `events` events, and `missing` tracepoints of the
 /// kernel are left out, if its BTF was there to say which it has.
 fn built_text(out: &Path, release: &str, events: usize, missing: Option<usize>) -> String {
-    let out = out.display();
+    let (out, agent) = (out.display(), shell_option("--agent", out));
     let missing = match missing {
         Some(0) => String::new(),
         Some(missing) => format!(
-            "{missing} tracepoints of the kernel are left out: strata events --list guest-kernel --agent {out} names them\n"
+            "{missing} tracepoints of the kernel are left out: strata events --list guest-kernel {agent} names them\n"
         ),
         None => {
             "built without the kernel's BTF: events whose headers look into private structures are left out (install \
@@ -182,7 +183,7 @@ fn built_text(out: &Path, release: &str, events: usize, missing: Option<usize>) 
         }
     };
     format!(
-        "{out} for kernel {release} records {events} events\n{missing}next: strata run --kernel FILE --agent {out} --trace DIR\n"
+        "{out} for kernel {release} records {events} events\n{missing}next: strata run --kernel FILE {agent} --trace DIR\n"
     )
 }
 
@@ -319,6 +320,8 @@ mod tests {
         assert!(text.starts_with("a.ko for kernel 6.1.0 records 680 events\n28 tracepoints of the kernel"), "{text}");
         assert!(text.contains("strata events --list guest-kernel --agent a.ko"), "{text}");
         assert!(text.ends_with("next: strata run --kernel FILE --agent a.ko --trace DIR\n"), "{text}");
+        let odd = built_text(Path::new("-a b.ko"), "6.1.0", 680, Some(28));
+        assert!(odd.ends_with("next: strata run --kernel FILE --agent='-a b.ko' --trace DIR\n"), "{odd}");
     }
 
     #[test]

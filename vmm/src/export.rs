@@ -11,7 +11,7 @@ use strata_export::{ExportError, Exported, Options, ctf, html, perfetto};
 use strata_recording::access::Readers;
 use strata_recording::reader::{ReadError, Trace};
 use strata_recording::removed_on_signal::RemovedOnSignal;
-use strata_recording::terminal::{harmless, shell_word};
+use strata_recording::terminal::{harmless, shell_path};
 use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
 use tempfile::NamedTempFile;
 use thiserror::Error;
@@ -117,7 +117,7 @@ fn summary(args: &ExportArgs, exported: &Exported) -> String {
     if args.output == Path::new("-") {
         return format!("{records} records, {size}");
     }
-    let output = shell_word(&args.output);
+    let output = shell_path(&args.output);
     let next = match args.to {
         Format::Perfetto => format!("strata open {output}"),
         Format::Ctf | Format::Ctf2 => format!("babeltrace2 {output}"),
@@ -159,7 +159,7 @@ pub fn write_page(args: &PageArgs, say: impl Fn(&str) + Sync) -> Result<(), Expo
         say(&harmless(incomplete));
     }
     let Exported { bytes, records, drawn, .. } = exported;
-    let (size, output) = (readable_size(bytes), args.output.display());
+    let (size, output) = (readable_size(bytes), shell_path(&args.output));
     say(&format!("{drawn} of {records} records are in the page, of {size}: open {output}"));
     Ok(())
 }
@@ -291,12 +291,18 @@ mod tests {
         let exported = Exported { bytes: 4_471_970, records: 154_816, ..Exported::default() };
         let of = |to, output| summary(&ExportArgs { to, ..args(Path::new(output), false) }, &exported);
 
-        let texts = [of(Format::Perfetto, "web.pftrace"), of(Format::Ctf, "part"), of(Format::Perfetto, "-")];
+        let texts = [
+            of(Format::Perfetto, "web.pftrace"),
+            of(Format::Ctf, "part"),
+            of(Format::Perfetto, "-"),
+            of(Format::Parquet, "-my part"),
+        ];
 
         let expected = [
             "web.pftrace: 154816 records, 4.2 MiB\nnext: strata open web.pftrace",
             "part: 154816 records, 4.2 MiB\nnext: babeltrace2 part",
             "154816 records, 4.2 MiB",
+            "'./-my part': 154816 records, 4.2 MiB\nnext: strata query './-my part' --list",
         ];
         assert_eq!(texts, expected);
     }

@@ -16,7 +16,7 @@ use strata_recorder::control::{answer_text, balloon, client, directory, list, wa
 use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
-use strata_recording::terminal::harmless;
+use strata_recording::terminal::{harmless, shell_path};
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::{critical_path, diff, join, progress};
@@ -165,7 +165,7 @@ fn summarise(manifest: &Manifest, trace: &Path) {
         let lost = streams().map(|stream| stream.lost).sum::<Lost>().total();
         say(format_args!("{kind:<12} {records:>10} records, {lost} lost"));
     }
-    let (bound, trace) = (manifest.clock.error_bound_ns, trace.display());
+    let (bound, trace) = (manifest.clock.error_bound_ns, shell_path(trace));
     say(format_args!("times of different layers agree within {bound} ns"));
     let others = match manifest.compression {
         None => format!("babeltrace2 {trace}"),
@@ -254,7 +254,7 @@ fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
             joined.shared_host_events
         ));
     }
-    let (bound, output) = (joined.manifest.clock.error_bound_ns, args.output.display());
+    let (bound, output) = (joined.manifest.clock.error_bound_ns, shell_path(&args.output));
     say(format_args!("times of different layers agree within {bound} ns"));
     say(format_args!("trace in {output}; next: strata check {output}, strata events {output}"));
     Ok(ExitCode::SUCCESS)
@@ -313,7 +313,7 @@ fn recover_trace(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
     recover::text(&recovered).lines().for_each(|line| {
         let _ = writeln!(io::stderr(), "{}", harmless(line));
     });
-    say(format_args!("trace in {0}; next: strata report {0}, strata check {0}", args.out.display()));
+    say(format_args!("trace in {0}; next: strata report {0}, strata check {0}", shell_path(&args.out)));
     Ok(ExitCode::SUCCESS)
 }
 

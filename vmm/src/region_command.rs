@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use strata_recorder::control::protocol::Mode;
 use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 use strata_recorder::region::region_file::{self, RegionFileError};
+use strata_recording::terminal::{shell_option, shell_word};
 
 /// Where libvirt looks for the memory of such a device.
 const LIBVIRT_FOLDER: &str = "/dev/shm";
@@ -86,7 +87,7 @@ fn instructions(path: &Path, size: u64) -> String {
     let mebibytes = size >> 20;
     let shown = path.display();
     // QEMU takes a comma for the next option's beginning, unless there are two.
-    let option = path.display().to_string().replace(',', ",,");
+    let option = shell_word(path.to_string_lossy().replace(',', ",,"));
     let libvirt = match path.strip_prefix(LIBVIRT_FOLDER).ok().and_then(Path::to_str).filter(|name| is_plain(name)) {
         Some(name) => format!(
             "libvirt, inside <devices> (the file must be its QEMU's user's: chown libvirt-qemu {shown}, say):\n  \
@@ -111,7 +112,8 @@ fn instructions(path: &Path, size: u64) -> String {
          {libvirt}\n\
          {cloud_hypervisor}\n\
          Firecracker, from 1.14 on, in its configuration:\n  \"pmem\": {firecracker}\n\n\
-         then: strata attach PID --region {shown} --trace DIR\n"
+         then: strata attach PID {} --trace DIR\n",
+        shell_option("--region", path)
     )
 }
 
@@ -145,9 +147,13 @@ mod tests {
     fn names_that_mean_something_else_to_a_monitor_are_told_differently() {
         let elsewhere = instructions(Path::new("/mnt/a,b"), 1 << 20);
         let odd = instructions(Path::new("/dev/shm/a'b\""), 1 << 20);
+        let to_shell = instructions(Path::new("/mnt/a b;"), 1 << 20);
 
         assert!(elsewhere.contains("mem-path=/mnt/a,,b,size=1M") && elsewhere.contains("only files in /dev/shm"));
         assert!(odd.contains("only files in /dev/shm") && !odd.contains("<shmem"));
+        assert!(
+            to_shell.contains("mem-path='/mnt/a b;',size=1M") && to_shell.contains("PID --region '/mnt/a b;' --trace")
+        );
         assert!(elsewhere.contains("only files with plain names") && !elsewhere.contains("--pmem"));
         assert!(odd.contains(r#""path_on_host":"/dev/shm/a'b\"""#), "{odd}");
     }

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Whether `character` acts on what is shown around it: a control, or one that changes the direction of text or begins a
@@ -49,31 +51,45 @@ fn harmless_value(value: Value) -> Value {
     }
 }
 
-/// `path` as a word of a shell's command line, for advice that is copied: nothing in it acts on the terminal or the
-/// shell.
+/// `text` as a word of a shell's command line, for advice that is copied: nothing in it acts on the terminal or the shell.
+/// What begins with `-` may still pass for an option: [`shell_path`] and [`shell_option`] see to that.
 #[must_use]
-pub fn shell_word(path: &Path) -> String {
-    let text = path.to_string_lossy();
+pub fn shell_word(text: impl AsRef<OsStr>) -> String {
+    let text = text.as_ref();
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+:,@%".contains(character);
-    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
-        return text.into_owned();
-    }
-    if !text.chars().any(acts) {
-        return format!("'{}'", text.replace('\'', r"'\''"));
+    match text.to_str() {
+        Some(text) if !text.is_empty() && text.chars().all(is_plain) => return text.into(),
+        Some(text) if !text.chars().any(acts) => return format!("'{}'", text.replace('\'', r"'\''")),
+        _ => {}
     }
     let mut word = String::from("$'");
-    for character in text.chars() {
-        match character {
-            '\'' | '\\' => word.extend(['\\', character]),
-            _ if acts(character) => {
-                let mut bytes = [0; 4];
-                word.extend(character.encode_utf8(&mut bytes).bytes().map(|byte| format!("\\x{byte:02x}")));
+    let escape = |bytes: &[u8]| bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>();
+    for chunk in text.as_bytes().utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\'' | '\\' => word.extend(['\\', character]),
+                _ if acts(character) => word.push_str(&escape(character.encode_utf8(&mut [0; 4]).as_bytes())),
+                _ => word.push(character),
             }
-            _ => word.push(character),
         }
+        word.push_str(&escape(chunk.invalid()));
     }
     word.push('\'');
     word
+}
+
+/// `path` as such a word, which passes for no option.
+#[must_use]
+pub fn shell_path(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    if path.as_os_str().as_bytes().starts_with(b"-") { shell_word(Path::new(".").join(path)) } else { shell_word(path) }
+}
+
+/// `option` with its `value` as such words: in one where the value would pass for an option itself.
+#[must_use]
+pub fn shell_option(option: &str, value: impl AsRef<OsStr>) -> String {
+    let between = if value.as_ref().as_bytes().starts_with(b"-") { '=' } else { ' ' };
+    format!("{option}{between}{}", shell_word(value))
 }
 
 #[cfg(test)]
@@ -91,24 +107,31 @@ mod tests {
     }
 
     #[test]
-    fn word_of_a_shell_stands_for_the_path_and_for_nothing_else() {
-        let word = |path: &str| shell_word(Path::new(path));
-
-        assert_eq!(word("/run/strata/vm0-42"), "/run/strata/vm0-42");
-        assert_eq!(word("/run/x; touch pwned; #"), "'/run/x; touch pwned; #'");
-        assert_eq!(word("-rf"), "'-rf'");
-        assert_eq!(word("it's"), r"'it'\''s'");
-        assert_eq!(word("a\x1b'\\\u{202e}"), r"$'a\x1b\'\\\xe2\x80\xae'");
+    fn word_of_a_shell_stands_for_the_text_and_for_nothing_else() {
+        assert_eq!(shell_word("/run/strata/vm0-42"), "/run/strata/vm0-42");
+        assert_eq!(shell_word("/run/x; touch pwned; #"), "'/run/x; touch pwned; #'");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
+        assert_eq!(shell_word(""), "''");
+        assert_eq!(shell_word("a\x1b'\\\u{202e}"), r"$'a\x1b\'\\\xe2\x80\xae'");
     }
 
     #[test]
-    fn shell_reads_the_word_as_the_path() {
-        let path = "a\x1b'\\ $(id) \u{202e}\n;";
+    fn what_begins_as_an_option_passes_for_none() {
+        let paths = ["-rf", "-r f", "a-b", "/-x"].map(shell_path);
+        let options = ["-x", "- x", "x-"].map(|name| shell_option("--task", name));
 
-        let script = format!("printf %s {}", shell_word(Path::new(path)));
+        assert_eq!(paths, ["./-rf", "'./-r f'", "a-b", "/-x"]);
+        assert_eq!(options, ["--task=-x", "--task='- x'", "--task x-"]);
+    }
+
+    #[test]
+    fn shell_reads_the_word_as_the_text_whatever_its_bytes() {
+        let text = b"a\x1b'\\ $(id) \xe2\x80\xae\n;\xff1";
+
+        let script = format!("printf %s {}", shell_word(OsStr::from_bytes(text)));
         let read = std::process::Command::new("bash").args(["-c", &script]).output().unwrap().stdout;
 
-        assert_eq!(String::from_utf8(read).unwrap(), path);
+        assert_eq!(read, text);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{Diff, MachineDifference, NotCompared, RowDiff, Side, Value};
 use crate::report::duration;
 use crate::report::table::{Align, Table};
 use std::io::{self, Write};
-use strata_recording::terminal::harmless;
+use strata_recording::terminal::{harmless, shell_path};
 
 /// Rows that are shown; JSON has all.
 const SHOWN: usize = 30;
@@ -39,7 +39,7 @@ impl Diff {
             "difference: from part to part of the recordings, and where it lies with 99 % probability; by chance: share of \
              wrong ones among changes as sure as this\n\nNext: strata report {} {}",
             self.rows.first().map_or("", |row| row.report),
-            self.b.trace
+            shell_path(&self.b.trace)
         )
     }
 

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use strata_jail::user::{User, UserError};
 use strata_recording::nearest::nearest;
+use strata_recording::terminal::{shell_option, shell_word};
 use thiserror::Error;
 
 /// Where libvirt's daemon for the system has the files.
@@ -23,7 +24,10 @@ const USERS: &str = "/run/user";
 #[derive(Debug, Error)]
 pub enum DomainError {
     /// Others than root do not see libvirt's files.
-    #[error("finding a domain's process needs root, as attaching does: sudo strata attach --libvirt {domain} …")]
+    #[error(
+        "finding a domain's process needs root, as attaching does: sudo strata attach {} …",
+        shell_option("--libvirt", domain)
+    )]
     NotRoot {
         /// What was asked for.
         domain: String,
@@ -32,7 +36,10 @@ pub enum DomainError {
     #[error(transparent)]
     User(#[from] UserError),
     /// No domain runs.
-    #[error("libvirt runs no domain here; start it (virsh start {domain}), or give the number of the VM's process")]
+    #[error(
+        "libvirt runs no domain here; start it (virsh start {}), or give the number of the VM's process",
+        shell_word(domain)
+    )]
     NoneRuns {
         /// What was asked for.
         domain: String,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use strata_recorder::control::directory::{FoundVm, Owner};
 use strata_recorder::process_files;
 use strata_recorder::region::region_file::is_region;
-use strata_recording::terminal::{harmless, shell_word};
+use strata_recording::terminal::{harmless, shell_option};
 
 /// Most mapped files of a process that are looked at.
 const MAX_MAPPED: usize = 64;
@@ -111,14 +111,13 @@ impl RunningMachine {
         if self.descriptors.is_empty() {
             return vec!["QEMU without KVM (TCG): start it with -accel kvm to record it".into()];
         }
-        let word = |path: &Path| shell_word(path);
         let machine = match &self.domain {
-            Some(domain) => format!("--libvirt {}", word(Path::new(domain))),
+            Some(domain) => shell_option("--libvirt", domain),
             None => self.pid.to_string(),
         };
         let several = self.descriptors.len() > 1;
-        let region = self.region.as_deref().map(|path| format!("--region {}", word(path)));
-        let qmp = self.qmp.as_deref().filter(|_| region.is_none()).map(|path| format!("--qmp {}", word(path)));
+        let region = self.region.as_deref().map(|path| shell_option("--region", path));
+        let qmp = self.qmp.as_deref().filter(|_| region.is_none()).map(|path| shell_option("--qmp", path));
         let options = |descriptor: &u32| {
             let vm = several.then(|| format!("--vm {descriptor}"));
             let options = [Some(machine.clone()), vm, region.clone(), qmp.clone()];
@@ -157,7 +156,7 @@ mod tests {
             qmp: Some("/run/my web.qmp".into()),
             ..RunningMachine::default()
         };
-        let of_libvirt = RunningMachine { domain: Some("web".into()), qmp: None, ..qemu.clone() };
+        let of_libvirt = RunningMachine { domain: Some("-web;".into()), qmp: None, ..qemu.clone() };
         let with_region = RunningMachine { region: Some("/dev/shm/web".into()), ..qemu.clone() };
         let several = RunningMachine { descriptors: vec![5, 12], ..with_region.clone() };
         let emulated = RunningMachine { descriptors: Vec::new(), ..qemu.clone() };
@@ -170,7 +169,7 @@ mod tests {
             choices.concat(),
             [
                 "4242 --qmp '/run/my web.qmp'",
-                "--libvirt web",
+                "--libvirt='-web;'",
                 "4242 --region /dev/shm/web",
                 "4242 --vm 5 --region /dev/shm/web",
                 "4242 --vm 12 --region /dev/shm/web",

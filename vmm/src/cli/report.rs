@@ -9,6 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand
 use std::path::{Path, PathBuf};
 use strata_recording::nearest::nearest;
 use strata_recording::reader::ReadError;
+use strata_recording::terminal::{shell_path, shell_word};
 use trace_merge::report::ReportOptions;
 use trace_merge::report::description::{Asked, Description};
 use trace_merge::report::registry::REPORTS;
@@ -113,7 +114,7 @@ impl ReportArgs {
                 }
             }),
             (None, Some(trace), Some(name)) if with_command(&REPORTS).any(|report| name == Path::new(report.name)) => {
-                Err(format!("the report comes first: strata report {} {}", name.display(), trace.display()))
+                Err(format!("the report comes first: strata report {} {}", shell_word(&name), shell_path(&trace)))
             }
             (None, first, _) => Err(unknown(&first.unwrap_or_default().to_string_lossy(), &REPORTS)),
         }
@@ -371,6 +372,8 @@ mod tests {
         assert!(error.contains("there are overview, all, summary, tasks, vcpus, exits"), "{error}");
         let turned = asked(&["trace", "tasks"]).unwrap().unwrap_err();
         assert_eq!(turned, "the report comes first: strata report tasks trace");
+        let odd = asked(&["my trace;", "tasks"]).unwrap().unwrap_err();
+        assert_eq!(odd, "the report comes first: strata report tasks 'my trace;'");
         assert!(asked(&["latency", "trace"]).unwrap().unwrap_err().contains("nearest: wakeups"));
     }
 }

@@ -15,6 +15,7 @@ use strata_recorder::recorder::RecorderError;
 use strata_recorder::region::RegionError;
 use strata_recorder::region::mapped_file::MappedFileError;
 use strata_recorder::session::RequestError;
+use strata_recording::terminal::shell_path;
 use strata_recording::trace_folder::TraceFolderError;
 use thiserror::Error;
 
@@ -92,7 +93,10 @@ pub enum RunFailure {
     #[error(transparent)]
     Control(#[from] ServerError),
     /// The recording failed; what is in the region can still be had.
-    #[error("the recording is not complete; `strata recover {} -o DIR` gets what is left in the trace region", region.display())]
+    #[error(
+        "the recording is not complete; `strata recover {} -o DIR` gets what is left in the trace region",
+        shell_path(region)
+    )]
     Incomplete {
         /// File of the region.
         region: PathBuf,

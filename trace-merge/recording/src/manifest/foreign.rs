@@ -1,6 +1,7 @@
 //! What a path is that was given in place of a recording's folder: a part of one, or another tool's recording.
 
 use super::MANIFEST_FILE;
+use crate::terminal::shell_path;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -33,7 +34,7 @@ pub(super) fn told(path: &Path) -> Option<String> {
     let above = path.ancestors().skip(1).take(LEVELS).filter(|folder| !folder.as_os_str().is_empty());
     let trace = above.into_iter().find(|folder| folder.join(MANIFEST_FILE).is_file());
     if let Some(trace) = trace.filter(|_| path.exists()) {
-        return Some(format!("a part of the trace {}; give that folder", trace.display()));
+        return Some(format!("a part of the trace {}; give that folder", shell_path(trace)));
     }
     if path.is_dir() {
         let metadata = first_bytes(&path.join("metadata"))?;
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_recording_name_it() {
-        let trace = TempDir::new().unwrap();
+        let trace = TempDir::with_prefix("a b").unwrap();
         let layer = trace.path().join("vm0/guest-kernel");
         fs::create_dir_all(&layer).unwrap();
         fs::write(trace.path().join(MANIFEST_FILE), "{}").unwrap();
@@ -90,7 +91,7 @@ mod tests {
         let parts = ["session.json", "vm0", "vm0/guest-kernel", "vm0/guest-kernel/stream_0"];
         let named = parts.map(|part| told(&trace.path().join(part)).unwrap());
 
-        let expected = format!("a part of the trace {}; give that folder", trace.path().display());
+        let expected = format!("a part of the trace '{}'; give that folder", trace.path().display());
         assert!(named.iter().all(|told| *told == expected), "{named:?}");
         assert_eq!(told(&trace.path().join("absent")), None);
     }

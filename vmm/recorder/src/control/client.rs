@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use strata_jail::user::User;
-use strata_recording::terminal::shell_word;
+use strata_recording::terminal::shell_path;
 use thiserror::Error;
 
 /// How long a VM may take to answer: writing a snapshot takes its time.
@@ -54,7 +54,7 @@ pub enum ClientError {
     #[error("no VM called '{0}' is running; `strata ps` lists those that are")]
     NoSuchVm(String),
     /// The VM's process died.
-    #[error("the process of VM '{name}' died; get its trace with `strata recover {} -o DIR`", shell_word(region))]
+    #[error("the process of VM '{name}' died; get its trace with `strata recover {} -o DIR`", shell_path(region))]
     Dead {
         /// What was asked for.
         name: String,

@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use strata_recording::manifest::Attached;
-use strata_recording::terminal::{harmless, shell_word};
+use strata_recording::terminal::{harmless, shell_path};
 
 /// A VM in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -93,13 +93,13 @@ pub fn text(vms: &[ListedVm]) -> String {
         let _ = writeln!(out, "{:>8}  {name:<16}  {uptime:>9}  {:<11}  {trace}", vm.pid, vm.state.name());
     }
     for vm in vms {
-        let folder = shell_word(&vm.folder);
+        let folder = shell_path(&vm.folder);
         let _ = match (vm.state, &vm.region) {
             (State::Recoverable, Some(region)) => writeln!(
                 out,
                 "{} died; recover its trace with: strata recover {} -o DIR; then: rm -r {folder}",
                 vm.pid,
-                shell_word(region)
+                shell_path(region)
             ),
             (State::Dead, _) => {
                 writeln!(out, "{} died and left nothing to recover; remove it with: rm -r {folder}", vm.pid)
