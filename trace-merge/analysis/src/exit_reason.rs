@@ -21,7 +21,7 @@ impl ExitNumbering {
     #[must_use]
     pub fn names(self) -> Vec<Cow<'static, str>> {
         let numbers: Vec<u32> = match self {
-            Self::Vmx => VMX.iter().map(|&(number, _)| number).collect(),
+            Self::Vmx => VMX.iter().map(|&(number, _)| number).chain(VMX_FAILED).collect(),
             Self::Svm => (0..SVM_RANGES).chain(SVM.iter().map(|&(number, _)| number)).collect(),
             Self::Kvm => KVM.iter().map(|&(number, _)| number).collect(),
             Self::Unknown => Vec::new(),
@@ -43,6 +43,8 @@ pub struct ExitReason {
 const VMX_BASIC: u32 = 0xffff;
 /// VMX: the entry failed, so the guest did not run.
 const VMX_FAILED_ENTRY: u32 = 1 << 31;
+/// The reasons why an entry can fail: the guest's state, an MSR, or a machine check.
+const VMX_FAILED: [u32; 3] = [33 | VMX_FAILED_ENTRY, 34 | VMX_FAILED_ENTRY, 41 | VMX_FAILED_ENTRY];
 
 impl ExitReason {
     /// Field `isa` of KVM's `kvm_exit` tracepoint.
@@ -314,6 +316,7 @@ mod tests {
         let has = |numbering: ExitNumbering, name: &str| numbering.names().iter().any(|known| known == name);
 
         assert!(has(ExitNumbering::Vmx, "msr_read") && !has(ExitNumbering::Vmx, "mmio"));
+        assert!(has(ExitNumbering::Vmx, "invalid_state (failed entry)"));
         assert!(has(ExitNumbering::Svm, "exception_14") && has(ExitNumbering::Svm, "nested_page_fault"));
         assert!(has(ExitNumbering::Kvm, "mmio") && ExitNumbering::Unknown.names().is_empty());
     }
