@@ -1,6 +1,6 @@
 //! The control protocol: one JSON object per line asks, one per line answers, in turn, until the client hangs up.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -583,7 +583,24 @@ pub struct Times {
     pub total_ns: u64,
     /// How many are below 2^10 ns, then how many below 2^11 ns of the others, and so on; classes behind the last that
     /// holds one are left out.
+    #[serde(deserialize_with = "classes")]
     pub classes: Vec<u64>,
+}
+
+/// Classes as [`Times::add`] makes them, whatever another process has answered: no more than there are, and together no
+/// more than can be counted.
+fn classes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    let mut classes = Vec::<u64>::deserialize(deserializer)?;
+    let beyond = classes.split_off(classes.len().min(TIME_CLASSES));
+    if let Some(last) = classes.last_mut() {
+        *last = beyond.into_iter().fold(*last, u64::saturating_add);
+    }
+    let mut left = u64::MAX;
+    for class in &mut classes {
+        *class = (*class).min(left);
+        left -= *class;
+    }
+    Ok(classes)
 }
 
 impl Times {
@@ -660,6 +677,21 @@ mod tests {
 
         assert!(lines.iter().all(|line| !line.contains('\n')));
         assert_eq!(lines.map(|line| serde_json::from_str::<Answer>(&line).unwrap()), answers);
+    }
+
+    #[test]
+    fn times_of_an_answer_are_such_as_can_be_added_up() {
+        let times = |classes: &[u64]| -> Times {
+            let text = serde_json::json!({"count": 99, "total_ns": 1, "classes": classes}).to_string();
+            serde_json::from_str(&text).unwrap()
+        };
+
+        let (many, large) = (times(&[1; 99]), times(&[1, u64::MAX, u64::MAX]));
+
+        assert_eq!((many.classes.len(), many.classes[TIME_CLASSES - 1]), (TIME_CLASSES, 74));
+        assert_eq!(many.below_ns(100), 1 << (FIRST_CLASS + 25));
+        assert_eq!(large.classes, [1, u64::MAX - 1, 0]);
+        assert_eq!(times(&[]).below_ns(50), 0);
     }
 
     #[test]
