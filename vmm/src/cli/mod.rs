@@ -100,7 +100,7 @@ pub enum Command {
     Recover(RecoverArgs),
     /// Build the guest's kernel module, or put it into an initrd
     Agent(AgentArgs),
-    /// Make a trace region for a VM of QEMU or libvirt
+    /// Make a trace region for a VM of QEMU, libvirt, Cloud Hypervisor or Firecracker
     Region(RegionArgs),
     /// Say what this machine can do, and how to mend what it cannot
     Doctor(DoctorArgs),
