@@ -22,8 +22,6 @@ struct OfTask {
     names: Vec<Vec<u8>>,
     /// Whether it was in any state that is known.
     is_seen: bool,
-    /// Whether it was in a system call: threads of the kernel never are.
-    is_user: bool,
     state: Option<TaskState>,
     /// Since when it has waited, where that is known.
     waits: Option<u64>,
@@ -72,21 +70,19 @@ impl<'o> Survey<'o> {
 
     fn task_state(&mut self, key: (usize, TaskIndex), time: u64, state: TaskState, timeline: &Timeline) {
         let (most, within) = (self.options.most(), self.window);
-        let born = timeline.vm(key.0).and_then(|vm| vm.guest.task(key.1)?.born);
+        let task = timeline.vm(key.0).and_then(|vm| vm.guest.task(key.1));
+        let (born, is_user) = task.map_or((None, false), |task| (task.born, task.is_user));
         let of_task = self.tasks.entry(key).or_default();
         of_task.is_seen |= state != TaskState::Unknown;
         let before = of_task.state.replace(state);
         if self.glob.is_some() {
             return;
         }
-        if let TaskState::Running { syscall: Some(_), .. } | TaskState::Blocked { syscall: Some(_), .. } = state
-            && !of_task.is_user
-        {
-            of_task.is_user = true;
+        if is_user {
             self.with_calls.insert(key.0);
         }
         let has_run = matches!(before, Some(TaskState::Running { .. }));
-        let is_of_kernel = !of_task.is_user && self.with_calls.contains(&key.0);
+        let is_of_kernel = !is_user && self.with_calls.contains(&key.0);
         let is_sleep = |state| match state {
             TaskState::Blocked { on: BlockedOn::Sleep, .. } => true,
             // A thread of the kernel has no work most of the time, which tells nothing of a VM.

@@ -38,7 +38,7 @@ pub struct GuestTask {
     syscall: Option<i16>,
     contending: bool,
     /// Whether it was seen in a system call: kernel threads never are.
-    is_user: bool,
+    pub is_user: bool,
     /// Whether its name is the one that a record of its renaming said: the file that it runs next may be called
     /// otherwise.
     is_named: bool,
