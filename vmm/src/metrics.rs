@@ -83,7 +83,7 @@ fn scrape() -> Scrape {
     let found = directory::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
     let mut patience = Patience::new(top::OTHERS_LIMIT);
     let vm = |found: directory::FoundVm| {
-        let live = top::ask_live(&found, &mut patience).ok().and_then(|live| harmless_copy(&live).ok())?;
+        let live = top::ask_live(&found, &mut patience).ok()?;
         // Behind the answer, for which another user's VMs have a limit: looking at many threads takes of it, too.
         let cost_ns = own_threads(found.vm.pid).values().map(|thread| thread.cpu_ns).sum();
         Some(Scraped { live, user: found.owner.other_user(), process: None, cost_ns })
@@ -96,7 +96,8 @@ fn scrape() -> Scrape {
 struct Scrape(Vec<Scraped>);
 
 impl Scrape {
-    /// Of `vms`, each series once: those of one name are told apart by their processes. What another user's VMs have more
+    /// Of `vms`, each series once, with nothing in it that acts on a terminal: those of one name are told apart by their
+    /// processes. What another user's VMs have more
     /// than [`MAX_OF_OTHER`] values is left out.
     fn of(vms: impl Iterator<Item = Scraped>) -> Self {
         let mut seen = BTreeSet::new();
@@ -104,8 +105,9 @@ impl Scrape {
         let mut names: BTreeMap<(Option<String>, String), usize> = BTreeMap::new();
         let mut kept = Vec::new();
         for vm in vms {
-            // Harmless texts of different ones can be the same.
-            let vm = Scraped { live: bounded(vm.live), ..vm };
+            // Different texts can be the same once they are harmless: what there is of each is bounded behind that.
+            let Ok(live) = harmless_copy(&vm.live).map(bounded) else { continue };
+            let vm = Scraped { live, ..vm };
             let name = (vm.user.clone(), vm.live.name.clone());
             let is_within = vm.user.clone().is_none_or(|user| {
                 let values = values.entry(user).or_default();
@@ -393,6 +395,8 @@ mod tests {
             live.host.iter_mut().for_each(|host| {
                 host.vcpus.extend_from_within(..);
                 host.exits.extend_from_within(..);
+                let exits = |reason: &str| LiveExits { reason: reason.into(), times: Times::default() };
+                host.exits.extend(["\x1b[2J", "\\u{1b}[2J"].map(exits));
             });
             live.disks.extend_from_within(..);
             live
@@ -403,14 +407,15 @@ mod tests {
         let series = series(&text);
         assert_eq!(series.iter().collect::<BTreeSet<_>>().len(), series.len(), "{text}");
         assert!(series.contains(&"strata_host_records_total{vm=\"web\",user=\"alice\",pid=\"2\"}"), "{text}");
+        assert!(text.contains("u{1b}[2J") && !text.contains('\x1b'), "{text}");
     }
 
     #[test]
     fn other_users_vms_have_a_bounded_number_of_values_and_take_none_of_ones_own() {
         let exits = |reason: usize| LiveExits { reason: reason.to_string(), times: Times::default() };
-        let host = Watched { exits: (0..100_000).map(exits).collect(), ..Watched::default() };
+        let host = Watched { exits: (0..300).map(exits).collect(), ..Watched::default() };
         let large = Live { name: "large".into(), host: Some(host), ..Live::default() };
-        let others = (0..100).map(|pid| of_other(pid, large.clone()));
+        let others = (0..30).map(|pid| of_other(pid, large.clone()));
 
         let text = text(Scrape::of(others.chain([scraped("web")])));
 
