@@ -1,5 +1,7 @@
 //! Why vCPUs left the guest, and what the time went on until they were in it again.
 
+pub mod operations;
+
 use super::columns::{self, Column, ReportRow, Unit, column};
 use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
@@ -7,13 +9,13 @@ use super::ended::{Ended, Keep, KeepsEnded};
 use super::samples::{Row, Sampled, Samples, ToldBy, told};
 use super::tasks::warnings;
 use super::{Report, ReportBuilder, ReportError, Window, state_names};
+use operations::{AccessExits, OperationExits, Operations};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_analysis::event::{self, Access, Event, KvmAccess};
 use strata_analysis::exit_reason::ExitReason;
-use strata_analysis::msr_names;
 use strata_analysis::timeline::vcpu::{Vcpu, VcpuState};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};
 use strata_analysis::{Analysis, Passed};
@@ -36,9 +38,6 @@ pub const DESCRIPTION: Description = Description {
     ],
     begin: |_, window, _| Ok(Box::new(ExitTimes::new(window))),
 };
-
-/// Rows of what exits were about that the text shows.
-const MOST_SHOWN: usize = 40;
 
 /// The exits of all VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -90,82 +89,6 @@ pub struct ReasonExits {
     pub blocked_ns: u64,
 }
 
-/// The exits for one reason that are about one thing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OperationExits {
-    /// Name of the reason.
-    pub reason: String,
-    /// What the guest did.
-    pub operation: KvmAccess,
-    /// Time from each exit until the vCPU was in the guest again.
-    pub time: Distribution,
-}
-
-impl OperationExits {
-    /// The kind of what the guest accessed.
-    #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        match self.operation {
-            KvmAccess::Msr { .. } => "msr",
-            KvmAccess::Cpuid { .. } => "cpuid",
-            KvmAccess::Port { .. } => "port",
-            KvmAccess::Page { .. } => "mmio",
-        }
-    }
-
-    /// Number of the register, leaf or port, or address of the page.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        match self.operation {
-            KvmAccess::Msr { register: number, .. } | KvmAccess::Cpuid { leaf: number } => number.into(),
-            KvmAccess::Port { port, .. } => port.into(),
-            KvmAccess::Page { address, .. } => address,
-        }
-    }
-
-    /// Name of the register, where it has one.
-    #[must_use]
-    pub fn name(&self) -> Option<&'static str> {
-        match self.operation {
-            KvmAccess::Msr { register, .. } => msr_names::name(register),
-            _ => None,
-        }
-    }
-
-    /// Whether the guest wrote; `None` where it neither read nor wrote.
-    #[must_use]
-    pub const fn is_write(&self) -> Option<bool> {
-        match self.operation {
-            KvmAccess::Msr { is_write, .. } | KvmAccess::Port { is_write, .. } | KvmAccess::Page { is_write, .. } => {
-                Some(is_write)
-            }
-            KvmAccess::Cpuid { .. } => None,
-        }
-    }
-
-    /// Several of them, in words.
-    pub(super) fn plural(&self) -> String {
-        let what = match (self.kind(), self.name()) {
-            (_, Some(name)) => name.into(),
-            ("msr", None) => format!("MSR {:#x}", self.number()),
-            ("cpuid", None) => format!("CPUID leaf {:#x}", self.number()),
-            ("mmio", None) => format!("memory at {:#x}", self.number()),
-            (kind, None) => format!("{kind} {:#x}", self.number()),
-        };
-        let done = if self.is_write() == Some(true) { "writes" } else { "reads" };
-        format!("{done} of {what}")
-    }
-}
-
-/// The accesses to one place of the VMM's devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessExits {
-    /// The port, or the page of device memory.
-    pub place: String,
-    /// Time in the VMM of each exit that made one.
-    pub time: Distribution,
-}
-
 impl ReportRow for ReasonExits {
     const COLUMNS: &'static [Column<Self>] = &[
         column("reason", "reason", Unit::Text, "Name of the reason", |row| (&row.reason).into()),
@@ -198,42 +121,6 @@ impl ReportRow for ReasonExits {
             "Time of all of them in which the thread waited for something else",
             |row| row.blocked_ns.into(),
         ),
-    ];
-}
-
-impl ReportRow for OperationExits {
-    const COLUMNS: &'static [Column<Self>] = &[
-        column("reason", "reason", Unit::Text, "Name of the reason", |row| (&row.reason).into()),
-        column("kind", "kind", Unit::Text, "What the guest accessed: msr, cpuid, port, mmio", |row| row.kind().into()),
-        column("number", "number", Unit::Address, "The register, leaf or port, or the page's address", |row| {
-            row.number().into()
-        }),
-        column("name", "name", Unit::Text, "Name of the register", |row| row.name().into()),
-        column("direction", "direction", Unit::Text, "read or write", |row| {
-            row.is_write().map(|is_write| if is_write { "write" } else { "read" }).into()
-        }),
-        column("time", "", Unit::Distribution, "From the exit until the vCPU was in the guest again", |row| {
-            (&row.time).into()
-        }),
-        column("time.count", "count", Unit::Count, "How many", |row| row.time.count.into()),
-        column("time.total_ns", "total", Unit::Ns, "All together", |row| row.time.total_ns.into()),
-        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
-        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
-        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
-    ];
-}
-
-impl ReportRow for AccessExits {
-    const COLUMNS: &'static [Column<Self>] = &[
-        column("place", "place", Unit::Text, "The port, or the page of device memory", |row| (&row.place).into()),
-        column("time", "", Unit::Distribution, "Time in the VMM of each exit that accessed it", |row| {
-            (&row.time).into()
-        }),
-        column("time.count", "count", Unit::Count, "How many", |row| row.time.count.into()),
-        column("time.total_ns", "total", Unit::Ns, "All together", |row| row.time.total_ns.into()),
-        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
-        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
-        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
     ];
 }
 
@@ -277,8 +164,7 @@ struct VmSums {
     count: u64,
     unfinished: u64,
     reasons: BTreeMap<ExitReason, ReasonSums>,
-    operations: BTreeMap<(ExitReason, KvmAccess), Durations>,
-    accesses: BTreeMap<Access, Durations>,
+    operations: Operations,
 }
 
 /// Times of one reason, ticks.
@@ -439,10 +325,10 @@ impl ExitTimes {
         self.samples.add(Some(key.0), exit.begin, ticks, row);
         of_reason.parts = of_reason.parts.plus(exit.parts);
         if let Some(operation) = exit.operation {
-            sums.operations.entry((exit.reason, operation)).or_default().add(ticks);
+            sums.operations.add(exit.reason, operation, ticks);
         }
         if let Some(access) = exit.access {
-            sums.accesses.entry(access).or_default().add(exit.parts.vmm);
+            sums.operations.add_access(access, exit.parts.vmm);
         }
     }
 }
@@ -582,19 +468,7 @@ fn of_vm(vm: &Vm, sums: VmSums, clock: &Clock) -> VmExits {
     };
     let mut reasons: Vec<ReasonExits> = sums.reasons.into_iter().map(reason).collect();
     reasons.sort_by_key(|reason| Reverse((reason.time.total_ns, reason.count)));
-    let operation = |((reason, operation), times): ((ExitReason, KvmAccess), Durations)| OperationExits {
-        reason: reason.name().into_owned(),
-        operation,
-        time: times.distribution(clock),
-    };
-    let mut operations: Vec<OperationExits> = sums.operations.into_iter().map(operation).collect();
-    operations.sort_by_key(|operation| Reverse((operation.time.total_ns, operation.time.count)));
-    let access = |(access, times): (Access, Durations)| AccessExits {
-        place: state_names::access(access),
-        time: times.distribution(clock),
-    };
-    let mut accesses: Vec<AccessExits> = sums.accesses.into_iter().map(access).collect();
-    accesses.sort_by_key(|access| Reverse((access.time.total_ns, access.time.count)));
+    let (operations, accesses) = sums.operations.rows(clock);
     let VmSums { count, unfinished, .. } = sums;
     VmExits { vm: vm.name.clone(), warnings: warnings(vm), count, unfinished, reasons, operations, accesses }
 }
@@ -610,160 +484,11 @@ impl Report for Exits {
             if vm.unfinished > 0 {
                 writeln!(out, "{} of them have no time: their end is not in the records", vm.unfinished)?;
             }
-            vm.write_operations(out)?;
-            vm.write_accesses(out)?;
+            operations::write(vm, out)?;
         }
         Ok(())
     }
 }
 
-impl VmExits {
-    fn write_operations(&self, out: &mut dyn Write) -> io::Result<()> {
-        if self.operations.is_empty() {
-            return Ok(());
-        }
-        writeln!(out, "\n{}: what exits were about, as KVM's events tell, and the time of the exits", self.vm)?;
-        let shown = self.operations.get(..MOST_SHOWN).unwrap_or(&self.operations);
-        columns::write(shown, out)?;
-        match self.operations.len() - shown.len() {
-            0 => Ok(()),
-            more => writeln!(out, "… {more} more, which --json shows"),
-        }
-    }
-
-    fn write_accesses(&self, out: &mut dyn Write) -> io::Result<()> {
-        if self.accesses.is_empty() {
-            return Ok(());
-        }
-        writeln!(out, "\n{}: accesses to devices, and the time in the VMM", self.vm)?;
-        columns::write(&self.accesses, out)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::scenario;
-    use strata_recording::test_trace::{Field, TestTrace};
-
-    #[test]
-    fn time_of_exits_is_split_between_kvm_vmm_host_and_halt() {
-        let (_dir, trace) = scenario::preempted_in_an_exit().open();
-
-        let report = report(&trace, Window::ALL).unwrap();
-
-        let vm = &report.vms[0];
-        assert_eq!((vm.count, vm.unfinished), (3, 0));
-        let reason = |name: &str| vm.reasons.iter().find(|reason| reason.reason == name).unwrap();
-        let io = reason("ioio");
-        assert_eq!((io.count, io.time.p50_ns, io.time.max_ns, io.time.total_ns), (2, 1_500, 16_000, 17_500));
-        assert_eq!((io.kvm_ns, io.vmm_ns, io.stolen_ns), (6_000, 2_500, 9_000));
-        let halt = reason("hlt");
-        assert_eq!((halt.time.total_ns, halt.halted_ns, halt.stolen_ns, halt.kvm_ns), (9_500, 7_500, 500, 1_500));
-        assert_eq!((vm.accesses[0].place.as_str(), vm.accesses[0].time.total_ns), ("port 0x3f8", 2_500));
-    }
-
-    #[test]
-    fn summary_which_does_not_go_by_states_has_the_same_counts_and_times() {
-        let (_dir, trace) = scenario::preempted_in_an_exit().open();
-
-        let of_states = report(&trace, Window::ALL).unwrap();
-        let summary = crate::report::summary::report(&trace, Window::ALL).unwrap();
-
-        let of_states: Vec<_> = of_states.vms[0]
-            .reasons
-            .iter()
-            .map(|reason| (reason.reason.clone(), reason.count, reason.time.total_ns, reason.time.max_ns))
-            .collect();
-        let of_summary: Vec<_> = summary.exits[0]
-            .reasons
-            .iter()
-            .map(|reason| (reason.reason.clone(), reason.count, reason.total_ns, reason.max_ns))
-            .collect();
-        assert_eq!(of_states, of_summary);
-    }
-
-    /// A vCPU's exits for `ioio`, of 100 ns each, in which KVM records `events`.
-    fn exits_with(events: &[(&'static str, &[(&'static str, Field)])]) -> Vec<OperationExits> {
-        let thread = ("common_pid", Field::Number(100));
-        let fields = [("vcpu", Field::Number(0)), ("tid", Field::Number(100))];
-        let mut trace = TestTrace::new().vmm(0, 10, "vmm:vcpu_thread", &fields);
-        trace = trace.host(0, 20, "kvm:kvm_entry", &[thread, ("vcpu_id", Field::Number(0))]);
-        for (place, &(event, fields)) in (1..).zip(events) {
-            let exit = [
-                thread,
-                ("exit_reason", Field::Number(0x7b)),
-                ("isa", Field::Number(2)),
-                ("vcpu_id", Field::Number(0)),
-            ];
-            trace = trace.host(0, 1_000 * place, "kvm:kvm_exit", &exit);
-            trace = trace.host(0, 1_000 * place + 50, event, &[&[thread], fields].concat());
-            trace = trace.host(0, 1_000 * place + 200, "kvm:kvm_entry", &[thread, ("vcpu_id", Field::Number(0))]);
-        }
-        let (_dir, trace) = trace.open();
-        report(&trace, Window::ALL).unwrap().vms.remove(0).operations
-    }
-
-    #[test]
-    fn exits_are_broken_down_by_what_the_guest_did() {
-        let msr = [("ecx", Field::Number(0x6e0)), ("write", Field::Number(1))];
-        let unknown = [("ecx", Field::Number(0x1234)), ("write", Field::Number(0))];
-        let mmio = [("type", Field::Number(2)), ("gpa", Field::Number(0xfee0_00b0)), ("val", Field::Number(0))];
-
-        let operations = exits_with(&[
-            ("kvm:kvm_msr", &msr),
-            ("kvm:kvm_msr", &msr),
-            ("kvm:kvm_msr", &unknown),
-            ("kvm:kvm_cpuid", &[("function", Field::Number(4))]),
-            ("kvm:kvm_pio", &[("port", Field::Number(0x3f8)), ("rw", Field::Number(1))]),
-            ("kvm:kvm_mmio", &mmio),
-        ]);
-
-        let words: Vec<_> = operations.iter().map(|row| (row.plural(), row.time.count, row.time.total_ns)).collect();
-        let expected = [
-            ("writes of TSC_DEADLINE", 2, 200),
-            ("reads of MSR 0x1234", 1, 100),
-            ("reads of CPUID leaf 0x4", 1, 100),
-            ("writes of port 0x3f8", 1, 100),
-            ("writes of memory at 0xfee00000", 1, 100),
-        ];
-        assert_eq!(words, expected.map(|(text, count, ns)| (text.to_owned(), count, ns)));
-        assert!(operations.iter().all(|row| row.reason == "ioio"));
-    }
-
-    #[test]
-    fn operation_without_a_name_or_a_direction_has_none_in_json() {
-        let operations = exits_with(&[("kvm:kvm_cpuid", &[("function", Field::Number(0x4000_0000))])]);
-
-        let json = serde_json::to_value(columns::Object::of(&operations[0])).unwrap();
-
-        let found = ["reason", "kind", "number", "name", "direction"].map(|key| json[key].clone());
-        assert_eq!(serde_json::json!(found), serde_json::json!(["ioio", "cpuid", "0x40000000", null, null]));
-    }
-
-    #[test]
-    fn window_counts_the_exits_that_begin_in_it() {
-        let (_dir, trace) = scenario::preempted_in_an_exit().open();
-
-        let count = |begin, end| report(&trace, Window { begin, end }).map(|report| report.vms[0].count).ok();
-
-        assert_eq!((count(0, 21_000), count(21_000, 61_001), count(21_000, 61_000)), (Some(1), Some(1), None));
-    }
-
-    #[test]
-    fn exit_at_the_end_of_the_records_has_no_time() {
-        let fields = |reason| [("vcpu", Field::Number(0)), ("reason", Field::Number(reason))];
-        let trace = TestTrace::new()
-            .vmm(0, 10, "vmm:vcpu_enter", &[("vcpu", Field::Number(0))])
-            .vmm(0, 20, "vmm:vcpu_exit", &fields(2))
-            .vmm(0, 30, "vmm:vcpu_enter", &[("vcpu", Field::Number(0))])
-            .vmm(0, 40, "vmm:vcpu_exit", &fields(2));
-        let (_dir, trace) = trace.open();
-
-        let report = report(&trace, Window::ALL).unwrap();
-
-        let vm = &report.vms[0];
-        assert_eq!((vm.count, vm.unfinished, vm.warnings.len()), (2, 1, 1));
-        assert_eq!((vm.reasons[0].time.count, vm.reasons[0].vmm_ns), (1, 5));
-    }
-}
+mod tests;

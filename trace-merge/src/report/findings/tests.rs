@@ -2,7 +2,8 @@
 
 use super::super::cost::{Taken, Thief};
 use super::super::distribution::Distribution;
-use super::super::exits::{OperationExits, ReasonExits};
+use super::super::exits::ReasonExits;
+use super::super::exits::operations::OperationExits;
 use super::super::flows::Milestone;
 use super::super::irqs::{CpuTimes, Interrupt, Times as IrqTimes};
 use super::super::locks::{KernelLock, Waits};

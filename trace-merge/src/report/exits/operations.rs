@@ -1,0 +1,198 @@
+//! What exits were about: what the guest accessed, as KVM's events and the VMM's devices tell.
+
+use super::super::columns::{self, Column, ReportRow, Unit, column};
+use super::super::distribution::{Distribution, Durations};
+use super::super::state_names;
+use super::VmExits;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use strata_analysis::event::{Access, KvmAccess};
+use strata_analysis::exit_reason::ExitReason;
+use strata_analysis::msr_names;
+use strata_recording::clock::Clock;
+
+/// Rows that the text shows.
+const MOST_SHOWN: usize = 40;
+
+/// The exits for one reason that are about one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationExits {
+    /// Name of the reason.
+    pub reason: String,
+    /// What the guest did.
+    pub operation: KvmAccess,
+    /// Time from each exit until the vCPU was in the guest again.
+    pub time: Distribution,
+}
+
+impl OperationExits {
+    /// The kind of what the guest accessed.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self.operation {
+            KvmAccess::Msr { .. } => "msr",
+            KvmAccess::Cpuid { .. } => "cpuid",
+            KvmAccess::Port { .. } => "port",
+            KvmAccess::Page { .. } => "mmio",
+        }
+    }
+
+    /// Number of the register, leaf or port, or address of the page.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        match self.operation {
+            KvmAccess::Msr { register: number, .. } | KvmAccess::Cpuid { leaf: number } => number.into(),
+            KvmAccess::Port { port, .. } => port.into(),
+            KvmAccess::Page { address, .. } => address,
+        }
+    }
+
+    /// Name of the register, where it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&'static str> {
+        match self.operation {
+            KvmAccess::Msr { register, .. } => msr_names::name(register),
+            _ => None,
+        }
+    }
+
+    /// Whether the guest wrote; `None` where it neither read nor wrote.
+    #[must_use]
+    pub const fn is_write(&self) -> Option<bool> {
+        match self.operation {
+            KvmAccess::Msr { is_write, .. } | KvmAccess::Port { is_write, .. } | KvmAccess::Page { is_write, .. } => {
+                Some(is_write)
+            }
+            KvmAccess::Cpuid { .. } => None,
+        }
+    }
+
+    /// Several of them, in words.
+    pub(in crate::report) fn plural(&self) -> String {
+        let what = match (self.kind(), self.name()) {
+            (_, Some(name)) => name.into(),
+            ("msr", None) => format!("MSR {:#x}", self.number()),
+            ("cpuid", None) => format!("CPUID leaf {:#x}", self.number()),
+            ("mmio", None) => format!("memory at {:#x}", self.number()),
+            (kind, None) => format!("{kind} {:#x}", self.number()),
+        };
+        let done = if self.is_write() == Some(true) { "writes" } else { "reads" };
+        format!("{done} of {what}")
+    }
+}
+
+/// The accesses to one place of the VMM's devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessExits {
+    /// The port, or the page of device memory.
+    pub place: String,
+    /// Time in the VMM of each exit that made one.
+    pub time: Distribution,
+}
+
+impl ReportRow for OperationExits {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("reason", "reason", Unit::Text, "Name of the reason", |row| (&row.reason).into()),
+        column("kind", "kind", Unit::Text, "What the guest accessed: msr, cpuid, port, mmio", |row| row.kind().into()),
+        column("number", "number", Unit::Address, "The register, leaf or port, or the page's address", |row| {
+            row.number().into()
+        }),
+        column("name", "name", Unit::Text, "Name of the register", |row| row.name().into()),
+        column("direction", "direction", Unit::Text, "read or write", |row| {
+            row.is_write().map(|is_write| if is_write { "write" } else { "read" }).into()
+        }),
+        column("time", "", Unit::Distribution, "From the exit until the vCPU was in the guest again", |row| {
+            (&row.time).into()
+        }),
+        column("time.count", "count", Unit::Count, "How many", |row| row.time.count.into()),
+        column("time.total_ns", "total", Unit::Ns, "All together", |row| row.time.total_ns.into()),
+        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
+        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
+        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
+    ];
+}
+
+impl ReportRow for AccessExits {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("place", "place", Unit::Text, "The port, or the page of device memory", |row| (&row.place).into()),
+        column("time", "", Unit::Distribution, "Time in the VMM of each exit that accessed it", |row| {
+            (&row.time).into()
+        }),
+        column("time.count", "count", Unit::Count, "How many", |row| row.time.count.into()),
+        column("time.total_ns", "total", Unit::Ns, "All together", |row| row.time.total_ns.into()),
+        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
+        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
+        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
+    ];
+}
+
+/// What the exits of a VM were about, in the making.
+#[derive(Debug, Default)]
+pub(super) struct Operations {
+    operations: TimesBy<(ExitReason, KvmAccess)>,
+    accesses: TimesBy<Access>,
+}
+
+impl Operations {
+    /// Adds an exit that took `ticks`, in which the guest did `operation` first.
+    pub(super) fn add(&mut self, reason: ExitReason, operation: KvmAccess, ticks: u64) {
+        self.operations.add((reason, operation), ticks);
+    }
+
+    /// Adds an exit that took `ticks` in the VMM, in which the guest accessed a device there.
+    pub(super) fn add_access(&mut self, access: Access, ticks: u64) {
+        self.accesses.add(access, ticks);
+    }
+
+    /// The rows, those that took longest first.
+    pub(super) fn rows(self, clock: &Clock) -> (Vec<OperationExits>, Vec<AccessExits>) {
+        let operation = |(reason, operation): (ExitReason, _), time| OperationExits {
+            reason: reason.name().into_owned(),
+            operation,
+            time,
+        };
+        let access = |access, time| AccessExits { place: state_names::access(access), time };
+        (self.operations.rows(clock, operation, |row| &row.time), self.accesses.rows(clock, access, |row| &row.time))
+    }
+}
+
+/// Times by what a guest chose.
+#[derive(Debug)]
+struct TimesBy<K>(BTreeMap<K, Durations>);
+
+impl<K> Default for TimesBy<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> TimesBy<K> {
+    fn add(&mut self, key: K, ticks: u64) {
+        self.0.entry(key).or_default().add(ticks);
+    }
+
+    /// A row of each, which `make` makes; `time` tells its time.
+    fn rows<R>(self, clock: &Clock, make: impl Fn(K, Distribution) -> R, time: fn(&R) -> &Distribution) -> Vec<R> {
+        let mut rows: Vec<R> = self.0.into_iter().map(|(key, times)| make(key, times.distribution(clock))).collect();
+        rows.sort_by_key(|row| Reverse((time(row).total_ns, time(row).count)));
+        rows
+    }
+}
+
+/// Writes what the exits of `vm` were about.
+pub(super) fn write(vm: &VmExits, out: &mut dyn Write) -> io::Result<()> {
+    if !vm.operations.is_empty() {
+        writeln!(out, "\n{}: what exits were about, as KVM's events tell, and the time of the exits", vm.vm)?;
+        let shown = vm.operations.get(..MOST_SHOWN).unwrap_or(&vm.operations);
+        columns::write(shown, out)?;
+        if vm.operations.len() > shown.len() {
+            writeln!(out, "… {} more, which --json shows", vm.operations.len() - shown.len())?;
+        }
+    }
+    if vm.accesses.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{}: accesses to devices, and the time in the VMM", vm.vm)?;
+    columns::write(&vm.accesses, out)
+}

@@ -1,0 +1,120 @@
+use super::*;
+use crate::report::scenario;
+use strata_recording::test_trace::{Field, TestTrace};
+
+#[test]
+fn time_of_exits_is_split_between_kvm_vmm_host_and_halt() {
+    let (_dir, trace) = scenario::preempted_in_an_exit().open();
+
+    let report = report(&trace, Window::ALL).unwrap();
+
+    let vm = &report.vms[0];
+    assert_eq!((vm.count, vm.unfinished), (3, 0));
+    let reason = |name: &str| vm.reasons.iter().find(|reason| reason.reason == name).unwrap();
+    let io = reason("ioio");
+    assert_eq!((io.count, io.time.p50_ns, io.time.max_ns, io.time.total_ns), (2, 1_500, 16_000, 17_500));
+    assert_eq!((io.kvm_ns, io.vmm_ns, io.stolen_ns), (6_000, 2_500, 9_000));
+    let halt = reason("hlt");
+    assert_eq!((halt.time.total_ns, halt.halted_ns, halt.stolen_ns, halt.kvm_ns), (9_500, 7_500, 500, 1_500));
+    assert_eq!((vm.accesses[0].place.as_str(), vm.accesses[0].time.total_ns), ("port 0x3f8", 2_500));
+}
+
+#[test]
+fn summary_which_does_not_go_by_states_has_the_same_counts_and_times() {
+    let (_dir, trace) = scenario::preempted_in_an_exit().open();
+
+    let of_states = report(&trace, Window::ALL).unwrap();
+    let summary = crate::report::summary::report(&trace, Window::ALL).unwrap();
+
+    let of_states: Vec<_> = of_states.vms[0]
+        .reasons
+        .iter()
+        .map(|reason| (reason.reason.clone(), reason.count, reason.time.total_ns, reason.time.max_ns))
+        .collect();
+    let of_summary: Vec<_> = summary.exits[0]
+        .reasons
+        .iter()
+        .map(|reason| (reason.reason.clone(), reason.count, reason.total_ns, reason.max_ns))
+        .collect();
+    assert_eq!(of_states, of_summary);
+}
+
+/// A vCPU's exits for `ioio`, of 100 ns each, in which KVM records `events`.
+fn exits_with(events: &[(&'static str, &[(&'static str, Field)])]) -> Vec<OperationExits> {
+    let thread = ("common_pid", Field::Number(100));
+    let fields = [("vcpu", Field::Number(0)), ("tid", Field::Number(100))];
+    let mut trace = TestTrace::new().vmm(0, 10, "vmm:vcpu_thread", &fields);
+    trace = trace.host(0, 20, "kvm:kvm_entry", &[thread, ("vcpu_id", Field::Number(0))]);
+    for (place, &(event, fields)) in (1..).zip(events) {
+        let exit =
+            [thread, ("exit_reason", Field::Number(0x7b)), ("isa", Field::Number(2)), ("vcpu_id", Field::Number(0))];
+        trace = trace.host(0, 1_000 * place, "kvm:kvm_exit", &exit);
+        trace = trace.host(0, 1_000 * place + 50, event, &[&[thread], fields].concat());
+        trace = trace.host(0, 1_000 * place + 200, "kvm:kvm_entry", &[thread, ("vcpu_id", Field::Number(0))]);
+    }
+    let (_dir, trace) = trace.open();
+    report(&trace, Window::ALL).unwrap().vms.remove(0).operations
+}
+
+#[test]
+fn exits_are_broken_down_by_what_the_guest_did() {
+    let msr = [("ecx", Field::Number(0x6e0)), ("write", Field::Number(1))];
+    let unknown = [("ecx", Field::Number(0x1234)), ("write", Field::Number(0))];
+    let mmio = [("type", Field::Number(2)), ("gpa", Field::Number(0xfee0_00b0)), ("val", Field::Number(0))];
+
+    let operations = exits_with(&[
+        ("kvm:kvm_msr", &msr),
+        ("kvm:kvm_msr", &msr),
+        ("kvm:kvm_msr", &unknown),
+        ("kvm:kvm_cpuid", &[("function", Field::Number(4))]),
+        ("kvm:kvm_pio", &[("port", Field::Number(0x3f8)), ("rw", Field::Number(1))]),
+        ("kvm:kvm_mmio", &mmio),
+    ]);
+
+    let words: Vec<_> = operations.iter().map(|row| (row.plural(), row.time.count, row.time.total_ns)).collect();
+    let expected = [
+        ("writes of TSC_DEADLINE", 2, 200),
+        ("reads of MSR 0x1234", 1, 100),
+        ("reads of CPUID leaf 0x4", 1, 100),
+        ("writes of port 0x3f8", 1, 100),
+        ("writes of memory at 0xfee00000", 1, 100),
+    ];
+    assert_eq!(words, expected.map(|(text, count, ns)| (text.to_owned(), count, ns)));
+    assert!(operations.iter().all(|row| row.reason == "ioio"));
+}
+
+#[test]
+fn operation_without_a_name_or_a_direction_has_none_in_json() {
+    let operations = exits_with(&[("kvm:kvm_cpuid", &[("function", Field::Number(0x4000_0000))])]);
+
+    let json = serde_json::to_value(columns::Object::of(&operations[0])).unwrap();
+
+    let found = ["reason", "kind", "number", "name", "direction"].map(|key| json[key].clone());
+    assert_eq!(serde_json::json!(found), serde_json::json!(["ioio", "cpuid", "0x40000000", null, null]));
+}
+
+#[test]
+fn window_counts_the_exits_that_begin_in_it() {
+    let (_dir, trace) = scenario::preempted_in_an_exit().open();
+
+    let count = |begin, end| report(&trace, Window { begin, end }).map(|report| report.vms[0].count).ok();
+
+    assert_eq!((count(0, 21_000), count(21_000, 61_001), count(21_000, 61_000)), (Some(1), Some(1), None));
+}
+
+#[test]
+fn exit_at_the_end_of_the_records_has_no_time() {
+    let fields = |reason| [("vcpu", Field::Number(0)), ("reason", Field::Number(reason))];
+    let trace = TestTrace::new()
+        .vmm(0, 10, "vmm:vcpu_enter", &[("vcpu", Field::Number(0))])
+        .vmm(0, 20, "vmm:vcpu_exit", &fields(2))
+        .vmm(0, 30, "vmm:vcpu_enter", &[("vcpu", Field::Number(0))])
+        .vmm(0, 40, "vmm:vcpu_exit", &fields(2));
+    let (_dir, trace) = trace.open();
+
+    let report = report(&trace, Window::ALL).unwrap();
+
+    let vm = &report.vms[0];
+    assert_eq!((vm.count, vm.unfinished, vm.warnings.len()), (2, 1, 1));
+    assert_eq!((vm.reasons[0].time.count, vm.reasons[0].vmm_ns), (1, 5));
+}
