@@ -66,6 +66,10 @@ pub struct VmExits {
     /// The accesses to devices in the VMM, the one that took longest first.
     #[serde(serialize_with = "columns::serialize")]
     pub accesses: Vec<AccessExits>,
+    /// Exits that are not in `operations`, which has the first 4096 things that exits were about.
+    pub other_operations: u64,
+    /// Exits that are not in `accesses`, which has the first 4096 places.
+    pub other_accesses: u64,
 }
 
 /// The exits for one reason.
@@ -132,8 +136,8 @@ pub fn report(trace: &Trace, window: Window) -> Result<Exits, ReportError> {
     super::make(trace, window, ExitTimes::new(window))
 }
 
-/// The report in the making. Takes memory for each reason, each register, leaf, port and page, and each place in the
-/// devices.
+/// The report in the making. Takes memory for each reason, for the first 4096 registers, leaves, ports and pages of a
+/// VM, and for the first 4096 places in its devices.
 #[derive(Debug)]
 pub struct ExitTimes {
     window: Window,
@@ -470,7 +474,17 @@ fn of_vm(vm: &Vm, sums: VmSums, clock: &Clock) -> VmExits {
     reasons.sort_by_key(|reason| Reverse((reason.time.total_ns, reason.count)));
     let (operations, accesses) = sums.operations.rows(clock);
     let VmSums { count, unfinished, .. } = sums;
-    VmExits { vm: vm.name.clone(), warnings: warnings(vm), count, unfinished, reasons, operations, accesses }
+    VmExits {
+        vm: vm.name.clone(),
+        warnings: warnings(vm),
+        count,
+        unfinished,
+        reasons,
+        operations: operations.rows,
+        accesses: accesses.rows,
+        other_operations: operations.others,
+        other_accesses: accesses.others,
+    }
 }
 
 impl Report for Exits {

@@ -3,6 +3,7 @@
 use super::super::columns::{self, Column, ReportRow, Unit, column};
 use super::super::distribution::{Distribution, Durations};
 use super::super::state_names;
+use super::super::table::write_more;
 use super::VmExits;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::msr_names;
 use strata_recording::clock::Clock;
 
+/// Things that have a row, by VM and kind of row: what there is to access is the guest's choice.
+const MOST: usize = 4096;
 /// Rows that the text shows.
 const MOST_SHOWN: usize = 40;
 
@@ -146,7 +149,7 @@ impl Operations {
     }
 
     /// The rows, those that took longest first.
-    pub(super) fn rows(self, clock: &Clock) -> (Vec<OperationExits>, Vec<AccessExits>) {
+    pub(super) fn rows(self, clock: &Clock) -> (Bounded<OperationExits>, Bounded<AccessExits>) {
         let operation = |(reason, operation): (ExitReason, _), time| OperationExits {
             reason: reason.name().into_owned(),
             operation,
@@ -157,26 +160,42 @@ impl Operations {
     }
 }
 
-/// Times by what a guest chose.
+/// Rows, and how many exits have none.
 #[derive(Debug)]
-struct TimesBy<K>(BTreeMap<K, Durations>);
+pub(super) struct Bounded<R> {
+    pub(super) rows: Vec<R>,
+    pub(super) others: u64,
+}
+
+/// Times by what a guest chose: of the first [`MOST`] things.
+#[derive(Debug)]
+struct TimesBy<K> {
+    times: BTreeMap<K, Durations>,
+    /// Exits for other things.
+    others: u64,
+}
 
 impl<K> Default for TimesBy<K> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self { times: BTreeMap::new(), others: 0 }
     }
 }
 
 impl<K: Ord> TimesBy<K> {
     fn add(&mut self, key: K, ticks: u64) {
-        self.0.entry(key).or_default().add(ticks);
+        if self.times.len() >= MOST && !self.times.contains_key(&key) {
+            self.others += 1;
+            return;
+        }
+        self.times.entry(key).or_default().add(ticks);
     }
 
     /// A row of each, which `make` makes; `time` tells its time.
-    fn rows<R>(self, clock: &Clock, make: impl Fn(K, Distribution) -> R, time: fn(&R) -> &Distribution) -> Vec<R> {
-        let mut rows: Vec<R> = self.0.into_iter().map(|(key, times)| make(key, times.distribution(clock))).collect();
+    fn rows<R>(self, clock: &Clock, make: impl Fn(K, Distribution) -> R, time: fn(&R) -> &Distribution) -> Bounded<R> {
+        let mut rows: Vec<R> =
+            self.times.into_iter().map(|(key, times)| make(key, times.distribution(clock))).collect();
         rows.sort_by_key(|row| Reverse((time(row).total_ns, time(row).count)));
-        rows
+        Bounded { rows, others: self.others }
     }
 }
 
@@ -184,15 +203,20 @@ impl<K: Ord> TimesBy<K> {
 pub(super) fn write(vm: &VmExits, out: &mut dyn Write) -> io::Result<()> {
     if !vm.operations.is_empty() {
         writeln!(out, "\n{}: what exits were about, as KVM's events tell, and the time of the exits", vm.vm)?;
-        let shown = vm.operations.get(..MOST_SHOWN).unwrap_or(&vm.operations);
-        columns::write(shown, out)?;
-        if vm.operations.len() > shown.len() {
-            writeln!(out, "… {} more, which --json shows", vm.operations.len() - shown.len())?;
-        }
+        write_rows(&vm.operations, vm.other_operations, out)?;
     }
-    if vm.accesses.is_empty() {
-        return Ok(());
+    if !vm.accesses.is_empty() {
+        writeln!(out, "\n{}: accesses to devices, and the time in the VMM", vm.vm)?;
+        write_rows(&vm.accesses, vm.other_accesses, out)?;
     }
-    writeln!(out, "\n{}: accesses to devices, and the time in the VMM", vm.vm)?;
-    columns::write(&vm.accesses, out)
+    Ok(())
+}
+
+fn write_rows<R: ReportRow>(rows: &[R], others: u64, out: &mut dyn Write) -> io::Result<()> {
+    columns::write(rows.iter().take(MOST_SHOWN), out)?;
+    write_more(rows.len(), MOST_SHOWN, "rows", out)?;
+    match others {
+        0 => Ok(()),
+        others => writeln!(out, "{others} exits were about other things than the first {MOST}, which have rows"),
+    }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::report::scenario;
-use strata_recording::test_trace::{Field, TestTrace};
+use strata_recording::test_trace::{Field, TestTrace, manifest};
 
 #[test]
 fn time_of_exits_is_split_between_kvm_vmm_host_and_halt() {
@@ -40,7 +40,7 @@ fn summary_which_does_not_go_by_states_has_the_same_counts_and_times() {
 }
 
 /// A vCPU's exits for `ioio`, of 100 ns each, in which KVM records `events`.
-fn exits_with(events: &[(&'static str, &[(&'static str, Field)])]) -> Vec<OperationExits> {
+fn vm_with_exits(events: &[(&'static str, &[(&'static str, Field)])]) -> VmExits {
     let thread = ("common_pid", Field::Number(100));
     let fields = [("vcpu", Field::Number(0)), ("tid", Field::Number(100))];
     let mut trace = TestTrace::new().vmm(0, 10, "vmm:vcpu_thread", &fields);
@@ -53,7 +53,7 @@ fn exits_with(events: &[(&'static str, &[(&'static str, Field)])]) -> Vec<Operat
         trace = trace.host(0, 1_000 * place + 200, "kvm:kvm_entry", &[thread, ("vcpu_id", Field::Number(0))]);
     }
     let (_dir, trace) = trace.open();
-    report(&trace, Window::ALL).unwrap().vms.remove(0).operations
+    report(&trace, Window::ALL).unwrap().vms.remove(0)
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn exits_are_broken_down_by_what_the_guest_did() {
     let unknown = [("ecx", Field::Number(0x1234)), ("write", Field::Number(0))];
     let mmio = [("type", Field::Number(2)), ("gpa", Field::Number(0xfee0_00b0)), ("val", Field::Number(0))];
 
-    let operations = exits_with(&[
+    let vm = vm_with_exits(&[
         ("kvm:kvm_msr", &msr),
         ("kvm:kvm_msr", &msr),
         ("kvm:kvm_msr", &unknown),
@@ -71,7 +71,7 @@ fn exits_are_broken_down_by_what_the_guest_did() {
         ("kvm:kvm_mmio", &mmio),
     ]);
 
-    let words: Vec<_> = operations.iter().map(|row| (row.plural(), row.time.count, row.time.total_ns)).collect();
+    let words: Vec<_> = vm.operations.iter().map(|row| (row.plural(), row.time.count, row.time.total_ns)).collect();
     let expected = [
         ("writes of TSC_DEADLINE", 2, 200),
         ("reads of MSR 0x1234", 1, 100),
@@ -80,12 +80,12 @@ fn exits_are_broken_down_by_what_the_guest_did() {
         ("writes of memory at 0xfee00000", 1, 100),
     ];
     assert_eq!(words, expected.map(|(text, count, ns)| (text.to_owned(), count, ns)));
-    assert!(operations.iter().all(|row| row.reason == "ioio"));
+    assert!(vm.operations.iter().all(|row| row.reason == "ioio"));
 }
 
 #[test]
 fn operation_without_a_name_or_a_direction_has_none_in_json() {
-    let operations = exits_with(&[("kvm:kvm_cpuid", &[("function", Field::Number(0x4000_0000))])]);
+    let operations = vm_with_exits(&[("kvm:kvm_cpuid", &[("function", Field::Number(0x4000_0000))])]).operations;
 
     let json = serde_json::to_value(columns::Object::of(&operations[0])).unwrap();
 
@@ -117,4 +117,45 @@ fn exit_at_the_end_of_the_records_has_no_time() {
     let vm = &report.vms[0];
     assert_eq!((vm.count, vm.unfinished, vm.warnings.len()), (2, 1, 1));
     assert_eq!((vm.reasons[0].time.count, vm.reasons[0].vmm_ns), (1, 5));
+}
+
+/// Reads of more MSRs than the report has rows for, each once and the first one twice.
+fn exits_for_too_many_registers() -> VmExits {
+    let registers: Vec<_> =
+        (0..=4096).map(|register| [("ecx", Field::Number(register)), ("write", Field::Number(0))]).collect();
+    let events: Vec<_> =
+        registers.iter().chain(&registers[..1]).map(|fields| ("kvm:kvm_msr", fields.as_slice())).collect();
+    vm_with_exits(&events)
+}
+
+#[test]
+fn operations_beyond_the_limit_are_counted_and_take_no_memory() {
+    let vm = exits_for_too_many_registers();
+
+    assert_eq!((vm.operations.len(), vm.other_operations, vm.count), (4096, 1, 4098));
+    assert_eq!((vm.operations[0].number(), vm.operations[0].time.count), (0, 2));
+}
+
+#[test]
+fn text_and_json_say_how_many_exits_have_no_row() {
+    let exits = Exits { vms: vec![exits_for_too_many_registers()] };
+
+    let mut text = Vec::new();
+    exits.write_text(&mut text).unwrap();
+    let json = serde_json::to_value(&exits).unwrap();
+
+    let said = "1 exits were about other things than the first 4096, which have rows";
+    assert!(String::from_utf8(text).unwrap().lines().any(|line| line == said));
+    assert_eq!((&json["vms"][0]["other_operations"], &json["vms"][0]["other_accesses"]), (&1.into(), &0.into()));
+}
+
+#[test]
+fn accesses_beyond_the_limit_are_counted_and_take_no_memory() {
+    let mut operations = Operations::default();
+
+    (0..=4096).for_each(|page| operations.add_access(Access::Page(page), 2));
+    operations.add_access(Access::Page(0), 2);
+
+    let (_, accesses) = operations.rows(&manifest().clock);
+    assert_eq!((accesses.rows.len(), accesses.others, accesses.rows[0].time.count), (4096, 1, 2));
 }

@@ -58,6 +58,8 @@ fn with_exits(kvm_ns: u64, halted_ns: u64) -> VmExits {
         reasons: vec![reason],
         operations: Vec::new(),
         accesses: Vec::new(),
+        other_operations: 0,
+        other_accesses: 0,
     }
 }
 
