@@ -4,7 +4,7 @@
 //!
 //! Counted apart, and never timed: requests whose end is not in the recording, or during which records were lost.
 
-use super::columns::{self, Column, ReportRow, Unit, column};
+use super::columns::{self, Column, ReportRow, Unit, column, distribution, figure};
 use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::samples::{Sampled, Samples, ToldBy, told_by_itself};
@@ -74,13 +74,8 @@ impl ReportRow for DeviceBlocks {
         column("operation", "operation", Unit::Text, "`read`, `write`, `flush`, `discard` or `other`", |row| {
             row.operation.into()
         }),
-        column("time", "", Unit::Distribution, "From issue to completion", |row| (&row.time).into()),
-        column("time.count", "count", Unit::Count, "How many", |row| row.time.count.into()),
         column("bytes", "bytes", Unit::Bytes, "Bytes of all of them", |row| row.bytes.into()),
-        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
-        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
-        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
-        column("time.total_ns", "all", Unit::Ns, "All together", |row| row.time.total_ns.into()),
+        distribution("time", figure::DISTRIBUTION, "From issue to completion", |row| (&row.time).into()),
     ];
 }
 

@@ -1,14 +1,18 @@
 //! The columns of a report's rows: what they are called, what unit they are in and what they mean. The table for
 //! people, the JSON and the documents follow from them.
 
-use super::distribution::Distribution;
+pub mod figure;
+
+use super::distribution::{Distribution, Times};
 use super::duration;
 use super::histogram::Histogram;
 use super::table::{Align, Table};
+use figure::{Figure, Figures};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::io::{self, Write};
+use std::iter;
 use strata_recording::terminal::harmless;
 
 /// What a value is, and so how it is shown.
@@ -95,6 +99,8 @@ pub enum Value<'r> {
     Texts(&'r [String]),
     /// How times are distributed.
     Distribution(&'r Distribution),
+    /// How often and how long.
+    Times(&'r Times),
     /// How many times there are of which length.
     Histogram(&'r Histogram),
     /// Rows inside of the row.
@@ -161,6 +167,12 @@ impl<'r> From<&'r Distribution> for Value<'r> {
     }
 }
 
+impl<'r> From<&'r Times> for Value<'r> {
+    fn from(times: &'r Times) -> Self {
+        Self::Times(times)
+    }
+}
+
 impl<'r> From<&'r Histogram> for Value<'r> {
     fn from(histogram: &'r Histogram) -> Self {
         Self::Histogram(histogram)
@@ -198,7 +210,7 @@ impl<'r> Value<'r> {
             (_, Self::Flag(is_so)) => if *is_so { "yes" } else { "no" }.into(),
             (_, Self::Text(text)) => harmless(text),
             (_, Self::Texts(texts)) => texts.iter().map(|text| harmless(text)).collect::<Vec<_>>().join(", "),
-            (_, Self::Distribution(times)) => times.count.to_string(),
+            (_, Self::Distribution(Distribution { count, .. }) | Self::Times(Times { count, .. })) => count.to_string(),
             (_, Self::Histogram(_)) => String::new(),
             (_, Self::Rows(rows)) => rows.len().to_string(),
         }
@@ -207,8 +219,7 @@ impl<'r> Value<'r> {
 
 /// A column of the rows `R`.
 pub struct Column<R: 'static> {
-    /// Its key in JSON. With a dot it is a part of the value of the column before the dot, and only a table has a
-    /// column for it. Empty for what only a table has.
+    /// Its key in JSON. Empty for what only a table has, and for times whose figures are keys of the row itself.
     pub key: &'static str,
     /// Its heading in a table; empty for what only JSON has.
     pub heading: &'static str,
@@ -218,6 +229,8 @@ pub struct Column<R: 'static> {
     pub meaning: &'static str,
     /// The value of a row.
     pub value: fn(&R) -> Value<'_>,
+    /// Where the values are times, the columns that a table has in place of this one.
+    pub figures: Figures,
 }
 
 /// A column; see [`Column`].
@@ -228,13 +241,66 @@ pub const fn column<R>(
     meaning: &'static str,
     value: fn(&R) -> Value<'_>,
 ) -> Column<R> {
-    Column { key, heading, unit, meaning, value }
+    Column { key, heading, unit, meaning, value, figures: &[] }
+}
+
+/// Times: JSON has them at `key`, a table has `figures` of them.
+pub const fn distribution<R>(
+    key: &'static str,
+    figures: Figures,
+    meaning: &'static str,
+    value: fn(&R) -> Value<'_>,
+) -> Column<R> {
+    Column { key, heading: "", unit: Unit::Distribution, meaning, value, figures }
+}
+
+/// Times: `figures` of them are keys of the row. `meaning` is that of their count.
+pub const fn times<R>(figures: Figures, meaning: &'static str, value: fn(&R) -> Value<'_>) -> Column<R> {
+    Column { key: "", heading: "", unit: Unit::Count, meaning, value, figures }
 }
 
 impl<R> Column<R> {
-    /// Whether JSON has a key for it.
-    fn has_key(&self) -> bool {
-        !self.key.is_empty() && !self.key.contains('.')
+    /// Adds what JSON has of `row`: key and value.
+    fn add_to<'r>(&self, object: &mut Vec<(&'static str, Value<'r>)>, row: &'r R) {
+        let value = || (self.value)(row);
+        if !self.key.is_empty() {
+            object.push((self.key, value().in_json(self.unit)));
+        } else if !self.figures.is_empty() {
+            let times = value();
+            object.extend(self.figures.iter().map(|(figure, _)| (figure.key(), figure.of(&times))));
+        }
+    }
+
+    /// Headings of its columns in a table, and on which side they stand.
+    fn headings(&self) -> impl Iterator<Item = (&'static str, Align)> {
+        let own = (self.heading, self.unit.align());
+        let figures = self.figures.iter().map(|&(figure, heading)| (heading, figure.unit().align()));
+        iter::once(own).chain(figures).filter(|(heading, _)| !heading.is_empty())
+    }
+
+    /// The cells of `row` in these columns.
+    fn cells(&self, row: &R) -> impl Iterator<Item = String> {
+        let value = (self.value)(row);
+        let own = (!self.heading.is_empty()).then(|| value.cell(self.unit));
+        let shown = self.figures.iter().filter(|(_, heading)| !heading.is_empty());
+        let figures: Vec<_> = shown.map(|(figure, _)| figure.shown_of(&value).cell(figure.unit())).collect();
+        own.into_iter().chain(figures)
+    }
+
+    /// What is said of it and of its figures.
+    fn texts(&self) -> impl Iterator<Item = ColumnText> {
+        let &Self { key, heading, unit, meaning, figures, .. } = self;
+        let is_part = matches!(unit, Unit::PartNs);
+        let own = ColumnText { key: key.into(), heading, unit: unit.name(), meaning, is_part };
+        let figures = figures.iter().map(move |&(figure, heading)| ColumnText {
+            key: if key.is_empty() { figure.key().into() } else { format!("{key}.{}", figure.key()) },
+            heading,
+            unit: figure.unit().name(),
+            meaning: if key.is_empty() && figure == Figure::Count { meaning } else { figure.meaning() },
+            is_part: false,
+        });
+        // Where figures are keys of the row, nothing stands for all of them.
+        Some(own).filter(|_| self.figures.is_empty() || !key.is_empty()).into_iter().chain(figures)
     }
 }
 
@@ -251,8 +317,9 @@ pub struct Object<'r>(Vec<(&'static str, Value<'r>)>);
 impl<'r> Object<'r> {
     /// That of `row`.
     pub fn of<R: ReportRow>(row: &'r R) -> Self {
-        let columns = R::COLUMNS.iter().filter(|column| column.has_key());
-        Self(columns.map(|column| (column.key, (column.value)(row).in_json(column.unit))).collect())
+        let mut object = Vec::with_capacity(R::COLUMNS.len());
+        R::COLUMNS.iter().for_each(|column| column.add_to(&mut object, row));
+        Self(object)
     }
 }
 
@@ -274,11 +341,10 @@ pub fn serialize<R: ReportRow, S: Serializer>(rows: &[R], serializer: S) -> Resu
 
 /// `rows` as a table.
 pub fn table<'r, R: ReportRow>(rows: impl IntoIterator<Item = &'r R>) -> Table {
-    let columns = || R::COLUMNS.iter().filter(|column| !column.heading.is_empty());
-    let headings: Vec<(&str, Align)> = columns().map(|column| (column.heading, column.unit.align())).collect();
+    let headings: Vec<(&str, Align)> = R::COLUMNS.iter().flat_map(Column::headings).collect();
     let mut table = Table::new(&headings);
     for row in rows {
-        table.row(columns().map(|column| (column.value)(row).cell(column.unit)));
+        table.row(R::COLUMNS.iter().flat_map(|column| column.cells(row)));
     }
     table
 }
@@ -292,10 +358,10 @@ pub fn write<'r, R: ReportRow>(rows: impl IntoIterator<Item = &'r R>, out: &mut 
 }
 
 /// What is said of a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ColumnText {
     /// Its key in JSON; what is in front of a dot is the key of an object that it is in.
-    pub key: &'static str,
+    pub key: String,
     /// Its heading in a table.
     pub heading: &'static str,
     /// What its values are.
@@ -309,14 +375,7 @@ pub struct ColumnText {
 /// What is said of the columns of `R`.
 #[must_use]
 pub fn texts<R: ReportRow>() -> Vec<ColumnText> {
-    let text = |&Column { key, heading, unit, meaning, .. }: &Column<R>| ColumnText {
-        key,
-        heading,
-        unit: unit.name(),
-        meaning,
-        is_part: matches!(unit, Unit::PartNs),
-    };
-    R::COLUMNS.iter().map(text).collect()
+    R::COLUMNS.iter().flat_map(Column::texts).collect()
 }
 
 /// Rows of a report that have columns.
@@ -380,8 +439,59 @@ mod tests {
     fn what_is_said_of_a_column_is_what_it_says() {
         let texts = texts::<Made>();
 
-        let address =
-            ColumnText { key: "address", heading: "at", unit: "hexadecimal text", meaning: "Where", is_part: false };
-        assert_eq!((texts.len(), texts[0]), (4, address));
+        let (key, heading, unit) = ("address".into(), "at", "hexadecimal text");
+        assert_eq!(texts[0], ColumnText { key, heading, unit, meaning: "Where", is_part: false });
+        assert_eq!(texts.len(), 4);
+    }
+
+    /// Times of which the row is made, and others.
+    struct Timed(Times, Distribution);
+
+    impl ReportRow for Timed {
+        const COLUMNS: &'static [Column<Self>] = &[
+            times(figure::TIMES, "How many calls", |row| (&row.0).into()),
+            distribution("wait", &[(Figure::P50, "half"), (Figure::Total, "")], "Waits", |row| (&row.1).into()),
+        ];
+    }
+
+    fn timed() -> Timed {
+        let times = Times { count: 1, total_ns: 7, max_ns: 7, ..Times::default() };
+        Timed(times, Distribution { count: 2, total_ns: 5, p50_ns: 2, ..Distribution::default() })
+    }
+
+    #[test]
+    fn json_has_figures_of_times_in_the_row_and_a_distribution_as_it_is() {
+        let json = serde_json::to_value(Object::of(&timed())).unwrap();
+
+        assert_eq!((&json["count"], &json["total_ns"], &json["max_ns"]), (&1.into(), &7.into(), &7.into()));
+        assert_eq!(json["wait"], serde_json::to_value(timed().1).unwrap());
+        assert_eq!(json.as_object().unwrap().len(), 5);
+    }
+
+    #[test]
+    fn table_has_a_column_for_each_figure_with_a_heading_and_no_quantile_of_no_times() {
+        let mut out = Vec::new();
+
+        write(&[timed(), Timed(Times::default(), Distribution::default())], &mut out).unwrap();
+
+        let lines = ["count  time  longest  half", "    1  7 ns     7 ns  2 ns", "    0  0 ns        -     -"];
+        assert_eq!(String::from_utf8(out).unwrap().lines().collect::<Vec<_>>(), lines);
+    }
+
+    #[test]
+    fn what_is_said_of_figures_has_their_keys() {
+        let texts = texts::<Timed>();
+
+        let said: Vec<_> = texts.iter().map(|text| (&*text.key, text.heading, text.meaning)).collect();
+        let expected = [
+            ("count", "count", "How many calls"),
+            ("total_ns", "time", "All together"),
+            ("max_ns", "longest", "The longest"),
+            ("histogram", "", "How many take how long"),
+            ("wait", "", "Waits"),
+            ("wait.p50_ns", "half", "Half of them take at most this"),
+            ("wait.total_ns", "", "All together"),
+        ];
+        assert_eq!(said, expected);
     }
 }

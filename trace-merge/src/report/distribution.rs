@@ -1,6 +1,5 @@
 //! How times are distributed.
 
-use super::duration;
 use super::histogram::{Classes, Histogram};
 use serde::Serialize;
 use strata_recording::clock::Clock;
@@ -22,13 +21,17 @@ pub struct Distribution {
     pub histogram: Histogram,
 }
 
-impl Distribution {
-    /// Their number, their sum, the quantiles and the longest, as a table shows them.
-    #[must_use]
-    pub fn cells(&self) -> [String; 5] {
-        let [total, p50, p99, max] = [self.total_ns, self.p50_ns, self.p99_ns, self.max_ns].map(duration);
-        [self.count.to_string(), total, p50, p99, max]
-    }
+/// How many there are, and how long they take, ns, where quantiles would take too much memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// Number.
+    pub count: u64,
+    /// All together.
+    pub total_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// How many there are of which length.
+    pub histogram: Histogram,
 }
 
 /// Number, sum and longest of times, in ticks.
@@ -74,6 +77,11 @@ impl BinnedDurations {
 
     pub(super) fn histogram(&self, clock: &Clock) -> Histogram {
         self.classes.histogram(clock)
+    }
+
+    pub(super) fn times(&self, clock: &Clock) -> Times {
+        let [total_ns, max_ns] = [self.sum.total, self.sum.max].map(|ticks| clock.ticks_to_ns(ticks));
+        Times { count: self.sum.count, total_ns, max_ns, histogram: self.histogram(clock) }
     }
 }
 

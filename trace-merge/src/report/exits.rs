@@ -2,7 +2,8 @@
 
 pub mod operations;
 
-use super::columns::{self, Column, ReportRow, Unit, column};
+use super::columns::figure::{Figure, Figures};
+use super::columns::{self, Column, ReportRow, Unit, column, distribution};
 use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::ended::{Ended, Keep, KeepsEnded};
@@ -93,19 +94,17 @@ pub struct ReasonExits {
     pub blocked_ns: u64,
 }
 
+/// What the table shows of the times of exits for a reason: the count beside it has those without a time, too.
+const TIME: Figures =
+    &[(Figure::Total, "total"), (Figure::P50, "p50"), (Figure::P99, "p99"), (Figure::Longest, "longest")];
+
 impl ReportRow for ReasonExits {
     const COLUMNS: &'static [Column<Self>] = &[
         column("reason", "reason", Unit::Text, "Name of the reason", |row| (&row.reason).into()),
         column("count", "count", Unit::Count, "How many, those whose end is not known included", |row| {
             row.count.into()
         }),
-        column("time", "", Unit::Distribution, "From the exit until the vCPU was in the guest again", |row| {
-            (&row.time).into()
-        }),
-        column("time.total_ns", "total", Unit::Ns, "All together", |row| row.time.total_ns.into()),
-        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
-        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
-        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
+        distribution("time", TIME, "From the exit until the vCPU was in the guest again", |row| (&row.time).into()),
         column("kvm_ns", "in KVM", Unit::PartNs, "Time of all of them in KVM", |row| row.kvm_ns.into()),
         column("vmm_ns", "in VMM", Unit::PartNs, "Time of all of them in the VMM", |row| row.vmm_ns.into()),
         column(

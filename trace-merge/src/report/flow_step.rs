@@ -1,6 +1,7 @@
 //! The steps of what reports follow through the layers: disk requests and packets, each from milestone to milestone.
 
-use super::columns::{Column, ReportRow, Unit, column};
+use super::columns::figure::{Figure, Figures};
+use super::columns::{Column, ReportRow, Unit, column, times};
 use super::distribution::Distribution;
 use super::duration;
 use serde::Serialize;
@@ -76,18 +77,23 @@ impl<M: FlowMilestone> StepTimes<M> {
     }
 }
 
+/// What there is of the times of a step.
+const STEP: Figures = &[
+    (Figure::Count, "count"),
+    (Figure::P50, "p50"),
+    (Figure::P99, "p99"),
+    (Figure::Longest, "longest"),
+    (Figure::Total, "all"),
+    (Figure::Histogram, ""),
+];
+
 impl<M: FlowMilestone + Serialize> ReportRow for StepTimes<M> {
     const COLUMNS: &'static [Column<Self>] = &[
         column("from", "", Unit::Text, "The milestone where it begins", |row| key(row.from).into()),
         column("to", "", Unit::Text, "The milestone where it ends", |row| key(row.to).into()),
         column("", "step", Unit::Text, "Both", |row| row.name().into()),
         column("", "spent in", Unit::Text, "Whose time it is", |row| row.whose().into()),
-        column("count", "count", Unit::Count, "How many took it", |row| row.times.count.into()),
-        column("p50_ns", "p50", Unit::Ns, "Half of them took at most this", |row| row.times.p50_ns.into()),
-        column("p99_ns", "p99", Unit::Ns, "99 in 100 of them took at most this", |row| row.times.p99_ns.into()),
-        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.times.max_ns.into()),
-        column("total_ns", "all", Unit::Ns, "All together", |row| row.times.total_ns.into()),
-        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.times.histogram).into()),
+        times(STEP, "How many took it", |row| (&row.times).into()),
     ];
 }
 

@@ -9,10 +9,9 @@
 
 mod delivery;
 
-use super::columns::{self, Column, ReportRow, Unit, Value, column};
+use super::columns::{self, Column, ReportRow, Unit, Value, column, figure, times};
 use super::description::{Asked, Description};
-use super::distribution::BinnedDurations;
-use super::histogram::Histogram;
+use super::distribution::{BinnedDurations, Times};
 use super::samples::{Sampled, Samples, ToldBy, told, told_by_itself};
 use super::{Report, ReportBuilder, ReportError, Window};
 use delivery::{Deliveries, Delivery, VectorDelivery};
@@ -77,6 +76,8 @@ pub struct Interrupt {
     pub name: String,
     /// All CPUs together.
     pub times: Times,
+    /// Entries and exits without their counterpart in the trace. Not in `times`.
+    pub unfinished: u64,
     /// By CPU.
     pub cpus: Vec<CpuTimes>,
 }
@@ -103,21 +104,6 @@ impl InterruptKind {
     }
 }
 
-/// How often and how long.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Times {
-    /// Handled from entry to exit.
-    pub count: u64,
-    /// All together, ns.
-    pub total_ns: u64,
-    /// The longest, ns.
-    pub max_ns: u64,
-    /// Entries and exits without their counterpart in the trace. Not in `count`.
-    pub unfinished: u64,
-    /// How many took how long.
-    pub histogram: Histogram,
-}
-
 /// Times on one CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuTimes {
@@ -125,7 +111,12 @@ pub struct CpuTimes {
     pub cpu: u32,
     /// Its times.
     pub times: Times,
+    /// Entries and exits without their counterpart in the trace. Not in `times`.
+    pub unfinished: u64,
 }
+
+/// What the times of interrupts mean.
+const HANDLED: &str = "Handled from entry to exit; what interrupted them in turn is in their times";
 
 impl ReportRow for Interrupt {
     const COLUMNS: &'static [Column<Self>] = &[
@@ -134,19 +125,14 @@ impl ReportRow for Interrupt {
         column("name", "name", Unit::Text, "Name of the handler, the soft interrupt or the vector", |row| {
             (&row.name).into()
         }),
-        column("count", "count", Unit::Count, "Handled from entry to exit", |row| row.times.count.into()),
-        column("total_ns", "time", Unit::Ns, "Time of all of them, with what interrupted them in turn", |row| {
-            row.times.total_ns.into()
-        }),
-        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.times.max_ns.into()),
+        times(figure::TIMES, HANDLED, |row| (&row.times).into()),
         column(
             "unfinished",
             "unfinished",
             Unit::Count,
             "Entries and exits without their counterpart in the trace; not in `count`",
-            |row| row.times.unfinished.into(),
+            |row| row.unfinished.into(),
         ),
-        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.times.histogram).into()),
         column("cpus", "", Unit::Rows, "The same by CPU", |row| Value::rows(&row.cpus)),
         column("", "by CPU", Unit::Text, "How many on which CPU", |row| row.shown_cpus().into()),
     ];
@@ -162,19 +148,14 @@ impl Interrupt {
 impl ReportRow for CpuTimes {
     const COLUMNS: &'static [Column<Self>] = &[
         column("cpu", "", Unit::Number, "The CPU", |row| row.cpu.into()),
-        column("count", "", Unit::Count, "Handled from entry to exit", |row| row.times.count.into()),
-        column("total_ns", "", Unit::Ns, "Time of all of them, with what interrupted them in turn", |row| {
-            row.times.total_ns.into()
-        }),
-        column("max_ns", "", Unit::Ns, "The longest", |row| row.times.max_ns.into()),
+        times(figure::TIMES_IN_JSON, HANDLED, |row| (&row.times).into()),
         column(
             "unfinished",
             "",
             Unit::Count,
             "Entries and exits without their counterpart in the trace; not in `count`",
-            |row| row.times.unfinished.into(),
+            |row| row.unfinished.into(),
         ),
-        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.times.histogram).into()),
     ];
 }
 
@@ -353,13 +334,6 @@ impl Handled {
 
     fn finish(mut self, trace: &Trace, timeline: &Timeline) -> Vec<LayerInterrupts> {
         let clock = trace.clock();
-        let times = |sums: &Sums| Times {
-            count: sums.handled.sum.count,
-            total_ns: clock.ticks_to_ns(sums.handled.sum.total),
-            max_ns: clock.ticks_to_ns(sums.handled.sum.max),
-            unfinished: sums.unfinished,
-            histogram: sums.handled.histogram(clock),
-        };
         let mut all = Vec::new();
         for layer in trace.layers() {
             let kernel = timeline.origin(layer, 0).and_then(Kernel::of);
@@ -367,6 +341,11 @@ impl Handled {
             for cpu in sums.open.keys().copied().collect::<Vec<_>>() {
                 sums.forget(cpu, 0);
             }
+            let of_cpu = |&(&(_, cpu), Sums { handled, unfinished }): &(&(Key, u32), &Sums)| CpuTimes {
+                cpu,
+                times: handled.times(clock),
+                unfinished: *unfinished,
+            };
             let interrupt = |(&key, name): (&Key, &String)| {
                 let mut cpus: Vec<_> = sums.sums.iter().filter(|((of, _), _)| *of == key).collect();
                 cpus.sort_by_key(|((_, cpu), _)| *cpu);
@@ -375,8 +354,9 @@ impl Handled {
                     kind: key.0,
                     number: key.1,
                     name: name.clone(),
-                    times: times(&total),
-                    cpus: cpus.iter().map(|((_, cpu), sums)| CpuTimes { cpu: *cpu, times: times(sums) }).collect(),
+                    times: total.handled.times(clock),
+                    unfinished: total.unfinished,
+                    cpus: cpus.iter().map(of_cpu).collect(),
                 }
             };
             let mut interrupts: Vec<_> = sums.names.iter().map(interrupt).collect();

@@ -16,11 +16,10 @@ pub use collector::Collector;
 pub use names::{calls, name_of_lock};
 
 use super::by_guest::ByGuest;
-use super::columns::{self, Column, ReportRow, Unit, Value, column};
+use super::columns::{self, Column, ReportRow, Unit, Value, column, figure, times};
 use super::description::{Asked, Description};
-use super::distribution::BinnedDurations;
+use super::distribution::Times;
 use super::ended::Ended;
-use super::histogram::Histogram;
 use super::samples::{Sampled, Samples, ToldBy, told};
 use super::table::write_more;
 use super::{Report, ReportBuilder, ReportError, Window};
@@ -28,7 +27,6 @@ use serde::Serialize;
 use std::io::{self, Write};
 use strata_analysis::Passed;
 use strata_analysis::event::{self, Tid};
-use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 
@@ -80,26 +78,6 @@ pub struct GuestLocks {
     pub kernel_locks_recorded: bool,
 }
 
-/// Waits that have something in common.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// Number.
-    pub count: u64,
-    /// All together, ns.
-    pub total_ns: u64,
-    /// The longest, ns.
-    pub max_ns: u64,
-    /// How many took how long.
-    pub histogram: Histogram,
-}
-
-impl Waits {
-    fn of(times: &BinnedDurations, clock: &Clock) -> Self {
-        let [total_ns, max_ns] = [times.sum.total, times.sum.max].map(|ticks| clock.ticks_to_ns(ticks));
-        Self { count: times.sum.count, total_ns, max_ns, histogram: times.histogram(clock) }
-    }
-}
-
 /// Waiting for a kernel lock at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelLock {
@@ -115,7 +93,7 @@ pub struct KernelLock {
     /// The calls that led there, innermost first: symbols, else addresses. Empty without a recorded stack.
     pub calls: Vec<String>,
     /// The waits.
-    pub waits: Waits,
+    pub waits: Times,
     /// Who waited, the longest first.
     pub waiters: Vec<Waiter>,
 }
@@ -128,7 +106,7 @@ pub struct Waiter {
     /// Its name.
     pub comm: String,
     /// Its waits.
-    pub waits: Waits,
+    pub waits: Times,
 }
 
 /// Waiting for a futex.
@@ -143,7 +121,7 @@ pub struct Futex {
     /// The operation.
     pub operation: String,
     /// Waits that waited.
-    pub waits: Waits,
+    pub waits: Times,
     /// Of them, those that ended because the time was up.
     pub timed_out: u64,
     /// Calls that did not wait, because the value had changed already. Not in the waits.
@@ -160,10 +138,7 @@ impl ReportRow for KernelLock {
         column("address", "", Unit::Address, "Address of the lock", |row| row.address.into()),
         column("name", "", Unit::Text, "Its name, where the kernel's symbols tell it", |row| row.name.as_ref().into()),
         column("kind", "kind", Unit::Text, "What it is", |row| (&row.kind).into()),
-        column("count", "count", Unit::Count, "How many waits", |row| row.waits.count.into()),
-        column("total_ns", "time", Unit::Ns, "Time of all of them", |row| row.waits.total_ns.into()),
-        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.waits.max_ns.into()),
-        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.waits.histogram).into()),
+        times(figure::TIMES, "How many waits", |row| (&row.waits).into()),
         column(
             "context",
             "in",
@@ -188,10 +163,7 @@ impl ReportRow for Waiter {
     const COLUMNS: &'static [Column<Self>] = &[
         column("pid", "", Unit::Number, "Id of the process", |row| row.pid.into()),
         column("comm", "", Unit::Text, "Its name", |row| (&row.comm).into()),
-        column("count", "", Unit::Count, "How many waits", |row| row.waits.count.into()),
-        column("total_ns", "", Unit::Ns, "Time of all of them", |row| row.waits.total_ns.into()),
-        column("max_ns", "", Unit::Ns, "The longest", |row| row.waits.max_ns.into()),
-        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.waits.histogram).into()),
+        times(figure::TIMES_IN_JSON, "How many waits", |row| (&row.waits).into()),
     ];
 }
 
@@ -202,10 +174,7 @@ impl ReportRow for Futex {
         column("pid", "", Unit::Number, "Id of the process", |row| row.pid.into()),
         column("comm", "", Unit::Text, "Its name", |row| (&row.comm).into()),
         column("", "process", Unit::Text, "The process", |row| format!("{}/{}", row.pid, row.comm).into()),
-        column("count", "count", Unit::Count, "How many waits", |row| row.waits.count.into()),
-        column("total_ns", "time", Unit::Ns, "Time of all of them", |row| row.waits.total_ns.into()),
-        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.waits.max_ns.into()),
-        column("histogram", "", Unit::Histogram, "How many took how long", |row| (&row.waits.histogram).into()),
+        times(figure::TIMES, "How many waits", |row| (&row.waits).into()),
         column(
             "timed_out",
             "timed out",

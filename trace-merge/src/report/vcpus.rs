@@ -1,6 +1,7 @@
 //! Where the time of vCPUs went. For each vCPU the parts add up to the window to the tick.
 
-use super::columns::{self, Column, ReportRow, Unit, Value, column};
+use super::columns::figure::{Figure, Figures};
+use super::columns::{self, Column, ReportRow, Unit, Value, column, distribution};
 use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::samples::{Row, Sampled, Samples, ToldBy, steady_name, told};
@@ -90,15 +91,24 @@ pub struct VcpuPart {
     pub ns: u64,
 }
 
+/// What the table shows of the times until threads of vCPUs ran.
+const WAKEUPS: Figures = &[
+    (Figure::Count, "times"),
+    (Figure::Total, "total"),
+    (Figure::P50, "p50"),
+    (Figure::P99, "p99"),
+    (Figure::Longest, "longest"),
+];
+
 impl ReportRow for VcpuReport {
     const COLUMNS: &'static [Column<Self>] = &[
-        column("vcpu", "", Unit::Number, "Its index", |row| row.vcpu.into()),
+        column("vcpu", "vCPU", Unit::Number, "Its index", |row| row.vcpu.into()),
         column("tid", "", Unit::Number, "Its host thread, where that is known", |row| row.tid.into()),
         column("wall_ticks", "", Unit::Ticks, "Length of the window; the parts add up to it", |row| {
             row.wall_ticks.into()
         }),
         column("parts", "", Unit::Rows, "What its time is made of, the longest first", |row| Value::rows(&row.parts)),
-        column("wakeups", "", Unit::Distribution, "From waking its thread until it ran", |row| (&row.wakeups).into()),
+        distribution("wakeups", WAKEUPS, "From waking its thread until it ran", |row| (&row.wakeups).into()),
     ];
 }
 
@@ -383,12 +393,7 @@ impl VmVcpus {
             return Ok(());
         }
         writeln!(out, "\n{}: from waking a vCPU's thread until it ran", self.vm)?;
-        let headings = ["vCPU", "times", "total", "p50", "p99", "longest"].map(|heading| (heading, Align::Right));
-        let mut table = Table::new(&headings);
-        for vcpu in &self.vcpus {
-            table.row([vcpu.vcpu.to_string()].into_iter().chain(vcpu.wakeups.cells()));
-        }
-        table.write(out)
+        columns::write(&self.vcpus, out)
     }
 }
 

@@ -1,6 +1,7 @@
 //! How long tasks of guests took from being woken until they ran, and what happened meanwhile.
 
-use super::columns::{self, Column, ReportRow, Unit, column};
+use super::columns::figure::{Figure, Figures};
+use super::columns::{self, Column, ReportRow, Unit, column, distribution};
 use super::description::{Asked, Description};
 use super::distribution::{Distribution, Durations};
 use super::ended::{Ended as EndedOne, Keep, KeepsEnded};
@@ -442,16 +443,14 @@ const SHOWN: usize = 20;
 /// Characters of the longest bar of the histogram.
 const BAR: u64 = 40;
 
+/// What the table shows of latencies.
+const LATENCY: Figures =
+    &[(Figure::Count, "count"), (Figure::P50, "p50"), (Figure::P99, "p99"), (Figure::Longest, "longest")];
+
 impl ReportRow for TaskWakeups {
     const COLUMNS: &'static [Column<Self>] = &[
         column("comm", "task", Unit::Text, "Name of the tasks", |row| (&row.comm).into()),
-        column("latency", "", Unit::Distribution, "From being woken until running", |row| (&row.latency).into()),
-        column("latency.count", "count", Unit::Count, "How many", |row| row.latency.count.into()),
-        column("latency.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.latency.p50_ns.into()),
-        column("latency.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| {
-            row.latency.p99_ns.into()
-        }),
-        column("latency.max_ns", "longest", Unit::Ns, "The longest", |row| row.latency.max_ns.into()),
+        distribution("latency", LATENCY, "From being woken until running", |row| (&row.latency).into()),
     ];
 }
 

@@ -1,6 +1,6 @@
 //! What exits were about: what the guest accessed, as KVM's events and the VMM's devices tell.
 
-use super::super::columns::{self, Column, ReportRow, Unit, column};
+use super::super::columns::{self, Column, ReportRow, Unit, column, distribution, figure};
 use super::super::distribution::{Distribution, Durations};
 use super::super::state_names;
 use super::super::table::write_more;
@@ -105,28 +105,18 @@ impl ReportRow for OperationExits {
         column("direction", "direction", Unit::Text, "read or write", |row| {
             row.is_write().map(|is_write| if is_write { "write" } else { "read" }).into()
         }),
-        column("time", "", Unit::Distribution, "From the exit until the vCPU was in the guest again", |row| {
+        distribution("time", figure::DISTRIBUTION, "From the exit until the vCPU was in the guest again", |row| {
             (&row.time).into()
         }),
-        column("time.count", "count", Unit::Count, "How many", |row| row.time.count.into()),
-        column("time.total_ns", "total", Unit::Ns, "All together", |row| row.time.total_ns.into()),
-        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
-        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
-        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
     ];
 }
 
 impl ReportRow for AccessExits {
     const COLUMNS: &'static [Column<Self>] = &[
         column("place", "place", Unit::Text, "The port, or the page of device memory", |row| (&row.place).into()),
-        column("time", "", Unit::Distribution, "Time in the VMM of each exit that accessed it", |row| {
+        distribution("time", figure::DISTRIBUTION, "Time in the VMM of each exit that accessed it", |row| {
             (&row.time).into()
         }),
-        column("time.count", "count", Unit::Count, "How many", |row| row.time.count.into()),
-        column("time.total_ns", "total", Unit::Ns, "All together", |row| row.time.total_ns.into()),
-        column("time.p50_ns", "p50", Unit::Ns, "Half of them take at most this", |row| row.time.p50_ns.into()),
-        column("time.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| row.time.p99_ns.into()),
-        column("time.max_ns", "longest", Unit::Ns, "The longest", |row| row.time.max_ns.into()),
     ];
 }
 

@@ -1,12 +1,12 @@
 //! Shows: Each finding of `strata report` appears above its threshold, not below.
 
 use super::super::cost::{Taken, Thief};
-use super::super::distribution::Distribution;
+use super::super::distribution::{self, Distribution};
 use super::super::exits::ReasonExits;
 use super::super::exits::operations::OperationExits;
 use super::super::flows::Milestone;
-use super::super::irqs::{CpuTimes, Interrupt, Times as IrqTimes};
-use super::super::locks::{KernelLock, Waits};
+use super::super::irqs::{CpuTimes, Interrupt};
+use super::super::locks::KernelLock;
 use super::super::scenario;
 use super::super::tasks::Times;
 use super::*;
@@ -70,7 +70,7 @@ fn with_lock(total_ns: u64) -> GuestLocks {
         kind: "mutex".into(),
         context: "write".into(),
         calls: Vec::new(),
-        waits: Waits { count: 4, total_ns, max_ns: total_ns, ..Waits::default() },
+        waits: distribution::Times { count: 4, total_ns, max_ns: total_ns, ..distribution::Times::default() },
         waiters: Vec::new(),
     };
     GuestLocks { vm: "vm0".into(), kernel: vec![lock], futexes: Vec::new(), unfinished: 0, kernel_locks_recorded: true }
@@ -95,13 +95,14 @@ fn with_disk(p99_ns: u64, host_ns: u64) -> VmFlows {
 }
 
 fn with_timer(count: u64) -> LayerInterrupts {
-    let times = IrqTimes { count, total_ns: count * 1_000, max_ns: 1_000, ..IrqTimes::default() };
+    let times = distribution::Times { count, total_ns: count * 1_000, max_ns: 1_000, ..distribution::Times::default() };
     let timer = Interrupt {
         kind: InterruptKind::Vector,
         number: 236,
         name: "local_timer".into(),
-        cpus: vec![CpuTimes { cpu: 1, times: times.clone() }],
+        cpus: vec![CpuTimes { cpu: 1, times: times.clone(), unfinished: 0 }],
         times,
+        unfinished: 0,
     };
     LayerInterrupts { layer: LayerKind::GuestKernel, vm: Some("vm0".into()), interrupts: vec![timer] }
 }

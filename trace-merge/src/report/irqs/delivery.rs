@@ -1,6 +1,7 @@
 //! Interrupts that KVM injects, until the guest's handler runs.
 
-use crate::report::columns::{self, Column, ReportRow, Unit, column};
+use crate::report::columns::figure::{Figure, Figures};
+use crate::report::columns::{self, Column, ReportRow, Unit, column, distribution};
 use crate::report::distribution::{Distribution, Durations};
 use crate::report::samples::{Samples, VmSamples};
 use foldhash::HashMap;
@@ -40,6 +41,12 @@ pub struct VectorDelivery {
     pub delivery: Distribution,
 }
 
+/// What the table shows of the times until injection.
+const PENDING: Figures = &[(Figure::P50, "pending p50"), (Figure::P99, "p99"), (Figure::Longest, "longest")];
+/// What the table shows of the times until the guest handled it.
+const DELIVERY: Figures =
+    &[(Figure::Count, "handled"), (Figure::P50, "delivery p50"), (Figure::P99, "p99"), (Figure::Longest, "longest")];
+
 impl ReportRow for VectorDelivery {
     const COLUMNS: &'static [Column<Self>] = &[
         column("vector", "", Unit::Number, "The vector", |row| row.vector.into()),
@@ -61,39 +68,18 @@ impl ReportRow for VectorDelivery {
             "How often KVM injected one again, because the guest left before it could handle it",
             |row| row.reinjected.into(),
         ),
-        column(
+        distribution(
             "pending",
-            "",
-            Unit::Distribution,
+            PENDING,
             "From the moment the local APIC had it to its injection, where both were seen",
             |row| (&row.pending).into(),
         ),
-        column("pending.p50_ns", "pending p50", Unit::Ns, "Half of them take at most this", |row| {
-            (row.pending.count > 0).then_some(row.pending.p50_ns).into()
-        }),
-        column("pending.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| {
-            (row.pending.count > 0).then_some(row.pending.p99_ns).into()
-        }),
-        column("pending.max_ns", "longest", Unit::Ns, "The longest", |row| {
-            (row.pending.count > 0).then_some(row.pending.max_ns).into()
-        }),
-        column(
+        distribution(
             "delivery",
-            "",
-            Unit::Distribution,
+            DELIVERY,
             "From the first injection to the handler's first event in the guest, where both were seen",
             |row| (&row.delivery).into(),
         ),
-        column("delivery.count", "handled", Unit::Count, "Of how many both were seen", |row| row.delivery.count.into()),
-        column("delivery.p50_ns", "delivery p50", Unit::Ns, "Half of them take at most this", |row| {
-            (row.delivery.count > 0).then_some(row.delivery.p50_ns).into()
-        }),
-        column("delivery.p99_ns", "p99", Unit::Ns, "99 in 100 of them take at most this", |row| {
-            (row.delivery.count > 0).then_some(row.delivery.p99_ns).into()
-        }),
-        column("delivery.max_ns", "longest", Unit::Ns, "The longest", |row| {
-            (row.delivery.count > 0).then_some(row.delivery.max_ns).into()
-        }),
     ];
 }
 

@@ -1,3 +1,4 @@
+use super::super::histogram::Histogram;
 use super::*;
 use strata_recording::test_trace::Field::{Number, Text};
 use strata_recording::test_trace::TestTrace;
@@ -59,10 +60,9 @@ fn interrupts_are_timed_by_cpu_and_those_inside_are_part_of_the_outer() {
     // A tick is half a nanosecond.
     let histogram =
         Histogram { from_ns: 3, bins: vec![(3, 1), (4, 0), (5, 0), (6, 0), (7, 0), (8, 0), (10, 0), (12, 1)] };
-    assert_eq!(irq.times, Times { count: 2, total_ns: 13, max_ns: 10, unfinished: 0, histogram });
-    let times =
-        Times { count: 1, total_ns: 3, max_ns: 3, unfinished: 0, histogram: irq.cpus[1].times.histogram.clone() };
-    assert_eq!(irq.cpus[1], CpuTimes { cpu: 1, times });
+    assert_eq!(irq.times, Times { count: 2, total_ns: 13, max_ns: 10, histogram });
+    let times = Times { count: 1, total_ns: 3, max_ns: 3, histogram: irq.cpus[1].times.histogram.clone() };
+    assert_eq!(irq.cpus[1], CpuTimes { cpu: 1, times, unfinished: 0 });
     let softirq = row(&report, InterruptKind::Softirq);
     assert_eq!((&*softirq.name, softirq.times.total_ns), ("timer", 50));
 }
@@ -75,8 +75,8 @@ fn entries_and_exits_alone_are_counted_apart() {
 
     let report = made(softirq(trace, 60, true));
 
-    let times = &row(&report, InterruptKind::Softirq).times;
-    assert_eq!((times.count, times.total_ns, times.max_ns, times.unfinished), (1, 15, 15, 3));
+    let row = row(&report, InterruptKind::Softirq);
+    assert_eq!((row.times.count, row.times.total_ns, row.times.max_ns, row.unfinished), (1, 15, 15, 3));
 }
 
 #[test]

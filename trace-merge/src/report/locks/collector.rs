@@ -1,7 +1,7 @@
 //! The waits in one guest, as its records tell them.
 
 use super::names::{calls, flag, kind_of_lock, name_of_lock};
-use super::{EAGAIN, ETIMEDOUT, Futex, GuestLocks, KernelLock, WaitEnd, Waiter, Waits};
+use super::{EAGAIN, ETIMEDOUT, Futex, GuestLocks, KernelLock, WaitEnd, Waiter};
 use crate::report::by_guest::GuestCollector;
 use crate::report::distribution::BinnedDurations;
 use crate::report::ended::{Ended, Keep};
@@ -339,7 +339,7 @@ impl Collector {
             }
             let waiter = |(process, sums): (&Waited, &BinnedDurations)| {
                 let (pid, comm) = process.name(guest);
-                Waiter { pid, comm, waits: Waits::of(sums, clock) }
+                Waiter { pid, comm, waits: sums.times(clock) }
             };
             let mut waiters: Vec<_> = processes.iter().map(waiter).collect();
             waiters.sort_by_key(|waiter| (std::cmp::Reverse(waiter.waits.total_ns), waiter.pid));
@@ -349,7 +349,7 @@ impl Collector {
                 kind: kind_of_lock(place.flags).into(),
                 context: place.context.name(),
                 calls: calls(symbols, &place.stack),
-                waits: Waits::of(&sum, clock),
+                waits: sum.times(clock),
                 waiters,
             }
         });
@@ -366,7 +366,7 @@ impl Collector {
                 comm,
                 address,
                 operation: operation.into(),
-                waits: Waits::of(&sums.waits, clock),
+                waits: sums.waits.times(clock),
                 timed_out: sums.timed_out,
                 not_needed: sums.not_needed,
                 unfinished: sums.unfinished,

@@ -34,7 +34,7 @@ fn guest(trace: TestTrace) -> GuestLocks {
 }
 
 /// Number, sum and longest, ns.
-fn sums(waits: &Waits) -> (u64, u64, u64) {
+fn sums(waits: &Times) -> (u64, u64, u64) {
     assert_eq!(waits.histogram.bins.iter().map(|bin| bin.1).sum::<u64>(), waits.count);
     (waits.count, waits.total_ns, waits.max_ns)
 }
