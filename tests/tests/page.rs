@@ -391,18 +391,49 @@ fn findings_lead_to_their_report_and_task() {
     let (mut opened, trace) = Opened::new(20_000, |_| ());
     let task = tasks::report(&trace, Window::ALL).unwrap().vms[0].tasks[0].clone();
     let (name, vm) = (format!("{}/{}", task.comm, task.tid), trace.manifest().vms[0].name.clone());
-    let notes =
-        json!([format!("strata why /t/a --task {name} --vm {vm}"), "strata report exits /t/a", "strata doctor"]);
+    // Another VM whose name begins like this one's, and a task with quotes and spaces in its name.
+    let of_task = |vm: &str, comm: &str| json!({ "next_task": { "vm": vm, "comm": comm, "tid": task.tid } });
+    let quoted = "it's \"a\" b";
+    let findings = json!([
+        of_task(&format!("{vm}0"), &task.comm),
+        of_task(&vm, quoted),
+        { "next_report": "exits" },
+        {},
+        of_task(&vm, &task.comm),
+    ]);
 
     opened.get(&format!(
-        "{notes}.forEach((next) => {{ note('', 'Finding', 'text').dataset.next = next; }}); linkFindings()"
+        "{{ const row = {{ ...about.rows.find((row) => row.kind === 'task'), name: {} + '/{}' }}; about.rows.push(row); }}",
+        json!(quoted),
+        task.tid
     ));
+    opened.get(&format!("{findings}.forEach((finding) => linkFinding(note('', 'Finding', 'text'), finding))"));
 
-    let buttons = "[...document.querySelectorAll('.note[data-next]')].slice(-3).map((note) => note.querySelector('button')?.textContent ?? null)";
-    assert_eq!(opened.get(buttons), json!(["→", "exits", null]));
-    opened.get("[...document.querySelectorAll('.note[data-next] button.place')].at(-1).click()");
+    let buttons = "[...document.querySelectorAll('.note')].slice(-5).map((note) => note.querySelector('button')?.textContent ?? null)";
+    assert_eq!(opened.get(buttons), json!([null, "→", "exits", null, "→"]));
+    opened.get("[...document.querySelectorAll('.note button.place')].at(-1).click()");
     opened.browser.wait("selection.slice !== null").unwrap();
     assert_eq!(opened.text("selection.row.name"), name);
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn rows_on_requests_and_packets_lead_to_the_task_that_sent_them_or_that_they_woke() {
+    let (mut opened, trace) = Opened::new(20_000, |_| ());
+    let task = tasks::report(&trace, Window::ALL).unwrap().vms[0].tasks[0].clone();
+    let vm = trace.manifest().vms[0].name.clone();
+
+    let named = json!({ "comm": task.comm, "tid": task.tid });
+    let rows = json!([
+        { "vm": vm, "issuer": named, "woken": null },
+        { "vm": vm, "issuer": null, "woken": named },
+        { "vm": vm, "task": named },
+        { "vm": vm, "task": null },
+    ]);
+
+    let name = format!("{}/{}", task.comm, task.tid);
+    let found = opened.get(&format!("{rows}.map((row) => timelineRow(row, '')?.name ?? null)"));
+    assert_eq!(found, json!([name, name, name, null]));
 }
 
 #[test]

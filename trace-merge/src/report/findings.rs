@@ -21,6 +21,7 @@ use silent::HostSilence;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_analysis::completeness::LayerCompleteness;
+use strata_analysis::event::Tid;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
@@ -98,8 +99,53 @@ pub struct Finding {
     pub thousandths: u64,
     /// What tells of it.
     pub evidence: String,
-    /// The command that says more.
-    pub next: String,
+    /// What to do next.
+    #[serde(flatten)]
+    pub next: Next,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Next {
+    /// The command that says more, or what else to do, in words.
+    #[serde(rename = "next")]
+    pub text: String,
+    /// The task that it is about.
+    #[serde(rename = "next_task")]
+    pub task: Option<NextTask>,
+    /// Name of the report that it asks for.
+    #[serde(rename = "next_report")]
+    pub report: Option<&'static str>,
+}
+
+/// The task that a next step is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NextTask {
+    /// Name of the VM.
+    pub vm: String,
+    /// Name of the task.
+    pub comm: String,
+    /// Its thread id.
+    pub tid: Tid,
+}
+
+impl Next {
+    /// What `text` says.
+    fn other(text: impl Into<String>) -> Self {
+        Self { text: text.into(), task: None, report: None }
+    }
+
+    /// The report called `name`.
+    fn report(next: NextCommand<'_>, name: &'static str) -> Self {
+        Self { text: next.report(name), task: None, report: Some(name) }
+    }
+
+    /// Why `task` of `vm` took so long.
+    fn why(next: NextCommand<'_>, vm: &str, task: &TaskReport) -> Self {
+        let (comm, tid) = (&task.comm, task.tid);
+        let about = NextTask { vm: vm.into(), comm: comm.clone(), tid };
+        Self { text: next.why(vm, (comm, tid)), task: Some(about), report: None }
+    }
 }
 
 /// The findings, and the summary behind them.
@@ -226,7 +272,7 @@ fn clock_bound(clock: &Clock) -> Option<Finding> {
         text: format!("times of different layers agree only within {}", duration(clock.error_bound_ns)),
         thousandths: 1000,
         evidence: clock.bound_derivation.clone(),
-        next: "strata doctor, for what this host's TSC is worth".into(),
+        next: Next::other("strata doctor, for what this host's TSC is worth"),
     })
 }
 
@@ -272,7 +318,7 @@ fn thief(vm: &VmTasks, cost: &RecordingCost, clock: &Clock, next: NextCommand<'_
         ),
         thousandths: share,
         evidence: format!("sched_switch of the host; most of it from {victim_name}/{}", victim.tid),
-        next: next.why(&vm.vm, (&victim.comm, victim.tid)),
+        next: Next::why(next, &vm.vm, victim),
     })
 }
 
@@ -293,7 +339,9 @@ fn own_cost(cost: &VmCost, busy_ns: u64) -> Option<Finding> {
         ),
         thousandths: share,
         evidence: format!("sched_switch of the host; {} of it by {}", duration(worst.ns), harmless(&worst.thread)),
-        next: "strata doctor, for CPUs to give to strata's threads; record with --recorder-cpus LIST or --drain idle".into(),
+        next: Next::other(
+            "strata doctor, for CPUs to give to strata's threads; record with --recorder-cpus LIST or --drain idle",
+        ),
     })
 }
 
@@ -322,11 +370,11 @@ fn exit_storm(exits: &VmExits, tasks: &VmTasks, busy_ns: u64, next: NextCommand<
     let delayed = tasks.tasks.iter().max_by_key(|task| ticks(task)).filter(|task| ticks(task) > 0);
     let mut evidence = format!("{} of it in KVM, {} in the VMM", duration(worst.kvm_ns), duration(worst.vmm_ns));
     let next = match delayed {
-        Some(TaskReport { comm, tid, .. }) => {
-            evidence += &format!("; {}/{tid} lost most by it", harmless(comm));
-            next.why(&exits.vm, (comm, *tid))
+        Some(task) => {
+            evidence += &format!("; {}/{} lost most by it", harmless(&task.comm), task.tid);
+            Next::why(next, &exits.vm, task)
         }
-        None => next.report("exits"),
+        None => Next::report(next, "exits"),
     };
     Some(Finding {
         kind: FindingKind::ExitStorm,
@@ -365,7 +413,7 @@ fn convoy(locks: &GuestLocks, window_ns: u64, next: NextCommand<'_>) -> Option<F
             ),
             thousandths: share,
             evidence: format!("contention_begin and contention_end in {}{who}", worst.context),
-            next: next.report("locks"),
+            next: Next::report(next, "locks"),
         }
     })
 }
@@ -392,7 +440,7 @@ fn slow_disk(flows: &VmFlows, window_ns: u64, next: NextCommand<'_>) -> Option<F
             duration(worst.times.max_ns),
             duration(total.max_ns)
         ),
-        next: next.report("flows"),
+        next: Next::report(next, "flows"),
     })
 }
 
@@ -413,7 +461,7 @@ fn timer_storm(irqs: &LayerInterrupts, window_ns: u64, next: NextCommand<'_>) ->
             worst.times.count,
             duration(worst.times.total_ns)
         ),
-        next: next.report("irqs"),
+        next: Next::report(next, "irqs"),
     })
 }
 
@@ -425,7 +473,7 @@ impl Report for Overview {
         for (place, Finding { text, evidence, next, .. }) in (1..).zip(&self.findings) {
             writeln!(out, "{place}. {text}")?;
             writeln!(out, "   {evidence}")?;
-            writeln!(out, "   next: {next}")?;
+            writeln!(out, "   next: {}", next.text)?;
         }
         if !self.findings.is_empty() {
             writeln!(out)?;

@@ -1,6 +1,6 @@
 //! What is missing of a layer: a finding for each cause, with what helps against that one.
 
-use super::{Finding, FindingKind};
+use super::{Finding, FindingKind, Next};
 use crate::report::duration;
 use crate::report::next_command::NextCommand;
 use strata_analysis::completeness::LayerCompleteness;
@@ -37,7 +37,7 @@ pub(super) fn findings(
         text,
         thousandths: 1000,
         evidence: format!("{gaps}; what they would tell is unknown in every figure"),
-        next,
+        next: Next::other(next),
     };
     let lost = causes(layer.layer, &layer.lost, setting).map(|Cause { count, cause, next }| {
         finding(format!("{count} records of {name} are lost: {cause}"), next.into())
@@ -72,7 +72,7 @@ mod tests {
     fn next_of(layer: LayerKind, lost: Lost, is_limited: bool) -> Vec<String> {
         let layer = LayerCompleteness { lost, ..LayerCompleteness::none(layer, None) };
         let setting = Setting { is_limited, ..Setting::default() };
-        findings(&layer, setting, &[], NextCommand::on_any()).into_iter().map(|finding| finding.next).collect()
+        findings(&layer, setting, &[], NextCommand::on_any()).into_iter().map(|finding| finding.next.text).collect()
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
                 "files of the guest-kernel layer of vm0 are damaged: 5 bytes of a truncated packet",
             ]
         );
-        assert_eq!(found[4].next, "strata check trace");
+        assert_eq!(found[4].next.text, "strata check trace");
     }
 
     #[test]
@@ -134,7 +134,10 @@ mod tests {
             assert!(found.text.contains(&format!("cut short or gone ({file}): ")), "{found:?}");
             assert!(found.text.contains(" records that were written are not there"), "{found:?}");
             let check = format!("or see strata check {}", dir.path().display());
-            assert!(found.next.starts_with("copy the recording again") && found.next.ends_with(&check), "{found:?}");
+            assert!(
+                found.next.text.starts_with("copy the recording again") && found.next.text.ends_with(&check),
+                "{found:?}"
+            );
         }
     }
 

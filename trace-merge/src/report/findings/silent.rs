@@ -1,6 +1,6 @@
 //! A layer of the host's kernel that holds nothing about vCPUs which ran: it recorded for other threads, or none.
 
-use super::{Finding, FindingKind};
+use super::{Finding, FindingKind, Next};
 use crate::report::Window;
 use std::collections::{BTreeMap, BTreeSet};
 use strata_analysis::event::{Event, Tid};
@@ -47,7 +47,7 @@ fn finding(vm: &str, count: u64) -> Finding {
         text: format!("the host-kernel layer holds nothing about the vCPUs of {}, which ran", harmless(vm)),
         thousandths: 1000,
         evidence: format!("{count} records of other layers were made by its vCPUs; what the host did is unknown"),
-        next: "strata doctor where it was recorded; in a container, start that with --pid=host".into(),
+        next: Next::other("strata doctor where it was recorded; in a container, start that with --pid=host"),
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert!(findings[0].text.contains("nothing about the vCPUs of vm0"), "{findings:?}");
         assert!(
-            findings[0].evidence.starts_with("2 records") && findings[0].next.contains("--pid=host"),
+            findings[0].evidence.starts_with("2 records") && findings[0].next.text.contains("--pid=host"),
             "{findings:?}"
         );
     }

@@ -114,7 +114,7 @@ fn thief_is_one_from_its_threshold_on() {
     let found = thief(&with_thief(100), &RecordingCost::default(), &clock, NextCommand::on_any()).unwrap();
 
     assert_eq!(found.text, "the host ran hog/200 for 50 ns, 5.0 % of the time in which tasks of vm0 were to run");
-    assert_eq!((found.thousandths, found.next.as_str()), (50, "strata why trace --task app/10 --vm vm0"));
+    assert_eq!((found.thousandths, found.next.text.as_str()), (50, "strata why trace --task app/10 --vm vm0"));
     assert_eq!(thief(&with_thief(99), &RecordingCost::default(), &clock, NextCommand::on_any()), None);
 }
 
@@ -152,7 +152,20 @@ fn finding_on_exits_leads_to_the_task_that_lost_most_by_them() {
     let found = exit_storm(&with_exits(99, 0), &tasks, 1_000, NextCommand::on_any()).unwrap();
 
     assert!(found.evidence.ends_with("app/10 lost most by it"), "{}", found.evidence);
-    assert_eq!(found.next, "strata why trace --task app/10 --vm vm0");
+    assert_eq!(found.next.text, "strata why trace --task app/10 --vm vm0");
+}
+
+#[test]
+fn json_says_which_task_and_which_report_come_next() {
+    let why = thief(&with_thief(100), &RecordingCost::default(), &manifest().clock, NextCommand::on_any()).unwrap();
+    let report = exit_storm(&with_exits(99, 0), &with_thief(0), 1_000, NextCommand::on_any()).unwrap();
+
+    let [why, report] = [why, report].map(|finding| serde_json::to_value(finding).unwrap());
+
+    let task = serde_json::json!({ "vm": "vm0", "comm": "app", "tid": 10 });
+    assert_eq!((&why["next_task"], &why["next_report"]), (&task, &serde_json::Value::Null));
+    assert_eq!((&report["next_task"], &report["next_report"]), (&serde_json::Value::Null, &"exits".into()));
+    assert_eq!(report["next"], "strata report exits trace");
 }
 
 #[test]
@@ -243,7 +256,7 @@ fn recording_is_a_finding_where_its_share_of_stolen_and_of_all_time_are_large() 
         "recording itself took 200 ns from tasks of vm0: 20.0 % of all stolen time, 1.0 % of the time in which they \
          were to run"
     );
-    assert!(found.next.contains("--recorder-cpus") && found.evidence.contains("strata-recorder/7"), "{found:?}");
+    assert!(found.next.text.contains("--recorder-cpus") && found.evidence.contains("strata-recorder/7"), "{found:?}");
     assert_eq!(own_cost(&with_cost(200), 20_001), None);
     assert_eq!(own_cost(&with_cost(199), 10_000), None);
 }

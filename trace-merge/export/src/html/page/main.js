@@ -8,6 +8,9 @@ function note(kind, title, text, more) {
   return shown;
 }
 
+/** Each note on a finding, with the finding: links follow when the reports are there. */
+const notesOfFindings = [];
+
 /** What is missing, what is left out of the page, and what stands out. */
 function showNotes() {
   if (about.incomplete) note('warning', 'Incomplete', visible(about.incomplete.replace(/^INCOMPLETE: /, '')));
@@ -22,7 +25,7 @@ function showNotes() {
   if (leftOut.length) note('warning', 'Left out of this page', `${leftOut.join('; ')}.`, 'strata report --html with --from and --to makes a page of a part.');
   for (const finding of about.findings) {
     const shown = note('', `Finding: ${finding.kind.replaceAll('_', ' ')}`, visible(finding.text), `${visible(finding.evidence)}. Next: ${visible(finding.next)}`);
-    shown.dataset.next = finding.next;
+    notesOfFindings.push([shown, finding]);
   }
 }
 
@@ -85,7 +88,7 @@ async function start() {
   await Promise.all([loadReports(), loadStacks()]);
   makeTabs();
   openTab('timeline');
-  linkFindings();
+  notesOfFindings.forEach(([shown, finding]) => linkFinding(shown, finding));
   await Promise.all([loadArrows(), loadFlows(), (records.loading ??= loadRecords())]);
   requestDraw();
   await startAddress();

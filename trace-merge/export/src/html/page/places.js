@@ -19,7 +19,8 @@ const rowCalled = (kind, group, name) => about.rows.find((row) => row.kind === k
 function timelineRow(row, path) {
   const vm = row.vm ?? machineOf(path);
   if (vm === null) return undefined;
-  const task = row.issuer ?? row;
+  // A request or a packet is where the task is that sent it, else where the one is that it woke.
+  const task = [row.issuer, row.task, row.woken].find(isObject) ?? row;
   if (task.comm !== undefined && (task.tid ?? task.pid) !== undefined) return rowCalled('task', visible(vm), visible(`${task.comm}/${task.tid ?? task.pid}`));
   if (row.vcpu !== undefined) return rowCalled('vcpu', visible(vm), `vCPU ${row.vcpu}`);
   return undefined;
@@ -76,18 +77,13 @@ function reportButton(row) {
   return button;
 }
 
-/** Gives each finding whose next step is a report, or why a task was late, a button that shows that. */
-function linkFindings() {
-  for (const finding of document.querySelectorAll('.note[data-next]')) {
-    const [, task] = finding.dataset.next.match(/^strata why .*--task '?([^' ]+)/) ?? [];
-    const row = about.rows.find((known) => known.kind === 'task' && finding.dataset.next.includes(`--vm ${known.group}`) && `/${known.name}`.endsWith(`/${task}`));
-    if (row) finding.append(placeButton({ row, time: null }));
-    const words = finding.dataset.next.match(/^strata report ([a-z-]+)( --net)?/);
-    const name = words?.[2] ? 'net_flows' : words?.[1].replaceAll('-', '_');
-    const tab = document.querySelector(`#tabs button[data-name="${name}"]`);
-    if (!tab) continue;
-    const button = element('button', { type: 'button' }, tab.textContent);
-    button.addEventListener('click', () => openTab(name));
-    finding.append(button);
-  }
+/** Gives the note on a finding a button for the task, and one for the report, that its next step is about. */
+function linkFinding(shown, { next_task: task, next_report: name }) {
+  const row = task && timelineRow(task, '');
+  if (row) shown.append(placeButton({ row, time: null }));
+  const tab = name && document.querySelector(`#tabs button[data-name="${name}"]`);
+  if (!tab) return;
+  const button = element('button', { type: 'button' }, tab.textContent);
+  button.addEventListener('click', () => openTab(name));
+  shown.append(button);
 }
