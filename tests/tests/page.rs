@@ -454,10 +454,32 @@ fn rows_and_colours_are_hidden_and_shown_again() {
     assert!(0.0 < shown && shown < all, "{shown} of {all}");
     let names = opened.get("layout.items.filter((item) => item.row).map((item) => `${item.row.name} ${item.heading}`)");
     assert!(names.as_array().unwrap().iter().all(|name| name.as_str().unwrap().contains("vCPU")), "{names}");
-    // What is looked for is shown, filter or not.
+    // What is looked for is shown. A closed group does not cost the filter, which does not hide the row; a filter that
+    // hides it goes.
+    opened.get(
+        "layout.items.filter((item) => item.heading).forEach((item) => collapsed.add(item.heading)); makeLayout()",
+    );
+    opened.get("reveal(about.rows.find((row) => row.kind === 'vcpu'))");
+    assert_eq!(
+        (opened.text("rowFilter").as_str(), opened.number("layout.byRow.filter(Boolean).length") > 0.0),
+        ("vcpu", true)
+    );
     opened.get("reveal(about.rows.find((row) => row.kind === 'host-cpu'))");
+    assert_eq!(opened.text("rowFilter"), "");
+    opened.get("collapsed.clear(); collapseLargeGroups(); makeLayout()");
     assert_eq!(opened.number(rows), all);
     assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_not_recorded_is_not_hatched_when_it_is_hidden() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    let hatched = "(() => { draw(); return pixels.filter((pixel) => pixel === theme.hatchPixel).length; })()";
+    assert!(opened.number(hatched) > 0.0);
+
+    opened.get("hiddenCategories.add(NOT_RECORDED)");
+
+    assert_eq!(opened.number(hatched), 0.0);
 }
 
 #[test]

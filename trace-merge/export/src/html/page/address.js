@@ -30,7 +30,7 @@ function rememberView() {
 /** A moment of the page, ns, from seconds since the first record; NaN for what is no number. */
 const momentFrom = (text) => (/^\d+(\.\d+)?$/.test(text ?? '') ? Number(text) * 1e9 - about.begin_ns : NaN);
 
-/** Shows what the address says; what it does not say stays. */
+/** Shows what the address says; what it does not say stays, but for a filter of rows: that goes. */
 async function followAddress() {
   const told = new Map(location.hash.slice(1).split('&').map((part) => part.split('=')).map(([name, value]) => [name, decoded(value)]));
   filterRows(told.get('rows') ?? '');

@@ -132,13 +132,18 @@ function paintRow(row, top, height) {
 }
 
 function paintColumn(x, top, bottom, category, stride) {
-  const colour = hiddenCategories.has(category) ? theme.backPixel : theme.colours[category];
-  if (category !== NOT_RECORDED) {
-    for (let y = top, place = top * stride + x; y < bottom; y++, place += stride) pixels[place] = colour;
+  const isHidden = hiddenCategories.has(category);
+  if (category === NOT_RECORDED && !isHidden) {
+    hatchColumn(x, top, bottom, stride);
     return;
   }
+  const colour = isHidden ? theme.backPixel : theme.colours[category];
+  for (let y = top, place = top * stride + x; y < bottom; y++, place += stride) pixels[place] = colour;
+}
+
+function hatchColumn(x, top, bottom, stride) {
   for (let y = top, place = top * stride + x; y < bottom; y++, place += stride) {
-    pixels[place] = (x + y) % 8 < 3 ? colour : theme.hatchPixel;
+    pixels[place] = (x + y) % 8 < 3 ? theme.colours[NOT_RECORDED] : theme.hatchPixel;
   }
 }
 
@@ -240,7 +245,7 @@ function paintLeftOut(top, height) {
   const right = Math.round((LABEL_WIDTH + plotWidth()) * ratio);
   const first = Math.max(Math.round(AXIS_HEIGHT * ratio), Math.round(top * ratio));
   const last = Math.min(canvas.height, Math.round((top + height) * ratio));
-  for (let x = left; x < right; x++) paintColumn(x, first, last, NOT_RECORDED, canvas.width);
+  for (let x = left; x < right; x++) hatchColumn(x, first, last, canvas.width);
 }
 
 /** Marks the records of a row: a line each, or, where there are many, a dot where there are any. */

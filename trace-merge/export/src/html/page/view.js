@@ -46,7 +46,7 @@ function groupsOfRows() {
     vcpu: (row) => `${row.group}: vCPUs, as the host sees them`,
     'guest-cpu': (row) => `${row.group}: guest CPUs, all layers`,
     counter: (row) => `${row.group}: counters`,
-    why: (row) => `${row.group}: why a task took so long, and whom it waited for`,
+    why: (row) => `${row.group}: why tasks took so long, and whom they waited for`,
     disk: (row) => `${row.group}: disk requests`,
     net: (row) => `${row.group}: packets`,
     records: (row) => `${row.group}: applications and other threads`,
@@ -135,10 +135,10 @@ function scrollRowsTo(y) {
 
 /** Opens the group of a row, and scrolls so that the row is in sight; a filter that hides it goes. */
 function reveal(row) {
-  if (rowFilter && !layout.byRow[row.number]) filterRows('');
   for (const [heading, rows] of groupsOfRows()) {
     if (rows.includes(row) && collapsed.delete(heading)) makeLayout();
   }
+  if (!layout.byRow[row.number]) filterRows('');
   const item = layout.byRow[row.number];
   const height = document.getElementById('frame').clientHeight - AXIS_HEIGHT;
   if (item.y < view.scroll) scrollRowsTo(item.y - HEADING_HEIGHT);
