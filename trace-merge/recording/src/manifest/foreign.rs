@@ -8,11 +8,13 @@ use std::path::Path;
 
 /// Bytes at the begin of a file that tell what it is: more than the header of a tar archive.
 const READ: u64 = 512;
+/// Bytes that a field's tag and length take at most.
+const TAG_AND_LENGTH: usize = 20;
 /// Folders above a path in which a recording is looked for: a stream lies three below its recording.
 const LEVELS: usize = 4;
 
 /// Files of others, by their first bytes: where these stand, what they are, and what it is.
-const KNOWN: [(usize, &[u8], &str); 9] = [
+const KNOWN: [(usize, &[u8], &str); 8] = [
     (0, b"\x17\x08\x44tracing", "a recording of trace-cmd; `trace-cmd report` reads it"),
     (0, b"PERFILE2", "a recording of perf; `perf script` reads it"),
     (0, b"!<arch>", "an archive; give the folder of a trace"),
@@ -21,9 +23,8 @@ const KNOWN: [(usize, &[u8], &str); 9] = [
     (0, b"\xfd7zXZ", "compressed (xz); unpack it, and give the folder of the trace"),
     (257, b"ustar", "an archive (tar); unpack it, and give the folder of the trace"),
     (0, b"<!doctype html", "a page; open it in a browser"),
-    // A message of Perfetto's: field 1, a packet.
-    (0, b"\x0a", "a Perfetto trace, it seems; `strata open` shows it"),
 ];
+const PERFETTO: &str = "a Perfetto trace, it seems; `strata open` shows it";
 
 /// How the metadata of a CTF 1.8 trace begins, as text and as packets, and that of CTF 2.
 const CTF: [&[u8]; 3] = [b"/* CTF", b"\x57\x1d\xd1\x75", b"\x1e{"];
@@ -43,7 +44,52 @@ pub(super) fn told(path: &Path) -> Option<String> {
     }
     let bytes = first_bytes(path)?;
     let known = KNOWN.iter().find(|(at, magic, _)| bytes.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
-    Some(known.map_or("a file; give the folder of a trace", |(.., what)| what).into())
+    let what = known.map_or("a file; give the folder of a trace", |(.., what)| what);
+    Some(if begins_with_packet(&bytes) { PERFETTO } else { what }.into())
+}
+
+/// Whether a file that begins with `bytes` begins with a packet of Perfetto's: field 1 of a message, which is made of
+/// fields itself, with field 1 or the file's end behind it. Text that begins with an empty line is not.
+fn begins_with_packet(bytes: &[u8]) -> bool {
+    let Some((length, rest)) = bytes.strip_prefix(b"\x0a").and_then(varint) else { return false };
+    // Of a long packet only the begin was read.
+    let read = rest.len().min(usize::try_from(length).unwrap_or(usize::MAX));
+    let is_whole = read as u64 == length;
+    let (packet, behind) = rest.split_at(read);
+    let mut end: u64 = 0;
+    while let Some(rest) = usize::try_from(end).ok().and_then(|end| packet.get(end..)).filter(|rest| !rest.is_empty()) {
+        match field_length(rest) {
+            Some(length) => end = end.saturating_add(length),
+            // Tag and length of the last one may be cut.
+            None => return !is_whole && end > 0 && bytes.len() as u64 == READ && rest.len() < TAG_AND_LENGTH,
+        }
+    }
+    let fits = if is_whole { end == length } else { end <= length && bytes.len() as u64 == READ };
+    end > 0 && fits && behind.first().is_none_or(|&tag| tag == 0x0a)
+}
+
+/// A number as protocol buffers have it, and what is behind it.
+fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let length = bytes.iter().take(10).position(|byte| byte & 0x80 == 0)? + 1;
+    let (number, rest) = bytes.split_at_checked(length)?;
+    Some((number.iter().rev().fold(0, |sum: u64, byte| (sum << 7) | u64::from(byte & 0x7f)), rest))
+}
+
+/// Length of the field that `bytes` begin with, of which there may be less; `None` where that is none.
+fn field_length(bytes: &[u8]) -> Option<u64> {
+    let (tag, rest) = varint(bytes)?;
+    // Field 0 does not exist.
+    if tag >> 3 == 0 {
+        return None;
+    }
+    let (behind, length) = match tag & 7 {
+        0 => (varint(rest)?.1, 0),
+        1 => (rest, 8),
+        2 => varint(rest).map(|(length, behind)| (behind, length))?,
+        5 => (rest, 4),
+        _ => return None,
+    };
+    Some(((bytes.len() - behind.len()) as u64).saturating_add(length))
 }
 
 /// The first bytes of a file; `None` for what is none, a FIFO for instance, or cannot be read.
@@ -72,12 +118,32 @@ mod tests {
     #[test]
     fn recordings_of_others_are_named() {
         let tar = [&[0; 257][..], b"ustar\0"].concat();
-        let files: [&[u8]; 5] = [b"\x17\x08\x44tracing6\0", b"PERFILE2....", b"\x0a\x10packet", &tar, b"text"];
+        // Field 8 of the packet is its time.
+        let packet = b"\x0a\x02\x40\x05\x0a\x02\x40\x06";
+        let files: [&[u8]; 5] = [b"\x17\x08\x44tracing6\0", b"PERFILE2....", packet, &tar, b"text"];
 
         let named = files.map(told_of);
 
         let expected = ["trace-cmd", "perf script", "Perfetto", "tar", "a file; give the folder"];
         assert!(named.iter().zip(expected).all(|(told, name)| told.contains(name)), "{named:?}");
+    }
+
+    #[test]
+    fn packet_that_is_longer_than_what_is_read_is_perfettos_too() {
+        // Field 2 of a packet of 602 bytes: 599 bytes.
+        let long = [&b"\x0a\xda\x04\x12\xd7\x04"[..], &[7; 599]].concat();
+        let cut = &long[..300];
+
+        let named = [&long, cut].map(told_of);
+
+        assert_eq!(named.map(|told| told.contains("Perfetto")), [true, false]);
+    }
+
+    #[test]
+    fn text_that_begins_with_an_empty_line_is_a_file() {
+        let texts: [&[u8]; 4] = [b"\n", b"\n\n\n\nfour", b"\nhello, world: this is a text\n", b"\n\x02\x40\x05text"];
+
+        assert!(texts.map(told_of).iter().all(|told| told.starts_with("a file; give")), "{:?}", texts.map(told_of));
     }
 
     #[test]
