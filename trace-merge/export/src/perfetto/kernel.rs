@@ -46,6 +46,8 @@ struct Call {
     tid: i64,
     number: i64,
     arguments: [u64; ARGUMENTS],
+    /// How many of them were recorded.
+    recorded: usize,
 }
 
 /// Arguments that a call has at most.
@@ -53,7 +55,7 @@ const ARGUMENTS: usize = 6;
 
 impl Call {
     const fn enter(&self) -> FtraceKind<'_> {
-        FtraceKind::SysEnter { number: self.number, arguments: &self.arguments }
+        FtraceKind::SysEnter { number: self.number, arguments: self.arguments.split_at(self.recorded).0 }
     }
 
     const fn exit(&self, result: Option<i64>) -> FtraceKind<'static> {
@@ -101,8 +103,9 @@ impl KernelRecords {
             }
             // Perfetto knows one table of calls for each machine.
             Event::SyscallEnter { number, arguments } => {
+                let recorded = (0..ARGUMENTS).take_while(|&index| arguments.get(index).is_some()).count();
                 let arguments = std::array::from_fn(|index| arguments.get(index).unwrap_or(0));
-                let call = |number| Call { cpu: from.cpu, tid: from.tid, number, arguments };
+                let call = |number| Call { cpu: from.cpu, tid: from.tid, number, arguments, recorded };
                 return syscall_names::as_x86_64(number).is_some_and(|number| self.call(out, from, call(number)));
             }
             Event::SyscallExit { number, result } => {

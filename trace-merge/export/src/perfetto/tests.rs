@@ -597,6 +597,19 @@ fn call_has_its_arguments() {
 }
 
 #[test]
+fn call_without_recorded_arguments_has_none() {
+    let trace = TestTrace::new()
+        .switch(0, 1_000, 0, 7)
+        .guest(0, 2_000, "raw_syscalls:sys_enter", &[("id", Number(1))])
+        .guest(0, 3_000, "test:event", &[]);
+
+    let read = read(trace);
+
+    let calls: Vec<_> = read.ftrace(1).into_iter().filter_map(|event| event.sys_enter).collect();
+    assert_eq!(calls.iter().map(|call| call.args.as_slice()).collect::<Vec<_>>(), [&[0_u64; 0]]);
+}
+
+#[test]
 fn output_that_fails_is_an_error() {
     struct Full(usize);
     impl Write for Full {
