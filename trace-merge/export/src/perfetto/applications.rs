@@ -2,7 +2,7 @@
 //! their process.
 
 use super::generic;
-use super::packets::{Annotations, Name, PacketWriter};
+use super::packets::{Name, PacketWriter};
 use super::proto::{DebugAnnotation, ProcessDescriptor, TrackDescriptor, TrackEvent};
 use super::tracks::{self, Kind, uuid};
 use foldhash::HashSet;
@@ -75,15 +75,16 @@ impl Applications {
             }
             None => uuid(Kind::Process, vm, process as usize),
         };
-        let event = TrackEvent { debug_annotations: annotations(&input.record), ..TrackEvent::default() };
-        out.instant(tracks::guest(vm), track, time, Name::Any(&harmless(input.record.schema.name())), &event);
+        let name = harmless(input.record.schema.name());
+        out.instant(tracks::guest(vm), track, time, Name::Any(&name), &with_fields(&input.record));
     }
 }
 
-/// The fields of a record.
-pub(super) fn annotations(record: &StreamRecord<'_>) -> Annotations {
+/// An event with the fields of `record`.
+pub(super) fn with_fields(record: &StreamRecord<'_>) -> TrackEvent {
     let fields = record.schema.fields(record.payload);
-    fields.map(|(field, value)| annotation(&field.name, field.hex, value)).collect()
+    let debug_annotations = fields.map(|(field, value)| annotation(&field.name, field.hex, value)).collect();
+    TrackEvent { debug_annotations, ..TrackEvent::default() }
 }
 
 fn annotation(name: &str, hex: bool, value: Value<'_>) -> DebugAnnotation {

@@ -30,9 +30,6 @@ const MOST_NAMES: usize = 4096;
 /// Records of a CPU that go into one bundle.
 const BUNDLE: usize = 128;
 
-/// Annotations of an event.
-pub(super) type Annotations = Vec<DebugAnnotation>;
-
 /// Name of a slice or an instant: interned once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name<'n> {

@@ -1,8 +1,7 @@
 //! Records of VMMs, with their fields: those of each vCPU's thread on a track, and those of all other threads on one more.
 
-use super::applications::annotations;
+use super::applications::with_fields;
 use super::packets::{Machine, Name, PacketWriter};
-use super::proto::TrackEvent;
 use super::tracks::{self, Kind, uuid};
 use foldhash::HashSet;
 use std::io::Write;
@@ -36,7 +35,7 @@ impl VmmRecords {
             out.track(machine, time, tracks::named(group, None, format!("{}: events of the VMM", known.name)));
             out.track(machine, time, tracks::named(track, Some(group), name));
         }
-        let event = TrackEvent { debug_annotations: annotations(&input.record), ..TrackEvent::default() };
-        out.instant(machine, track, time, Name::Few(&harmless(input.record.schema.name())), &event);
+        let name = harmless(input.record.schema.name());
+        out.instant(machine, track, time, Name::Few(&name), &with_fields(&input.record));
     }
 }
