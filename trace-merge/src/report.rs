@@ -206,6 +206,11 @@ pub(crate) fn write<R: Report>(
     }
 }
 
+/// Writes the command that says more than a report, if there is one.
+fn write_next(next: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
+    next.map_or(Ok(()), |next| writeln!(out, "\nNext: {next}"))
+}
+
 /// `ns` nanoseconds as seconds with nine decimals.
 #[must_use]
 pub fn seconds(ns: u64) -> String {

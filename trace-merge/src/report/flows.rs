@@ -364,7 +364,7 @@ impl ReportBuilder for FlowTimes {
 impl Report for FlowsReport {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.vms.iter().try_for_each(|vm| vm.write(out))?;
-        self.next.iter().try_for_each(|next| writeln!(out, "\nNext: {next}"))
+        super::write_next(self.next.as_deref(), out)
     }
 }
 

@@ -481,7 +481,7 @@ impl ReportBuilder for NetFlowTimes {
 impl Report for NetFlowsReport {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.vms.iter().try_for_each(|vm| vm.write(out))?;
-        self.next.iter().try_for_each(|next| writeln!(out, "\nNext: {next}"))
+        super::write_next(self.next.as_deref(), out)
     }
 }
 

@@ -547,7 +547,7 @@ impl Report for Tasks {
         for vm in &self.vms {
             vm.write_text(self.frequency_hz, out)?;
         }
-        self.next.iter().try_for_each(|next| writeln!(out, "\nNext: {next}"))
+        super::write_next(self.next.as_deref(), out)
     }
 }
 

@@ -459,7 +459,7 @@ impl Report for Wakeups {
         for vm in &self.vms {
             vm.write_text(out)?;
         }
-        self.next.iter().try_for_each(|next| writeln!(out, "\nNext: {next}"))
+        super::write_next(self.next.as_deref(), out)
     }
 }
 
