@@ -221,7 +221,7 @@ fn verify_complete(trace: &Trace, answers: &Answers) {
     let guest = report.handled.iter().find(|layer| layer.layer == LayerKind::GuestKernel).unwrap();
     let hard = guest.interrupts.iter().filter(|interrupt| !matches!(interrupt.kind, irqs::InterruptKind::Softirq));
     let (handled, unfinished) =
-        hard.fold((0, 0), |sum, interrupt| (sum.0 + interrupt.times.count, sum.1 + interrupt.times.unfinished));
+        hard.fold((0, 0), |sum, interrupt| (sum.0 + interrupt.times.count, sum.1 + interrupt.unfinished));
     let slices: u64 = answers.named(10).values().map(|(n, _)| n).sum();
     assert!((handled..=handled + unfinished).contains(&slices), "{slices} slices of {handled} interrupts");
 }
