@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::{harmless, shell_word};
+use strata_recording::terminal::{harmless, shell_option, shell_path};
 
 /// Makes commands on one recording.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,8 @@ impl<'t> NextCommand<'t> {
     pub(super) fn why(self, vm: &str, (comm, tid): (&str, i32)) -> String {
         // What cannot stand in a terminal cannot be typed either.
         let comm = if comm.is_empty() || harmless(comm) != comm { "*" } else { comm };
-        format!("strata why {} --task {} --vm {}", self.path(), word(&format!("{comm}/{tid}")), word(vm))
+        let task = shell_option("--task", format!("{comm}/{tid}"));
+        format!("strata why {} {task} {}", self.path(), shell_option("--vm", vm))
     }
 
     /// The longest waits of that task.
@@ -39,14 +40,8 @@ impl<'t> NextCommand<'t> {
     }
 
     fn path(self) -> String {
-        let path = self.trace.to_string_lossy();
-        word(&if path.starts_with('-') { format!("./{path}") } else { path.into_owned() })
+        shell_path(self.trace)
     }
-}
-
-/// `text` as one word for a shell.
-fn word(text: &str) -> String {
-    shell_word(Path::new(text))
 }
 
 #[cfg(test)]
@@ -75,11 +70,11 @@ mod tests {
 
     #[test]
     fn task_is_one_thread_of_one_vm() {
-        let names = ["web", "kworker/0:1", "a b", "\u{1b}[2J", ""];
+        let names = ["web", "kworker/0:1", "a b", "-x", "\u{1b}[2J", ""];
 
         let tasks = names.map(|name| on("t").why("vm0", (name, 7)));
 
-        let words = ["web/7", "kworker/0:1/7", "'a b/7'", "'*/7'", "'*/7'"];
-        assert_eq!(tasks, words.map(|word| format!("strata why t --task {word} --vm vm0")));
+        let words = [" web/7", " kworker/0:1/7", " 'a b/7'", "=-x/7", " '*/7'", " '*/7'"];
+        assert_eq!(tasks, words.map(|word| format!("strata why t --task{word} --vm vm0")));
     }
 }
