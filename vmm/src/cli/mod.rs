@@ -100,7 +100,9 @@ pub enum Command {
     Recover(RecoverArgs),
     /// Build the guest's kernel module, or put it into an initrd
     Agent(AgentArgs),
-    /// Make a trace region for a VM of QEMU, libvirt, Cloud Hypervisor or Firecracker
+    /// Make a trace region for a VM of another monitor
+    ///
+    /// QEMU, libvirt, Cloud Hypervisor and Firecracker can be given one.
     Region(RegionArgs),
     /// Say what this machine can do, and how to mend what it cannot
     Doctor(DoctorArgs),
