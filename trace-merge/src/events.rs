@@ -106,22 +106,6 @@ pub struct EventsSummary {
     pub nothing: Option<String>,
 }
 
-/// Parses a number of seconds with up to nine decimals, as `--from` and `--to` take it.
-///
-/// # Errors
-/// What is wrong, in words.
-pub fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let refuse = || "write a number of seconds, as in 1.5".to_owned();
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 9 {
-        return Err(refuse());
-    }
-    let seconds = whole.parse().map_err(|_| refuse())?;
-    let nanoseconds = format!("{fraction:0<9}").parse().map_err(|_| refuse())?;
-    Ok(Duration::new(seconds, nanoseconds))
-}
-
 /// Lists or counts the records of the recording in `dir`. A reader that closes `out` ends the listing without an error.
 ///
 /// # Errors
@@ -592,17 +576,5 @@ mod tests {
     #[test]
     fn closed_pipe_is_no_error() {
         assert!(run(recording().path(), &EventsOptions::default(), &mut ClosedPipe).is_ok());
-    }
-
-    #[test]
-    fn seconds_are_read_exactly() {
-        assert_eq!(parse_seconds("1.5"), Ok(Duration::from_millis(1500)));
-        assert_eq!(parse_seconds("0.000000001"), Ok(Duration::from_nanos(1)));
-        assert!(
-            ["", ".5", "-1", "1e3", "1.0000000001", "99999999999999999999"]
-                .map(parse_seconds)
-                .iter()
-                .all(Result::is_err)
-        );
     }
 }

@@ -9,5 +9,6 @@ pub mod diff;
 pub mod events;
 pub mod join;
 pub mod match_rule;
+pub mod moment;
 pub mod progress;
 pub mod report;

@@ -186,8 +186,8 @@ impl Part {
     /// # Errors
     /// When the recording cannot be read, to find its end.
     pub fn of(trace: &Path, from: Option<Moment>, to: Option<Moment>) -> Result<Self, ReadError> {
-        let after_start = |moment: Option<Moment>| moment.map(|moment| moment.after_start(trace)).transpose();
-        Ok(Self { from: after_start(from)?, to: after_start(to)? })
+        let from = from.map(|moment| moment.begin(trace)).transpose()?;
+        Ok(Self { from, to: to.map(|moment| moment.end(trace)).transpose()? })
     }
 }
 

@@ -8,7 +8,6 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 use strata_export::{Exported, Options};
 use strata_query::parquet::{self, Selection};
 use strata_recording::access::Readers;
@@ -16,7 +15,7 @@ use strata_recording::reader::Trace;
 use strata_recording::removed_on_signal::RemovedOnSignal;
 use strata_recording::terminal::harmless;
 use strata_recording::trace_folder::TraceFolder;
-use trace_merge::events::parse_seconds;
+use trace_merge::moment::Moment;
 use trace_merge::progress;
 
 /// Recordings as Parquet, and SQL over them.
@@ -45,12 +44,12 @@ struct ExportArgs {
     /// Folder to write: a new one, or an empty one of yours
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Only what is this many seconds after the first record, or later
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    from: Option<Duration>,
-    /// Only what is this many seconds after the first record, or earlier
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    until: Option<Duration>,
+    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    from: Option<Moment>,
+    /// Only what is this long after the first record, or before the last one, or earlier
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    until: Option<Moment>,
     /// Only these tables, with commas between them; `events` stands for those of all event types
     #[arg(long, value_name = "TABLE", value_delimiter = ',')]
     tables: Vec<String>,
@@ -85,6 +84,8 @@ fn main() -> ExitCode {
 
 fn export(args: &ExportArgs) -> anyhow::Result<()> {
     let trace = Trace::open(&args.trace)?;
+    let from = args.from.map(|moment| moment.begin(&args.trace)).transpose()?;
+    let to = args.until.map(|moment| moment.end(&args.trace)).transpose()?;
     let selection = match args.tables.as_slice() {
         [] => Selection::All,
         names => Selection::chosen(names, &trace)?,
@@ -92,7 +93,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<()> {
     let mut folder = TraceFolder::create(&args.output, Readers::Owner)?;
     let guard = RemovedOnSignal::new(&args.output).context("signals cannot be taken")?;
     let exported = progress::shown("exporting", &|line: &str| eprintln!("{line}"), |progress| {
-        let options = Options { from: args.from, to: args.until, progress: Some(progress) };
+        let options = Options { from, to, progress: Some(progress) };
         parquet::export(&trace, &options, &args.output, &selection)
     })?;
     folder.keep();

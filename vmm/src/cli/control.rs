@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use strata_recorder::control::protocol::{Mode, Request};
 use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
-use trace_merge::events::parse_seconds;
+use trace_merge::moment::parse_length;
 
 /// Arguments of `strata ps`.
 #[derive(Debug, Args)]
@@ -39,12 +39,17 @@ pub struct TopArgs {
     /// Show one period, and end
     #[arg(long)]
     pub once: bool,
-    /// Length of a period
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    /// Length of a period: seconds, or with a unit, as in 500ms
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = period)]
     pub interval: Duration,
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,
+}
+
+/// A length of time, as `--interval` takes it.
+fn period(text: &str) -> Result<Duration, &'static str> {
+    parse_length(text).ok_or("write a time in seconds, or with ns, us, ms, s, m or h, as in 1.5 or 500ms")
 }
 
 /// Arguments of `strata metrics`.

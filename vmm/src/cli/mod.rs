@@ -5,7 +5,6 @@ pub mod config_file;
 mod control;
 mod export;
 mod groups;
-mod moment;
 mod query;
 mod recording;
 mod report;
@@ -16,7 +15,6 @@ pub(crate) mod values;
 pub use attach::AttachArgs;
 pub use control::{CtlArgs, CtlCommand, MetricsArgs, PsArgs, RecoverArgs, SessionCommand, TopArgs, TriggerCommand};
 pub use export::{DrawnWhyArgs, ExportArgs, Format, OpenArgs};
-pub use moment::{BadMoment, Moment};
 pub use query::QueryArgs;
 pub use recording::{BoundArgs, RecordingArgs};
 pub use report::{PageArgs, ReportArgs, ReportCommand, ReportRequest, WindowArgs};
@@ -28,6 +26,8 @@ use crate::region_command::RegionArgs;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
+use trace_merge::moment;
+pub use trace_merge::moment::{BadMoment, Moment};
 
 /// What ends the short help of a command with many options.
 const SEE_MORE: &str = "--help says more about each option, and has examples";

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
+use strata_recording::clock::Clock;
 use strata_recording::reader::{ReadError, Trace};
 use thiserror::Error;
 
@@ -41,23 +42,29 @@ impl FromStr for Moment {
 
     fn from_str(text: &str) -> Result<Self, BadMoment> {
         let (is_before_end, length) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
-        let number = length.trim_end_matches(char::is_alphabetic);
-        let (_, unit_ns) = UNITS.into_iter().find(|(unit, _)| *unit == &length[number.len()..]).ok_or(BadMoment)?;
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-        if whole.is_empty() || !is_number(whole) || !is_number(fraction) || fraction.len() > 9 {
-            return Err(BadMoment);
-        }
-        let whole_ns = whole.parse::<u64>().ok().and_then(|whole| whole.checked_mul(unit_ns)).ok_or(BadMoment)?;
-        let billionths: u64 = format!("{fraction:0<9}").parse().map_err(|_| BadMoment)?;
-        let fraction_ns = u128::from(billionths) * u128::from(unit_ns);
-        if !fraction_ns.is_multiple_of(1_000_000_000) {
-            return Err(BadMoment);
-        }
-        let fraction_ns = u64::try_from(fraction_ns / 1_000_000_000).map_err(|_| BadMoment)?;
-        let length = Duration::from_nanos(whole_ns.checked_add(fraction_ns).ok_or(BadMoment)?);
+        let length = parse_length(length).ok_or(BadMoment)?;
         Ok(if is_before_end { Self::BeforeEnd(length) } else { Self::AfterStart(length) })
     }
+}
+
+/// A length of time: seconds, or with a unit behind the number, exact to the nanosecond. `None` for what is none.
+#[must_use]
+pub fn parse_length(text: &str) -> Option<Duration> {
+    let number = text.trim_end_matches(char::is_alphabetic);
+    let (_, unit_ns) = UNITS.into_iter().find(|(unit, _)| *unit == &text[number.len()..])?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(fraction) || fraction.len() > 9 {
+        return None;
+    }
+    let whole_ns = whole.parse::<u64>().ok()?.checked_mul(unit_ns)?;
+    let billionths: u64 = format!("{fraction:0<9}").parse().ok()?;
+    let fraction_ns = u128::from(billionths) * u128::from(unit_ns);
+    if !fraction_ns.is_multiple_of(1_000_000_000) {
+        return None;
+    }
+    let fraction_ns = u64::try_from(fraction_ns / 1_000_000_000).ok()?;
+    Some(Duration::from_nanos(whole_ns.checked_add(fraction_ns)?))
 }
 
 impl From<Duration> for Moment {
@@ -67,18 +74,35 @@ impl From<Duration> for Moment {
 }
 
 impl Moment {
-    /// How long it is after the first record of the recording in `trace`, which is opened only to find its end; 0 for
-    /// what would be before that record.
+    /// How long after the first record of the recording in `trace` what begins at this moment begins; 0 for what would be
+    /// before that record. The recording is opened only to find its end.
     ///
     /// # Errors
     /// When the recording cannot be read.
-    pub fn after_start(self, trace: &Path) -> Result<Duration, ReadError> {
+    pub fn begin(self, trace: &Path) -> Result<Duration, ReadError> {
+        self.after_start(trace, |clock, length| clock.ticks_to_ns(length))
+    }
+
+    /// The same of what ends at this moment. The last record is not behind the end: `-0s` is the first moment after it.
+    ///
+    /// # Errors
+    /// When the recording cannot be read.
+    pub fn end(self, trace: &Path) -> Result<Duration, ReadError> {
+        self.after_start(trace, |clock, length| {
+            let after = length.saturating_add(1);
+            let ns = clock.ticks_to_ns(after);
+            // Rounded up.
+            ns.saturating_add(u64::from(clock.ns_to_ticks(ns) < after))
+        })
+    }
+
+    fn after_start(self, trace: &Path, ns: impl FnOnce(&Clock, u64) -> u64) -> Result<Duration, ReadError> {
         match self {
             Self::AfterStart(after) => Ok(after),
             Self::BeforeEnd(before) => {
                 let trace = Trace::open(trace)?;
                 let length = trace.end().unwrap_or(0).saturating_sub(trace.start().unwrap_or(0));
-                Ok(Duration::from_nanos(trace.clock().ticks_to_ns(length)).saturating_sub(before))
+                Ok(Duration::from_nanos(ns(trace.clock(), length)).saturating_sub(before))
             }
         }
     }
@@ -116,7 +140,21 @@ mod tests {
 
     #[test]
     fn what_is_no_moment_or_more_exact_than_a_nanosecond_is_refused() {
-        let texts = ["", "-", "s", ".5", "1e3", "1,5", "1.0000000001", "1.5ns", "2d", "--1", "99999999999999999999"];
+        let texts = [
+            "",
+            "-",
+            "s",
+            ".5",
+            "1e3",
+            "1,5",
+            "1.0000000001",
+            "1.5ns",
+            "2d",
+            "--1",
+            "99999999999999999999",
+            "5.",
+            "5.s",
+        ];
 
         assert!(texts.iter().all(|text| text.parse::<Moment>().is_err()), "{:?}", texts.map(str::parse::<Moment>));
     }
@@ -126,9 +164,21 @@ mod tests {
         // Two ticks are a nanosecond.
         let trace = TestTrace::new().guest(0, 1_000, "test:event", &[]).guest(0, 5_000, "test:event", &[]);
         let (dir, _trace) = trace.open();
-        let after =
-            |before| Moment::BeforeEnd(Duration::from_nanos(before)).after_start(dir.path()).unwrap().as_nanos();
+        let before = |before| Moment::BeforeEnd(Duration::from_nanos(before));
+        let begin = |ns| before(ns).begin(dir.path()).unwrap().as_nanos();
 
-        assert_eq!((after(500), after(2_000), after(9_000)), (1_500, 0, 0));
+        assert_eq!((begin(500), begin(2_000), begin(9_000)), (1_500, 0, 0));
+    }
+
+    #[test]
+    fn what_ends_with_the_last_record_has_it_and_so_has_what_begins_with_it() {
+        // The last record is half a nanosecond after a whole one.
+        let trace = TestTrace::new().guest(0, 1_000, "test:event", &[]).guest(0, 5_001, "test:event", &[]);
+        let (dir, trace) = trace.open();
+        let last = Moment::BeforeEnd(Duration::ZERO);
+
+        let window = trace.window(Some(last.begin(dir.path()).unwrap()), Some(last.end(dir.path()).unwrap())).unwrap();
+
+        assert!((window.begin..window.end).contains(&5_001), "{window:?}");
     }
 }
