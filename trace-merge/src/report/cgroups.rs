@@ -1,9 +1,10 @@
 //! Where the time of a guest's tasks went, summed by cgroup: `strata report tasks --by cgroup`.
 
+use super::columns::{self, Column, ReportRow, Unit, Value, column};
 use super::description::{Asked, Description};
-use super::table::{Align, Table};
-use super::tasks::{HEADINGS, TaskTimes, Times, VmTasks, in_ns};
-use super::{Report, ReportBuilder, ReportError, Window, duration};
+use super::table::Align;
+use super::tasks::{TaskTimes, Times, VmTasks, shown, table_of_times};
+use super::{Report, ReportBuilder, ReportError, Window};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -22,7 +23,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: false,
-    rows: &[],
+    rows: &[columns::rows::<CgroupReport>("vms[].cgroups[]")],
     begin: |_, window, _| Ok(Box::new(CgroupTimes::new(window))),
 };
 
@@ -45,25 +46,38 @@ pub struct VmCgroups {
     /// What is not told, and why.
     pub warnings: Vec<String>,
     /// The cgroups; the one whose tasks had the CPU, or wanted it, for longest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub cgroups: Vec<CgroupReport>,
 }
 
 /// Where the time of the tasks of a cgroup went, those of the cgroups below it not counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupReport {
     /// Path in the default hierarchy; `#ID` where the path is not known, `None` of the tasks whose cgroup is not.
     pub path: Option<String>,
     /// How many tasks were in it.
-    pub tasks: usize,
+    pub tasks: u64,
     /// Their times there, together, ticks.
     pub wall_ticks: u64,
     /// The same, ns.
     pub wall_ns: u64,
     /// What the time is made of, ticks; the parts add up to `wall_ticks`.
-    #[serde(rename = "times_ticks")]
     pub times: Times,
     /// The same, ns, each rounded down.
     pub times_ns: Times,
+}
+
+impl ReportRow for CgroupReport {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("path", "cgroup", Unit::Text, "Its path, or `#ID` without one; nothing where it is not known", |row| {
+            row.path.as_ref().into()
+        }),
+        column("tasks", "tasks", Unit::Count, "How many tasks were in it", |row| row.tasks.into()),
+        column("wall_ticks", "", Unit::Ticks, "Their times there, together", |row| row.wall_ticks.into()),
+        column("wall_ns", "wall", Unit::Ns, "The same", |row| row.wall_ns.into()),
+        column("times_ticks", "", Unit::Object, "Its parts, as those of a task", |row| Value::object(&row.times)),
+        column("times_ns", "", Unit::Object, "The same, ns, each rounded down", |row| Value::object(&row.times_ns)),
+    ];
 }
 
 /// The report in the making: that on tasks, summed in the end.
@@ -134,7 +148,7 @@ fn sums(vm: &VmTasks, clock: &Clock) -> Vec<CgroupReport> {
     for task in &vm.tasks {
         let (sum, tids) = cgroups.entry(task.cgroup.as_deref()).or_default();
         // A task with several names is one; one that has the number of another that has ended is not.
-        sum.tasks += usize::from(tids.insert(task.tid) || task.born);
+        sum.tasks += u64::from(tids.insert(task.tid) || task.born);
         sum.wall_ticks = sum.wall_ticks.saturating_add(task.wall_ticks);
         sum.times = sum.times.plus(&task.times);
     }
@@ -157,25 +171,17 @@ impl Report for Cgroups {
 
 impl VmCgroups {
     fn write_text(&self, frequency: u64, out: &mut dyn Write) -> io::Result<()> {
-        let shown = |ticks: u64| if ticks == 0 { "-".into() } else { duration(in_ns(ticks, frequency)) };
-        let (count, length) = (self.cgroups.len(), shown(self.window.length()));
+        let (count, length) = (self.cgroups.len(), shown(self.window.length(), frequency));
         writeln!(out, "{}: tasks of {count} cgroups in {length} of its kernel's records", self.vm)?;
         for warning in &self.warnings {
             writeln!(out, "WARNING: {warning}")?;
         }
-        // Parts that no task has are not worth a column.
-        let has = |column: usize| self.cgroups.iter().any(|cgroup| cgroup.times.parts()[column] > 0);
-        let columns: Vec<usize> = (0..HEADINGS.len()).filter(|&column| has(column)).collect();
-        let mut headings = vec![("cgroup", Align::Left), ("tasks", Align::Right), ("wall", Align::Right)];
-        headings.extend(columns.iter().map(|&column| (HEADINGS[column], Align::Right)));
-        let mut table = Table::new(&headings);
-        for cgroup in &self.cgroups {
-            let parts = cgroup.times.parts();
+        let rows = self.cgroups.iter().map(|cgroup| {
             let name = cgroup.path.as_deref().map_or_else(|| "(not known)".into(), harmless);
-            let first = [name, cgroup.tasks.to_string(), shown(cgroup.wall_ticks)];
-            table.row(first.into_iter().chain(columns.iter().map(|&column| shown(parts[column]))));
-        }
-        table.write(out)
+            (vec![name, cgroup.tasks.to_string(), shown(cgroup.wall_ticks, frequency)], cgroup.times)
+        });
+        let headings = [("cgroup", Align::Left), ("tasks", Align::Right), ("wall", Align::Right)];
+        table_of_times(&headings, frequency, rows).write(out)
     }
 }
 

@@ -46,6 +46,8 @@ pub enum Unit {
     Texts,
     /// Rows inside of the row.
     Rows,
+    /// An object with keys of its own.
+    Object,
 }
 
 impl Unit {
@@ -66,6 +68,7 @@ impl Unit {
             Self::Histogram => "histogram",
             Self::Texts => "texts",
             Self::Rows => "rows",
+            Self::Object => "object",
         }
     }
 
@@ -87,6 +90,8 @@ impl Unit {
 pub enum Value<'r> {
     /// There is none.
     None,
+    /// There is none, and JSON has no key for it.
+    Absent,
     /// A number.
     Number(u64),
     /// A number that may be negative.
@@ -105,6 +110,8 @@ pub enum Value<'r> {
     Histogram(&'r Histogram),
     /// Rows inside of the row.
     Rows(Vec<Object<'r>>),
+    /// An object with keys of its own.
+    Object(Object<'r>),
 }
 
 impl From<u64> for Value<'_> {
@@ -191,6 +198,16 @@ impl<'r> Value<'r> {
         Self::Rows(rows.iter().map(Object::of).collect())
     }
 
+    /// An object with the keys of `row`.
+    pub fn object<R: ReportRow>(row: &'r R) -> Self {
+        Self::Object(Object::of(row))
+    }
+
+    /// `value`; without one, JSON has no key for it.
+    pub fn or_absent(value: Option<impl Into<Self>>) -> Self {
+        value.map_or(Self::Absent, Into::into)
+    }
+
     /// As JSON has it.
     fn in_json(self, unit: Unit) -> Self {
         match (unit, self) {
@@ -202,7 +219,7 @@ impl<'r> Value<'r> {
     /// As a table has it.
     fn cell(&self, unit: Unit) -> String {
         match (unit, self) {
-            (Unit::PartNs, Self::None | Self::Number(0)) | (_, Self::None) => "-".into(),
+            (Unit::PartNs, Self::Number(0)) | (_, Self::None | Self::Absent) => "-".into(),
             (Unit::Ns | Unit::PartNs, Self::Number(ns)) => duration(*ns),
             (Unit::Address, Self::Number(address)) => format!("{address:#x}"),
             (_, Self::Number(number)) => number.to_string(),
@@ -211,7 +228,7 @@ impl<'r> Value<'r> {
             (_, Self::Text(text)) => harmless(text),
             (_, Self::Texts(texts)) => texts.iter().map(|text| harmless(text)).collect::<Vec<_>>().join(", "),
             (_, Self::Distribution(Distribution { count, .. }) | Self::Times(Times { count, .. })) => count.to_string(),
-            (_, Self::Histogram(_)) => String::new(),
+            (_, Self::Histogram(_) | Self::Object(_)) => String::new(),
             (_, Self::Rows(rows)) => rows.len().to_string(),
         }
     }
@@ -264,7 +281,8 @@ impl<R> Column<R> {
     fn add_to<'r>(&self, object: &mut Vec<(&'static str, Value<'r>)>, row: &'r R) {
         let value = || (self.value)(row);
         if !self.key.is_empty() {
-            object.push((self.key, value().in_json(self.unit)));
+            let value = Some(value()).filter(|value| !matches!(value, Value::Absent));
+            object.extend(value.map(|value| (self.key, value.in_json(self.unit))));
         } else if !self.figures.is_empty() {
             let times = value();
             object.extend(self.figures.iter().map(|(figure, _)| (figure.key(), figure.of(&times))));
@@ -493,5 +511,27 @@ mod tests {
             ("wait.total_ns", "", "All together"),
         ];
         assert_eq!(said, expected);
+    }
+
+    /// What may be there.
+    struct Optional(Option<Made>);
+
+    impl ReportRow for Optional {
+        const COLUMNS: &'static [Column<Self>] = &[
+            column("made", "made", Unit::Object, "An object", |row| {
+                Value::or_absent(row.0.as_ref().map(Value::object))
+            }),
+            column("wait_ns", "", Unit::Ns, "How long", |row| row.0.as_ref().map(|made| made.wait_ns).into()),
+        ];
+    }
+
+    #[test]
+    fn json_has_no_key_for_what_is_absent_and_one_for_what_there_is_none_of() {
+        let [there, absent] = [Optional(Some(Made { address: 16, wait_ns: 7, comm: None })), Optional(None)]
+            .map(|row| serde_json::to_value(Object::of(&row)).unwrap());
+
+        let made = serde_json::json!({ "address": "0x10", "wait_ns": 7, "comm": null });
+        assert_eq!(there, serde_json::json!({ "made": made, "wait_ns": 7 }));
+        assert_eq!(absent, serde_json::json!({ "wait_ns": null }));
     }
 }

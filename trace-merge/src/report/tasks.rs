@@ -1,6 +1,7 @@
 //! Where the time of a guest's tasks went: for real, in exits, stolen by the host, waiting. For each task the parts add
 //! up to its wall time to the tick.
 
+use super::columns::{self, Column, ReportRow, Unit, Value, column};
 use super::description::{Asked, Description};
 use super::next_command::NextCommand;
 use super::samples::{Sampled, Samples, ToldBy, steady_name, told};
@@ -32,7 +33,12 @@ pub const DESCRIPTION: Description = Description {
     examples: &["strata report tasks trace --by cgroup"],
     takes_symbols: false,
     is_in_all: true,
-    rows: &[],
+    rows: &[
+        columns::rows::<TaskReport>("vms[].tasks[]"),
+        columns::rows::<OwnIds>("vms[].tasks[].own"),
+        columns::rows::<Times>("vms[].tasks[].times_ns"),
+        columns::rows::<Part>("vms[].tasks[].parts[]"),
+    ],
     begin: |_, window, _| Ok(Box::new(TaskTimes::new(window))),
 };
 
@@ -58,21 +64,20 @@ pub struct VmTasks {
     /// What the parts mean less than they could, and why.
     pub warnings: Vec<String>,
     /// The tasks; the one that had the CPU, or wanted it, for longest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub tasks: Vec<TaskReport>,
 }
 
 /// Where the time of a task went.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskReport {
     /// Thread id.
     pub tid: i32,
     /// Name.
     pub comm: String,
     /// Path of its cgroup in the default hierarchy; `#ID` where the path is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
     /// What it is called in its own pid namespace, where that is not the initial one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub own: Option<OwnIds>,
     /// Whether it was made within the window.
     pub born: bool,
@@ -83,7 +88,6 @@ pub struct TaskReport {
     /// The same, ns.
     pub wall_ns: u64,
     /// What the time is made of, in few parts, ticks; they add up to `wall_ticks`.
-    #[serde(rename = "times_ticks")]
     pub times: Times,
     /// The same, ns, each rounded down.
     pub times_ns: Times,
@@ -92,7 +96,7 @@ pub struct TaskReport {
 }
 
 /// What a task's time is made of, in ticks unless it is said otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// It ran for real. Without a host-kernel layer also what that would tell apart.
     pub running: u64,
@@ -205,30 +209,122 @@ const fn place_of(state: Fused) -> usize {
 /// The last of [`Times::parts`] that is not spent on waiting for something to do.
 const LOCK: usize = 8;
 
-/// Headings of the parts, in the order of [`Times::parts`].
-pub(super) const HEADINGS: [&str; 12] = [
-    "running",
-    "interrupted",
-    "runnable",
-    "runnable, stolen",
-    "stolen",
-    "in exits",
-    "in VMM",
-    "I/O",
-    "lock",
-    "sleep",
-    "waiting",
-    "unknown",
-];
+impl ReportRow for Times {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("running", "running", Unit::PartNs, "It ran for real", |row| row.running.into()),
+        column("interrupted", "interrupted", Unit::PartNs, "Interrupts ran on top of it", |row| row.interrupted.into()),
+        column("runnable", "runnable", Unit::PartNs, "It was ready, the guest ran something else", |row| {
+            row.runnable.into()
+        }),
+        column(
+            "runnable_stolen",
+            "runnable, stolen",
+            Unit::PartNs,
+            "It was ready, the host ran something else in place of its vCPU",
+            |row| row.runnable_stolen.into(),
+        ),
+        column("stolen", "stolen", Unit::PartNs, "The guest had it running, the host ran something else", |row| {
+            row.stolen.into()
+        }),
+        column("exits", "in exits", Unit::PartNs, "The guest had it running, KVM handled an exit", |row| {
+            row.exits.into()
+        }),
+        column("vmm", "in VMM", Unit::PartNs, "The guest had it running, the VMM handled an exit", |row| {
+            row.vmm.into()
+        }),
+        column("io", "I/O", Unit::PartNs, "It waited for I/O", |row| row.io.into()),
+        column("lock", "lock", Unit::PartNs, "It waited for a lock of the kernel or for a futex", |row| {
+            row.lock.into()
+        }),
+        column("sleep", "sleep", Unit::PartNs, "It slept for a time", |row| row.sleep.into()),
+        column("waiting", "waiting", Unit::PartNs, "It waited for something else", |row| row.waiting.into()),
+        column("unknown", "unknown", Unit::PartNs, "Not known: the records do not tell", |row| row.unknown.into()),
+    ];
+}
+
+impl ReportRow for OwnIds {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("tid", "own tid", Unit::Number, "Thread id there", |row| row.tid.into()),
+        column("pid", "", Unit::Number, "Process id there; 0 where it was about to end", |row| row.pid.into()),
+        column("namespace", "", Unit::Number, "Inode of the namespace, as `/proc/PID/ns/pid` shows it", |row| {
+            row.namespace.into()
+        }),
+    ];
+}
+
+impl ReportRow for TaskReport {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("comm", "task", Unit::Text, "Its name", |row| (&row.comm).into()),
+        column("tid", "tid", Unit::Number, "Thread id", |row| row.tid.into()),
+        column("own", "", Unit::Object, "What its own pid namespace calls it", |row| {
+            Value::or_absent(row.own.as_ref().map(Value::object))
+        }),
+        column("cgroup", "cgroup", Unit::Text, "Its cgroup: path, or `#ID` without one", |row| {
+            Value::or_absent(row.cgroup.as_ref())
+        }),
+        column("born", "", Unit::Flag, "Whether it was made then", |row| row.born.into()),
+        column("ended", "", Unit::Flag, "Whether it ended then", |row| row.ended.into()),
+        column("wall_ticks", "", Unit::Ticks, "How long it was there", |row| row.wall_ticks.into()),
+        column("wall_ns", "wall", Unit::Ns, "The same", |row| row.wall_ns.into()),
+        column("times_ticks", "", Unit::Object, "Its parts, as below; they add up to `wall_ticks`", |row| {
+            Value::object(&row.times)
+        }),
+        column("times_ns", "", Unit::Object, "The same, ns, each rounded down", |row| Value::object(&row.times_ns)),
+        column("parts", "", Unit::Rows, "Its parts in detail; they add up to `wall_ticks`", |row| {
+            Value::rows(&row.parts)
+        }),
+    ];
+}
+
+impl ReportRow for Part {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column(
+            "state",
+            "",
+            Unit::Text,
+            "`running`, `running_or_stolen`, `exit`, `vmm`, `stolen`, `halted`, `runnable`, `runnable_stolen`, \
+             `blocked`, `unknown` or `vcpu_unknown`",
+            |row| row.state.into(),
+        ),
+        column("detail", "", Unit::Text, "In which call or interrupt, for which exit, by whom, on what", |row| {
+            Value::or_absent(row.detail.as_ref())
+        }),
+        column("ticks", "", Unit::Ticks, "How long", |row| row.ticks.into()),
+        column("ns", "", Unit::Ns, "The same", |row| row.ns.into()),
+    ];
+}
+
+/// The table of times: a row for each of `rows`, which begins with the cells of `columns` and goes on with its times,
+/// at `frequency` Hz. Parts that no row has are not worth a column.
+pub(super) fn table_of_times(
+    columns: &[(&str, Align)],
+    frequency: u64,
+    rows: impl IntoIterator<Item = (Vec<String>, Times)>,
+) -> Table {
+    let rows: Vec<_> = rows.into_iter().collect();
+    let is_there = |part: usize| rows.iter().any(|(_, times)| times.parts()[part] > 0);
+    let parts: Vec<_> = Times::COLUMNS.iter().enumerate().filter(|&(part, _)| is_there(part)).collect();
+    let headings = parts.iter().map(|(_, column)| (column.heading, column.unit.align()));
+    let mut table = Table::new(&columns.iter().copied().chain(headings).collect::<Vec<_>>());
+    for (cells, times) in rows {
+        let of_part = |&(part, _): &(usize, _)| shown(times.parts()[part], frequency);
+        table.row(cells.into_iter().chain(parts.iter().map(of_part)));
+    }
+    table
+}
+
+/// `ticks` at `frequency` Hz for a table.
+pub(super) fn shown(ticks: u64, frequency: u64) -> String {
+    if ticks == 0 { "-".into() } else { duration(in_ns(ticks, frequency)) }
+}
 
 /// A part of a task's time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// What it did: `running`, `running_or_stolen`, `exit`, `vmm`, `stolen`, `halted`, `runnable`, `runnable_stolen`,
     /// `blocked`, `unknown` or `vcpu_unknown`.
     pub state: &'static str,
     /// In which system call or interrupt, for which exit, by whom, on what.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Time, ticks.
     pub ticks: u64,
@@ -316,7 +412,7 @@ impl TaskTimes {
         }
         let of_state = place_of(state);
         if of_state <= LOCK
-            && let Some(heading) = HEADINGS.get(of_state)
+            && let Some(Column { heading, .. }) = Times::COLUMNS.get(of_state)
         {
             let comm = if stretch.comm.is_empty() { &task.comm } else { &stretch.comm };
             let row = || format!("{}: {heading}", steady_name(&String::from_utf8_lossy(comm)));
@@ -581,16 +677,12 @@ impl Row<'_> {
 
 impl VmTasks {
     fn write_text(&self, frequency: u64, out: &mut dyn Write) -> io::Result<()> {
-        let shown = |ticks: u64| if ticks == 0 { "-".into() } else { duration(in_ns(ticks, frequency)) };
-        let (count, length) = (self.tasks.len(), shown(self.window.length()));
+        let (count, length) = (self.tasks.len(), shown(self.window.length(), frequency));
         writeln!(out, "{}: {count} tasks in {length} of its kernel's records", self.vm)?;
         for warning in &self.warnings {
             writeln!(out, "WARNING: {warning}")?;
         }
         let rows = self.rows();
-        // Parts that no task has are not worth a column.
-        let columns: Vec<usize> =
-            (0..HEADINGS.len()).filter(|&column| rows.iter().any(|row| row.times.parts()[column] > 0)).collect();
         // Where all are at the root, nobody made cgroups.
         let has_cgroups = rows.iter().any(|row| row.cgroup.is_some_and(|path| path != "/"));
         let has_namespaces = rows.iter().any(|row| row.own.is_some());
@@ -598,18 +690,14 @@ impl VmTasks {
         headings.extend(has_namespaces.then_some(("own tid", Align::Right)));
         headings.extend(has_cgroups.then_some(("cgroup", Align::Left)));
         headings.push(("wall", Align::Right));
-        headings.extend(columns.iter().map(|&column| (HEADINGS[column], Align::Right)));
-        let mut table = Table::new(&headings);
-        for row in &rows {
-            let parts = row.times.parts();
+        let rows = rows.iter().map(|row| {
             let mut cells = vec![row.name()];
             cells.extend(has_namespaces.then(|| row.own_tid()));
             cells.extend(has_cgroups.then(|| row.cgroup.map_or_else(|| "-".into(), harmless)));
-            cells.push(shown(row.wall));
-            cells.extend(columns.iter().map(|&column| shown(parts[column])));
-            table.row(cells);
-        }
-        table.write(out)?;
+            cells.push(shown(row.wall, frequency));
+            (cells, row.times)
+        });
+        table_of_times(&headings, frequency, rows).write(out)?;
         let by = |state: &'static str| move |part: &Part| part.state == state;
         self.write_details(out, frequency, "stolen while running", "by", &by("stolen"))?;
         self.write_details(out, frequency, "stolen while runnable", "by", &by("runnable_stolen"))?;
