@@ -1,7 +1,8 @@
 //! What recording an event costs: our ring beside the clock, the memory, LTTng-UST and ftrace, in one interleaved run.
 //!
-//! Called by `cargo xtask bench ring`.
+//! Called by `cargo xtask bench ring`, and for single cases by `cargo xtask bench instructions`.
 
+mod counting;
 mod drain;
 mod ftrace;
 mod lttng;
@@ -42,6 +43,12 @@ struct Arguments {
     /// Folder on the file system that the consumer writes to.
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
+    /// Only take so many samples of this case, and tell nothing: for a program that counts instructions.
+    #[arg(long, value_name = "CASE", requires = "samples")]
+    case: Option<String>,
+    /// Samples of the case.
+    #[arg(long, value_name = "N", requires = "case")]
+    samples: Option<u32>,
 }
 
 fn main() -> ExitCode {
@@ -55,6 +62,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if let (Some(case), Some(samples)) = (&arguments.case, arguments.samples) {
+        return counting::run(case, samples);
+    }
     let repetitions = arguments.repetitions;
     ensure!(repetitions >= 7, "{repetitions} repetitions are too few for a median: use 7 or more");
     let folder = tempfile::TempDir::with_prefix_in("ring-bench-", &arguments.folder)

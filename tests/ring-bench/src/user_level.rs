@@ -130,8 +130,16 @@ pub fn cases(rate: TickRate) -> anyhow::Result<Vec<Case>> {
             sample: Box::new(move || Ok(sample_by(&by_area, RseqArea::cpu))),
         },
         event_case("user/event", "an application's event, one restartable sequence", rate, true)?,
-        event_case("user/event-locked", "an application's event, SMP atomics", rate, false)?,
+        locked_case(rate)?,
     ])
+}
+
+/// The application library's own event where threads cannot be restarted: SMP atomics.
+///
+/// # Errors
+/// When there is no memory.
+pub fn locked_case(rate: TickRate) -> anyhow::Result<Case> {
+    event_case("user/event-locked", "an application's event, SMP atomics", rate, false)
 }
 
 /// The application library's own event that nobody wants, as it stands in a program.

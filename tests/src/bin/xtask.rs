@@ -229,6 +229,13 @@ enum BenchTask {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// How many instructions a record takes on each path, by callgrind; fails where it is more than 3 % more than
+    /// docs/results/instructions.json says.
+    Instructions {
+        /// Put the counts into docs/results/instructions.json, and the table into docs/results/instructions.md.
+        #[arg(long)]
+        update_document: bool,
+    },
     /// How our machine boots, reads its disk and uses its network, beside QEMU's microvm; what tracing adds to loads in
     /// either.
     Machine {
@@ -400,6 +407,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Bench(BenchTask::Idle { seconds, repetitions, json }) => {
             bench::idle::run(&paths, &bench::idle::Options { seconds, repetitions, json })?;
         }
+        Task::Bench(BenchTask::Instructions { update_document }) => bench::instructions::run(&paths, update_document)?,
         Task::Bench(BenchTask::Machine { repetitions, json }) => {
             bench::machine::run(&paths, &bench::machine::Options { repetitions: repetitions.into(), json })?;
         }

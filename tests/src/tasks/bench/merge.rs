@@ -150,7 +150,7 @@ fn records(
 pub(super) struct Programs {
     pub(super) strata: PathBuf,
     write_recording: PathBuf,
-    write_layers: PathBuf,
+    pub(super) write_layers: PathBuf,
 }
 
 pub(super) fn build(paths: &Paths) -> anyhow::Result<Programs> {

@@ -6,6 +6,7 @@ mod goal;
 pub mod guest;
 pub mod host;
 pub mod idle;
+pub mod instructions;
 pub mod machine;
 pub mod merge;
 pub mod ring;

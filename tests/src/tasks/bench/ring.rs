@@ -3,7 +3,7 @@
 use crate::build::kmod;
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
-use crate::process;
+use crate::process::{self, ProcessError};
 use crate::progress;
 use crate::provision::{self, ProvisionError};
 use std::path::PathBuf;
@@ -43,9 +43,7 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     if let Err(error) = tools::install(paths, &LTTNG) {
         progress::note(&format!("without LTTng-UST: {error}"));
     }
-    progress::step("building the ring benchmark", || {
-        process::run_logged(&mut cargo(paths, "build"), &paths.logs().join("ring-bench-build.log"))
-    })?;
+    build(paths)?;
     let mut command = cargo(paths, "run");
     command.args(["--", "--repetitions", &options.repetitions.to_string(), "--folder"]).arg(paths.lab());
     match module_objects(paths) {
@@ -63,6 +61,14 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     let status = command.stdin(Stdio::null()).status()?;
     anyhow::ensure!(status.success(), "the ring benchmark failed");
     Ok(())
+}
+
+/// Builds the benchmark; its program.
+pub(super) fn build(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    progress::step("building the ring benchmark", || {
+        process::run_logged(&mut cargo(paths, "build"), &paths.logs().join("ring-bench-build.log"))
+    })?;
+    Ok(paths.target().join("release/ring-bench"))
 }
 
 /// The folder in which the guest kernel module is built for the default kernel, built now.
