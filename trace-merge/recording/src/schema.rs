@@ -86,8 +86,9 @@ pub enum PlacedField {
 
 impl PlacedField {
     /// The field's value; `None` when the payload ends before it.
+    #[must_use]
     #[inline]
-    fn read<'a>(&self, payload: &'a [u8]) -> Option<Value<'a>> {
+    pub fn read<'a>(&self, payload: &'a [u8]) -> Option<Value<'a>> {
         Some(match self {
             Self::Integer(field) if field.signed => Value::Signed(field.bits(payload)?.cast_signed()),
             Self::Integer(field) => Value::Unsigned(field.bits(payload)?),
@@ -201,6 +202,13 @@ impl Schema {
         };
         let rest = payload.get(self.placed_size..).unwrap_or_default();
         Fields { fields: self.description.fields.iter(), placed: self.placed.iter(), payload, rest, behind }
+    }
+
+    /// The values of the fields behind [`placed_fields`](Self::placed_fields); ends early where the payload does.
+    pub fn values_behind_placed<'a>(&'a self, payload: &'a [u8]) -> impl Iterator<Item = Value<'a>> {
+        let mut fields = self.fields(payload);
+        (fields.fields, fields.placed) = (self.description.fields[self.placed.len()..].iter(), [].iter());
+        fields.map(|(_, value)| value)
     }
 
     /// The first fields, as long as they are integers and text of a fixed size.

@@ -1,8 +1,8 @@
 //! The listing as JSON, one object a line.
 
 use super::current_task::Task;
-use super::line::{Lines, Literal};
-use super::plan::Form;
+use super::line::Lines;
+use super::plan::{FieldPlan, Form, Notation};
 use super::time::Times;
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
@@ -25,18 +25,18 @@ impl Form for Objects {
     fn task(&self, lines: &mut Lines, task: Option<Task<'_>>) {
         match task {
             Some(Task { tid, comm }) => {
-                lines.extend(b"{\"tid\":");
+                lines.constant(b"{\"tid\":");
                 lines.signed(tid.into());
-                lines.extend(b",\"comm\":");
+                lines.constant(b",\"comm\":");
                 match comm {
                     Some(comm) => lines.json(comm),
-                    None => lines.extend(b"null"),
+                    None => lines.constant(b"null"),
                 }
                 lines.push(b'}');
             }
-            None => lines.extend(b"null"),
+            None => lines.constant(b"null"),
         }
-        lines.extend(b",\"event\":");
+        lines.constant(b",\"event\":");
     }
 
     fn no_task(&self, _: &TraceLayer) -> Vec<u8> {
@@ -58,13 +58,13 @@ impl Form for Objects {
     #[inline]
     fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64) {
         let (seconds, fraction) = times.since_start(time);
-        lines.extend(b"{\"seconds\":");
+        lines.constant(b"{\"seconds\":");
         lines.decimal(seconds);
         lines.push(b'.');
         lines.nanoseconds(fraction);
-        lines.extend(b",\"ticks\":");
+        lines.constant(b",\"ticks\":");
         lines.decimal(time);
-        lines.extend(b",\"utc\":\"");
+        lines.constant(b",\"utc\":\"");
         let (second, fraction) = times.utc(time);
         lines.extend(second.as_bytes());
         lines.push(b'.');
@@ -73,39 +73,28 @@ impl Form for Objects {
     }
 
     fn meaning(lines: &mut Lines, kind: &str, name: &str) {
-        lines.extend(b",\"");
+        lines.constant(b",\"");
         lines.extend(kind.as_bytes());
-        lines.extend(b"\":\"");
+        lines.constant(b"\":\"");
         lines.extend(name.as_bytes());
         lines.push(b'"');
     }
 
-    fn arguments(lines: &mut Lines, before: &Literal, field: &FieldDescription, values: Elements<'_>, _: &[&str]) {
-        lines.literal(before);
-        Self::value(lines, field, Value::Array(values));
+    fn arguments(lines: &mut Lines, field: &FieldPlan, values: Elements<'_>, _: &[&str]) {
+        lines.literal(&field.before);
+        field.value::<Self>(lines, Value::Array(values));
+    }
+
+    fn notation(field: &FieldDescription) -> Notation {
+        if is_text_in_json(field) { Notation::Quoted } else { Notation::Decimal }
     }
 
     #[inline]
-    fn value(lines: &mut Lines, field: &FieldDescription, value: Value<'_>) {
-        match value {
-            Value::Unsigned(number) if is_text_in_json(field) => {
-                lines.push(b'"');
-                lines.hex(number);
-                lines.push(b'"');
-            }
-            Value::Unsigned(number) => lines.decimal(number),
-            Value::Signed(number) => lines.signed(number),
-            Value::Text(text) => lines.json(text),
-            Value::Array(elements) => {
-                lines.push(b'[');
-                for (index, element) in elements.iter().enumerate() {
-                    lines.extend(if index == 0 { b"" } else { b"," });
-                    Self::value(lines, field, element);
-                }
-                lines.push(b']');
-            }
-        }
+    fn text(lines: &mut Lines, text: &[u8]) {
+        lines.json(text);
     }
+
+    const BETWEEN: &'static [u8] = b",";
 }
 
 fn prefix(layer: &TraceLayer, stream: &Stream) -> Vec<u8> {

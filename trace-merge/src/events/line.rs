@@ -6,13 +6,15 @@ use strata_recording::terminal;
 
 /// Bytes that are copied at once; a literal takes a whole number of them.
 const CHUNK: usize = 16;
-/// Digits of the largest number.
-const MAX_DIGITS: usize = 20;
+/// Bytes that a group of three digits is written with; the last one is room.
+const GROUP: usize = 4;
 
 /// Text that is the same in many lines, in pieces that are copied without asking how long they are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Literal {
-    chunks: Vec<[u8; CHUNK]>,
+    /// Most literals are not longer.
+    first: [u8; CHUNK],
+    others: Vec<[u8; CHUNK]>,
     length: usize,
 }
 
@@ -23,7 +25,8 @@ impl From<&[u8]> for Literal {
             chunk[..bytes.len()].copy_from_slice(bytes);
             chunk
         };
-        Self { chunks: text.chunks(CHUNK).map(chunk).collect(), length: text.len() }
+        let mut chunks = text.chunks(CHUNK).map(chunk);
+        Self { first: chunks.next().unwrap_or_default(), others: chunks.collect(), length: text.len() }
     }
 }
 
@@ -61,37 +64,89 @@ impl Lines {
         &mut self.bytes[self.length..self.length + size]
     }
 
+    /// Writes `bytes`, the first `length` of which are text.
     #[inline]
-    pub(super) fn push(&mut self, byte: u8) {
-        self.room(1)[0] = byte;
-        self.length += 1;
+    fn put<const N: usize>(&mut self, bytes: [u8; N], length: usize) {
+        match self.bytes.get_mut(self.length..).and_then(<[u8]>::first_chunk_mut) {
+            Some(place) => *place = bytes,
+            None => self.room(N).copy_from_slice(&bytes),
+        }
+        self.length += length;
     }
 
+    #[inline]
+    pub(super) fn push(&mut self, byte: u8) {
+        self.put([byte], 1);
+    }
+
+    #[inline]
     pub(super) fn extend(&mut self, bytes: &[u8]) {
-        self.room(bytes.len()).copy_from_slice(bytes);
-        self.length += bytes.len();
+        match padded(bytes) {
+            Some(chunk) => self.put(chunk, bytes.len()),
+            None => {
+                self.room(bytes.len()).copy_from_slice(bytes);
+                self.length += bytes.len();
+            }
+        }
+    }
+
+    /// Text of which the length is known when this is compiled.
+    #[inline]
+    pub(super) fn constant<const N: usize>(&mut self, text: &[u8; N]) {
+        self.put(*text, N);
     }
 
     #[inline]
     pub(super) fn literal(&mut self, literal: &Literal) {
-        let room = self.room(literal.chunks.len() * CHUNK);
-        for (place, chunk) in room.as_chunks_mut::<CHUNK>().0.iter_mut().zip(&literal.chunks) {
-            *place = *chunk;
-        }
-        self.length += literal.length;
+        let begin = self.length;
+        self.put(literal.first, CHUNK);
+        literal.others.iter().for_each(|&chunk| self.put(chunk, CHUNK));
+        self.length = begin + literal.length;
     }
 
     #[inline]
     pub(super) fn decimal(&mut self, number: u64) {
-        if let Ok(digit @ 0..=9) = u8::try_from(number) {
-            return self.push(b'0' + digit);
+        if number < 1000 {
+            return self.leading_group(number);
         }
-        let digits = number.ilog10() as usize + 1;
-        let room = self.room(MAX_DIGITS);
-        put_digits(&mut room[..digits], number);
-        self.length += digits;
+        self.groups(number);
     }
 
+    /// A number of four digits or more.
+    fn groups(&mut self, number: u64) {
+        const MILLION: u64 = 1_000_000;
+        let (above, below) = (number / MILLION, number % MILLION);
+        match above {
+            0 => return self.two_groups(below),
+            1..1000 => self.leading_group(above),
+            _ => self.groups(above),
+        }
+        self.group(below / 1000);
+        self.group(below % 1000);
+    }
+
+    /// A number of four to six digits.
+    #[inline]
+    fn two_groups(&mut self, number: u64) {
+        self.leading_group(number / 1000);
+        self.group(number % 1000);
+    }
+
+    /// Three digits of a number that has others before them.
+    #[inline]
+    fn group(&mut self, number: u64) {
+        self.put(digits_of(number), GROUP - 1);
+    }
+
+    /// The first digits of a number, up to three: those that are not zeros before it.
+    #[inline]
+    fn leading_group(&mut self, number: u64) {
+        let zeros = usize::from(number < 10) + usize::from(number < 100);
+        let digits = u32::from_le_bytes(digits_of(number)) >> (8 * zeros);
+        self.put(digits.to_le_bytes(), GROUP - 1 - zeros);
+    }
+
+    #[inline]
     pub(super) fn signed(&mut self, number: i64) {
         if number < 0 {
             self.push(b'-');
@@ -102,21 +157,20 @@ impl Lines {
     /// The nine decimals of `nanoseconds`, which are less than a second.
     #[inline]
     pub(super) fn nanoseconds(&mut self, nanoseconds: u64) {
-        put_digits(self.room(9), nanoseconds);
-        self.length += 9;
+        let (thousands, last) = (nanoseconds / 1000, nanoseconds % 1000);
+        self.group(thousands / 1000);
+        self.group(thousands % 1000);
+        self.group(last);
     }
 
     /// Hexadecimal with `0x`.
+    #[inline]
     pub(super) fn hex(&mut self, number: u64) {
-        let digits = (u64::BITS - (number | 1).leading_zeros()).div_ceil(4) as usize;
-        let room = self.room(2 + MAX_DIGITS);
-        room[..2].copy_from_slice(b"0x");
-        let mut rest = number;
-        for digit in room[2..2 + digits].iter_mut().rev() {
-            *digit = b"0123456789abcdef"[(rest & 0xf) as usize];
-            rest >>= 4;
-        }
-        self.length += 2 + digits;
+        self.constant(b"0x");
+        let unused = (number | 1).leading_zeros() / 4;
+        let bits = number << (4 * unused);
+        let (high, low) = (hex_digits(bits >> 32), hex_digits(bits & u64::from(u32::MAX)));
+        self.put((u128::from(low) << 64 | u128::from(high)).to_le_bytes(), (u64::BITS / 4 - unused) as usize);
     }
 
     /// `text` in quotes, so that neither a quote nor a terminal control in it acts.
@@ -139,7 +193,7 @@ impl Lines {
     /// `text` as it is, but for what acts on a terminal, in whose place are question marks.
     #[inline]
     pub(super) fn name(&mut self, text: &[u8]) {
-        if text.iter().all(|byte| (0x20..0x7f).contains(byte)) {
+        if is_printable(text) {
             return self.extend(text);
         }
         for character in String::from_utf8_lossy(text).chars() {
@@ -151,9 +205,10 @@ impl Lines {
     /// Spaces up to `length` bytes of text; none when it is as long already.
     #[inline]
     pub(super) fn pad_to(&mut self, length: usize) {
-        let missing = length.saturating_sub(self.length);
-        self.room(missing).fill(b' ');
-        self.length += missing;
+        while self.length < length {
+            let missing = (length - self.length).min(CHUNK);
+            self.put([b' '; CHUNK], missing);
+        }
     }
 
     /// `text` as a JSON string.
@@ -168,15 +223,24 @@ impl Lines {
     /// `text` in quotes when nothing in it needs escaping; else nothing.
     #[inline]
     fn quoted_as_it_is(&mut self, text: &[u8]) -> bool {
-        let plain = |&byte: &u8| (0x20..0x7f).contains(&byte) && byte != b'"' && byte != b'\\';
-        if !text.iter().all(plain) {
+        let Some(chunk) = padded(text) else { return self.quoted_long(text) };
+        if !is_plain(u128::from_le_bytes(chunk)) {
             return false;
         }
-        let room = self.room(text.len() + 2);
-        room[0] = b'"';
-        room[1..=text.len()].copy_from_slice(text);
-        room[text.len() + 1] = b'"';
-        self.length += text.len() + 2;
+        self.push(b'"');
+        self.put(chunk, text.len());
+        self.push(b'"');
+        true
+    }
+
+    /// The same for text of more than [`CHUNK`] bytes.
+    fn quoted_long(&mut self, text: &[u8]) -> bool {
+        if !text.chunks(CHUNK).filter_map(padded).map(u128::from_le_bytes).all(is_plain) {
+            return false;
+        }
+        self.push(b'"');
+        self.extend(text);
+        self.push(b'"');
         true
     }
 }
@@ -202,33 +266,87 @@ impl std::io::Write for JsonWriter<'_> {
     }
 }
 
-/// All numbers of two digits.
-static PAIRS: [[u8; 2]; 100] = {
-    let mut pairs = [[0; 2]; 100];
-    let (mut tens, mut place) = (b'0', 0);
-    while tens <= b'9' {
-        let mut ones = b'0';
-        while ones <= b'9' {
-            pairs[place] = [tens, ones];
-            (ones, place) = (ones + 1, place + 1);
-        }
-        tens += 1;
+/// All numbers of three digits.
+static DIGITS: [[u8; GROUP]; 1000] = {
+    let mut numbers = [[b'0'; GROUP]; 1000];
+    let mut number = 1;
+    while number < 1000 {
+        let [hundreds, tens, ones, room] = numbers[number - 1];
+        numbers[number] = match (tens, ones) {
+            (b'9', b'9') => [hundreds + 1, b'0', b'0', room],
+            (_, b'9') => [hundreds, tens + 1, b'0', room],
+            _ => [hundreds, tens, ones + 1, room],
+        };
+        number += 1;
     }
-    pairs
+    numbers
 };
 
-/// The last digits of `number`, as many as there is place for.
+/// The last three digits of a number, which has no more of them.
 #[inline]
-fn put_digits(place: &mut [u8], number: u64) {
-    let mut rest = number;
-    let (first, pairs) = place.as_rchunks_mut::<2>();
-    for pair in pairs.iter_mut().rev() {
-        *pair = PAIRS[(rest % 100) as usize];
-        rest /= 100;
-    }
-    if let [digit] = first {
-        *digit = PAIRS[(rest % 10) as usize][1];
-    }
+fn digits_of(number: u64) -> [u8; GROUP] {
+    DIGITS[(number % 1000) as usize]
+}
+
+/// The eight hexadecimal digits of a number of 32 bits, the first in the lowest byte.
+#[inline]
+const fn hex_digits(number: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 0xff;
+    // A digit in each byte, the last one in the lowest.
+    let halves = (number | number << 16) & 0x0000_ffff_0000_ffff;
+    let bytes = (halves | halves << 8) & 0x00ff_00ff_00ff_00ff;
+    let digits = (bytes | bytes << 4) & (ONES * 0xf);
+    // Ten and more reach the next four bits with six more.
+    let is_letter = (digits + ONES * 6) >> 4 & ONES;
+    (digits + ONES * b'0' as u64 + is_letter * (b'a' - b'0' - 10) as u64).swap_bytes()
+}
+
+/// `text` with spaces behind it; `None` where it is longer.
+#[inline]
+fn padded(text: &[u8]) -> Option<[u8; CHUNK]> {
+    let spaces = match text.len() {
+        length @ 0..CHUNK => u128::from_le_bytes([b' '; CHUNK]) << (8 * length),
+        CHUNK => 0,
+        _ => return None,
+    };
+    // The beginning and the end, which may overlap, or all of what is very short.
+    let bytes = if let (Some(&first), Some(&last)) = (text.first_chunk(), text.last_chunk()) {
+        u128::from(u64::from_le_bytes(first)) | u128::from(u64::from_le_bytes(last)) << (8 * (text.len() - 8))
+    } else if let (Some(&first), Some(&last)) = (text.first_chunk(), text.last_chunk()) {
+        u128::from(u32::from_le_bytes(first)) | u128::from(u32::from_le_bytes(last)) << (8 * (text.len() - 4))
+    } else {
+        text.iter().rev().fold(0, |bytes, &byte| bytes << 8 | u128::from(byte))
+    };
+    Some((bytes | spaces).to_le_bytes())
+}
+
+/// Whether all bytes are printable ASCII.
+#[inline]
+fn is_printable(text: &[u8]) -> bool {
+    text.chunks(CHUNK).filter_map(padded).map(u128::from_le_bytes).all(are_printable)
+}
+
+const ONES: u128 = u128::MAX / 0xff;
+const TOPS: u128 = ONES << 7;
+
+/// Whether all bytes of a chunk are printable ASCII.
+#[inline]
+const fn are_printable(chunk: u128) -> bool {
+    // The top bit of a byte says: below a space; `0x7f`; above. A borrow or a carry comes from a byte that says so itself.
+    (chunk.wrapping_sub(ONES * b' ' as u128) | chunk.wrapping_add(ONES) | chunk) & TOPS == 0
+}
+
+/// Whether all bytes of a chunk are printable ASCII that stands in quotes as it is.
+#[inline]
+const fn is_plain(chunk: u128) -> bool {
+    are_printable(chunk) && !has(chunk, b'"') && !has(chunk, b'\\')
+}
+
+/// Whether a chunk of ASCII has `byte`.
+#[inline]
+const fn has(chunk: u128, byte: u8) -> bool {
+    // Bytes that are equal to it become zeros, which alone borrow.
+    (chunk ^ (ONES * byte as u128)).wrapping_sub(ONES) & TOPS != 0
 }
 
 #[cfg(test)]
@@ -250,6 +368,32 @@ mod tests {
 
         let expected: Vec<u8> = (0..100).flat_map(|length| long[..length].to_vec()).collect();
         assert_eq!(written.as_bytes(), expected);
+    }
+
+    #[test]
+    fn texts_of_all_lengths_are_written_whole() {
+        let long: Vec<u8> = (0..40).map(|number| b'a' + number % 26).collect();
+
+        let written = text(|lines| {
+            (0..40).for_each(|length| lines.name(&long[..length]));
+            (0..40).for_each(|length| lines.quoted(&long[..length]));
+        });
+
+        let names = (0..40).flat_map(|length| long[..length].to_vec());
+        let quoted = (0..40).flat_map(|length| [b"\"", &long[..length], b"\""].concat());
+        assert_eq!(written.as_bytes(), names.chain(quoted).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_byte_is_escaped_wherever_it_stands_as_serde_json_does_it() {
+        for (byte, place) in (0..=0x7f_u8).flat_map(|byte| (0..20_usize).map(move |place| (byte, place))) {
+            let mut given = [b'z'; 20];
+            given[place] = byte;
+
+            let expected = serde_json::to_string(std::str::from_utf8(&given).unwrap()).unwrap();
+            assert_eq!(text(|lines| lines.json(&given)), expected);
+            assert_eq!(text(|lines| lines.json(&given[place..])), format!("\"{}", &expected[1 + place..]));
+        }
     }
 
     #[test]

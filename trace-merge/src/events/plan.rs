@@ -9,7 +9,7 @@ use strata_analysis::event::named::Named;
 use strata_recording::layer::LayerKind;
 use strata_recording::merge::MergedRecord;
 use strata_recording::reader::{Stream, TraceLayer};
-use strata_recording::schema::{Elements, Schema, Value};
+use strata_recording::schema::{Elements, PlacedField, Schema, Value};
 
 /// A form of listing: how a line is put together.
 pub(super) trait Form: Sync {
@@ -40,11 +40,26 @@ pub(super) trait Form: Sync {
     /// Writes what a number stands for, a `kind` of thing with this name, after the number.
     fn meaning(lines: &mut Lines, kind: &str, name: &str);
 
-    /// Writes the field with a system call's arguments, which have these names, and what stands `before` it.
-    fn arguments(lines: &mut Lines, before: &Literal, field: &FieldDescription, values: Elements<'_>, names: &[&str]);
+    /// Writes the field with a system call's arguments, which have these names.
+    fn arguments(lines: &mut Lines, field: &FieldPlan, values: Elements<'_>, names: &[&str]);
 
-    /// Writes a field's value.
-    fn value(lines: &mut Lines, field: &FieldDescription, value: Value<'_>);
+    /// How the field's unsigned numbers are written.
+    fn notation(field: &FieldDescription) -> Notation;
+
+    /// Writes text.
+    fn text(lines: &mut Lines, text: &[u8]);
+
+    /// What stands between the elements of an array.
+    const BETWEEN: &'static [u8];
+}
+
+/// How unsigned numbers are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Notation {
+    Decimal,
+    Hexadecimal,
+    /// Hexadecimal, as text.
+    Quoted,
 }
 
 /// How the records of a merge become lines.
@@ -67,11 +82,48 @@ struct SourcePlan {
 
 #[derive(Debug)]
 struct EventPlan {
-    /// What stands before each field's value.
-    before: Vec<Literal>,
+    fields: Vec<FieldPlan>,
     end: Literal,
     /// The field whose numbers have names, if there is one.
     named: Option<Named>,
+}
+
+/// How a field is shown.
+#[derive(Debug)]
+pub(super) struct FieldPlan {
+    /// What stands before its value.
+    pub(super) before: Literal,
+    /// Where the value lies, if that is the same in all payloads.
+    place: Option<PlacedField>,
+    notation: Notation,
+}
+
+impl FieldPlan {
+    /// Writes `value` without what stands before it.
+    #[inline]
+    pub(super) fn value<F: Form>(&self, lines: &mut Lines, value: Value<'_>) {
+        match (value, self.notation) {
+            (Value::Unsigned(number), Notation::Decimal) => lines.decimal(number),
+            (Value::Unsigned(number), Notation::Hexadecimal) => lines.hex(number),
+            (Value::Unsigned(number), Notation::Quoted) => {
+                lines.push(b'"');
+                lines.hex(number);
+                lines.push(b'"');
+            }
+            (Value::Signed(number), _) => lines.signed(number),
+            (Value::Text(text), _) => F::text(lines, text),
+            (Value::Array(elements), _) => self.array::<F>(lines, elements),
+        }
+    }
+
+    fn array<F: Form>(&self, lines: &mut Lines, elements: Elements<'_>) {
+        lines.push(b'[');
+        for (index, element) in elements.iter().enumerate() {
+            lines.extend(if index == 0 { b"" } else { F::BETWEEN });
+            self.value::<F>(lines, element);
+        }
+        lines.push(b']');
+    }
 }
 
 impl<F: Form> Plan<F> {
@@ -115,9 +167,9 @@ impl<F: Form> Plan<F> {
         if let Some(named) = &event.named {
             return Self::write_named(lines, event, named, merged);
         }
-        for (before, (field, value)) in event.before.iter().zip(schema.fields(merged.record.payload)) {
-            lines.literal(before);
-            F::value(lines, field, value);
+        for (field, value) in event.values(schema, merged.record.payload) {
+            lines.literal(&field.before);
+            field.value::<F>(lines, value);
         }
         lines.literal(&event.end);
     }
@@ -127,14 +179,13 @@ impl<F: Form> Plan<F> {
         let payload = merged.record.payload;
         let number = named.number(payload);
         let arguments = number.and_then(|number| named.arguments(number, payload));
-        let fields = event.before.iter().zip(merged.record.schema.fields(payload));
-        for (position, (before, (field, value))) in fields.enumerate() {
+        for (position, (field, value)) in event.values(merged.record.schema, payload).enumerate() {
             if let (Value::Array(values), Some(names)) = (value, arguments) {
-                F::arguments(lines, before, field, values, names);
+                F::arguments(lines, field, values, names);
                 continue;
             }
-            lines.literal(before);
-            F::value(lines, field, value);
+            lines.literal(&field.before);
+            field.value::<F>(lines, value);
             if position == named.position
                 && let Some((kind, name)) = number.and_then(|number| named.name(number, payload))
             {
@@ -149,13 +200,31 @@ impl EventPlan {
     fn new<F: Form>(schema: &Schema) -> Self {
         let fields = &schema.description().fields;
         let Some((first, others)) = fields.split_first() else {
-            return Self { before: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), named: None };
+            return Self { fields: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), named: None };
         };
-        let literals = std::iter::once(F::event(schema, first)).chain(others.iter().map(F::field));
+        let before = std::iter::once(F::event(schema, first)).chain(others.iter().map(F::field));
+        let plan = |(number, (before, field)): (usize, (Vec<u8>, &FieldDescription))| FieldPlan {
+            before: Literal::from(&before[..]),
+            place: schema.placed_fields().get(number).copied(),
+            notation: F::notation(field),
+        };
         Self {
-            before: literals.map(|text| Literal::from(&text[..])).collect(),
+            fields: before.zip(fields).enumerate().map(plan).collect(),
             end: Literal::from(F::END),
             named: Named::of(schema),
         }
+    }
+
+    /// The fields with their values in `payload`; ends early where the payload does.
+    #[inline]
+    fn values<'p>(&'p self, schema: &'p Schema, payload: &'p [u8]) -> impl Iterator<Item = (&'p FieldPlan, Value<'p>)> {
+        let mut others = None;
+        self.fields.iter().map_while(move |field| {
+            let value = match field.place {
+                Some(place) => place.read(payload)?,
+                None => others.get_or_insert_with(|| schema.values_behind_placed(payload)).next()?,
+            };
+            Some((field, value))
+        })
     }
 }

@@ -1,14 +1,14 @@
 //! The listing as columns: time, layer, VM, CPU, task or process, event, fields.
 
 use super::current_task::Task;
-use super::line::{Lines, Literal};
-use super::plan::Form;
+use super::line::Lines;
+use super::plan::{FieldPlan, Form, Notation};
 use super::time::Times;
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Stream, TraceLayer};
-use strata_recording::schema::{Elements, Schema, Value};
+use strata_recording::schema::{Elements, Schema};
 use strata_recording::terminal;
 
 /// Columns.
@@ -64,7 +64,7 @@ impl Form for Columns {
             None => lines.push(b'-'),
         }
         lines.pad_to(begin + self.widths[3]);
-        lines.extend(b"  ");
+        lines.constant(b"  ");
     }
 
     fn no_task(&self, layer: &TraceLayer) -> Vec<u8> {
@@ -96,7 +96,7 @@ impl Form for Columns {
         let (seconds, fraction) = times.since_start(time);
         match seconds {
             0..10 => {
-                lines.extend(b"     ");
+                lines.constant(b"     ");
                 lines.decimal(seconds);
             }
             // Writing lines cannot fail.
@@ -107,37 +107,30 @@ impl Form for Columns {
     }
 
     fn meaning(lines: &mut Lines, _: &str, name: &str) {
-        lines.extend(b" (");
+        lines.constant(b" (");
         lines.extend(name.as_bytes());
         lines.push(b')');
     }
 
-    fn arguments(lines: &mut Lines, _: &Literal, field: &FieldDescription, values: Elements<'_>, names: &[&str]) {
+    fn arguments(lines: &mut Lines, field: &FieldPlan, values: Elements<'_>, names: &[&str]) {
         for (name, value) in names.iter().zip(values.iter()) {
-            lines.extend(b", ");
+            lines.constant(b", ");
             lines.extend(name.as_bytes());
-            lines.extend(b" = ");
-            Self::value(lines, field, value);
+            lines.constant(b" = ");
+            field.value::<Self>(lines, value);
         }
     }
 
-    #[inline]
-    fn value(lines: &mut Lines, field: &FieldDescription, value: Value<'_>) {
-        match value {
-            Value::Unsigned(number) if field.hex => lines.hex(number),
-            Value::Unsigned(number) => lines.decimal(number),
-            Value::Signed(number) => lines.signed(number),
-            Value::Text(text) => lines.quoted(text),
-            Value::Array(elements) => {
-                lines.push(b'[');
-                for (index, element) in elements.iter().enumerate() {
-                    lines.extend(if index == 0 { b"" } else { b", " });
-                    Self::value(lines, field, element);
-                }
-                lines.push(b']');
-            }
-        }
+    fn notation(field: &FieldDescription) -> Notation {
+        if field.hex { Notation::Hexadecimal } else { Notation::Decimal }
     }
+
+    #[inline]
+    fn text(lines: &mut Lines, text: &[u8]) {
+        lines.quoted(text);
+    }
+
+    const BETWEEN: &'static [u8] = b", ";
 }
 
 fn cells(layer: &TraceLayer, stream: &Stream) -> [String; 4] {
