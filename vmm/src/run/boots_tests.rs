@@ -3,7 +3,7 @@
 //!
 //! Shows: A guest that reboots is started again, with a recording for each boot.
 
-use super::jail_tests::{LIMIT, NOBODY, SLEEP, Vm};
+use super::vm_process::{LIMIT, NOBODY, SLEEP, Vm};
 use std::fs;
 use std::path::Path;
 use std::thread::sleep;

@@ -1,7 +1,7 @@
 //! Whole runs of a hand-written guest out of a disk image, in a closed jail. They need `/dev/kvm`, of any kind, root,
 //! and the programs `mke2fs` and `timeout`.
 
-use super::jail_tests::ARGUMENTS_VARIABLE;
+use super::vm_process::ARGUMENTS_VARIABLE;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
@@ -38,7 +38,7 @@ fn run(options: &str) -> Output {
     let image = format!("{}{options}", path("image"));
     let mut command = Command::new("timeout");
     command.arg("60").arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "run::jail_tests::child_that_runs_a_guest", "--nocapture"]);
+    command.args(["--exact", "run::vm_process::child_that_runs_a_guest", "--nocapture"]);
     command.env(ARGUMENTS_VARIABLE, ["--image", &image, "--memory", "64M"].join("\n"));
     command.env(directory::RUNTIME_VARIABLE, path("runtime")).env_remove("SUDO_UID").output().unwrap()
 }

@@ -3,7 +3,7 @@
 //!
 //! Shows: Guest memory uses reserved huge pages; a refusal says how many to reserve (this KVM).
 
-use super::jail_tests::{NOBODY, SLEEP, Vm};
+use super::vm_process::{NOBODY, SLEEP, Vm};
 use std::fs;
 
 /// What the kernel says of huge pages.

@@ -160,6 +160,8 @@ fn describe_vm(request: &RunRequest) -> VmDescription {
 #[cfg(test)]
 mod boots_tests;
 #[cfg(test)]
+mod full_disk_tests;
+#[cfg(test)]
 mod image_tests;
 #[cfg(test)]
 mod jail_tests;
@@ -167,5 +169,7 @@ mod jail_tests;
 mod memory_tests;
 #[cfg(test)]
 mod net_tests;
+#[cfg(test)]
+mod vm_process;
 #[cfg(test)]
 mod vsock_tests;

@@ -1,7 +1,7 @@
 //! Whole runs with a network, in a closed jail: a hand-written guest whose driver sends one packet over a tap and
 //! takes one from it. They need `/dev/kvm`, of any kind, root, and the programs `unshare`, `ip` and `bash`.
 
-use super::jail_tests::ARGUMENTS_VARIABLE;
+use super::vm_process::ARGUMENTS_VARIABLE;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
@@ -98,7 +98,7 @@ fn run(setup: &str, arguments: &[&str], after: &str) -> (TempDir, Output) {
     let script = format!("{setup}\n\"$0\" \"$@\"\n{after}");
     let mut command = Command::new("unshare");
     command.args(["--net", "timeout", "60", "bash", "-c", &script]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "run::jail_tests::child_that_runs_a_guest", "--nocapture"]);
+    command.args(["--exact", "run::vm_process::child_that_runs_a_guest", "--nocapture"]);
     command.env(ARGUMENTS_VARIABLE, all.join("\n")).env(directory::RUNTIME_VARIABLE, path("runtime"));
     (folder, command.env_remove("SUDO_UID").output().unwrap())
 }
