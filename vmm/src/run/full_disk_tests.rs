@@ -75,8 +75,13 @@ fn rotating_on_a_full_disk(reaction: &str, meanwhile: impl FnOnce(&mut Vm, &Smal
     }
 
     // Where the VM goes on, all layers that it has: the VMM's, and the host's where that can be traced.
-    let layers = if reaction == "continue" && instances_of(vm.process.id()) > 0 { 2 } else { 1 };
-    disk.fill(|| vm.said().matches("the layer ends early").count() >= layers);
+    let layers: &[&str] = match reaction {
+        "continue" if instances_of(vm.process.id()) > 0 => &["vmm: ", "host-kernel: "],
+        "continue" => &["vmm: "],
+        _ => &[""],
+    };
+    let has_ended = |layer: &&str| vm.said().contains(&format!("{layer}the layer ends early"));
+    disk.fill(|| layers.iter().all(has_ended));
     meanwhile(&mut vm, &disk);
     let ended = vm.end();
 
