@@ -4,7 +4,7 @@
 //!   `exception_index`, delivers that interrupt itself, and leaves the index as it is. Where the CPU's loop is left right
 //!   then, the interrupt is delivered once more (docs/qemu.md).
 //! - `cpu_clear_ignne()`, which each restored state of an FPU calls, reads, changes and writes the first CPU's flags
-//!   without a lock, from any thread (docs/verification.md, "The nested lab"). What it clears is set by an error of an
+//!   without a lock, from any thread (docs/qemu.md, "The other fault"). What it clears is set by an error of an
 //!   FPU that reports errors by interrupt 13 only, which Linux has never asked for on this processor.
 //!
 //! The lab runs a copy of the installed program. In it the first function's store is a no-op, and the second function

@@ -39,7 +39,7 @@ const PANICS: &str = "panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30 
                       rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.panic_on_rcu_stall=1";
 /// Leaves CPU 0 to the host's kernel. No guest may run there: QEMU's `cpu_clear_ignne()`, of whichever CPU restores the
 /// state of its FPU, reads, changes and writes the flags of the first CPU without a lock, among them those that say
-/// whether a guest is running and whether its memory is nested (docs/verification.md, "The nested lab").
+/// whether a guest is running and whether its memory is nested (docs/qemu.md, "The other fault").
 const HOUSEKEEPING: &str = "isolcpus=0";
 /// The firmware that does no more than to start a kernel, of QEMU's own files. SeaBIOS looks for disks and keyboards first,
 /// and takes three times the processor time up to the kernel's first line.
