@@ -43,7 +43,7 @@ struct Arguments {
     /// Folder on the file system that the consumer writes to.
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Only take so many samples of this case, and tell nothing: for a program that counts instructions.
+    /// Only take so many samples of this case, and print how many operations they are: for counting instructions.
     #[arg(long, value_name = "CASE", requires = "samples")]
     case: Option<String>,
     /// Samples of the case.

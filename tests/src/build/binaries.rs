@@ -215,13 +215,13 @@ fn static_build(
     command.args(["build", "--profile", purpose.profile(), "--target", TARGET]);
     command.args(packages.iter().flat_map(|package| ["-p", package])).args(what);
     command.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    command.env_remove(VERSION_VARIABLE);
     // Not in what is tested: an emulated host's results follow from the bits of its programs.
-    match (purpose, commit(paths)) {
-        (Purpose::Release, Some(commit)) => {
-            command.env(VERSION_VARIABLE, format!("{} ({commit})", env!("CARGO_PKG_VERSION")))
-        }
-        _ => command.env_remove(VERSION_VARIABLE),
-    };
+    if purpose == Purpose::Release
+        && let Some(commit) = commit(paths)
+    {
+        command.env(VERSION_VARIABLE, format!("{} ({commit})", env!("CARGO_PKG_VERSION")));
+    }
     process::run_logged(&mut command, &paths.logs().join(format!("{log}.log")))?;
     Ok(static_folder(paths, purpose))
 }

@@ -76,6 +76,7 @@ fn prelude(runtime: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::host::GUEST_CMDLINE;
     use std::fs;
 
     #[test]
@@ -92,10 +93,7 @@ mod tests {
 
         let text = |name: &str| fs::read_to_string(result.output.join(name)).unwrap();
         assert_eq!(text("a.status"), "3\n");
-        assert_eq!(
-            text("a.log"),
-            "--name a --cmdline console=ttyS0 quiet panic=-1 cryptomgr.notests lab.heartbeat=ttyS1 x\n"
-        );
+        assert_eq!(text("a.log"), format!("--name a --cmdline {GUEST_CMDLINE} lab.heartbeat=ttyS1 x\n"));
         assert!(fs::read_to_string(result.script_log).unwrap().ends_with("\nps\n"));
     }
 }
