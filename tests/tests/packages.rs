@@ -1,7 +1,7 @@
 //! A Debian on its disk image: booted with its own kernel and initrd, and with Strata's packages in it, installed by
 //! dpkg, built by DKMS, started by systemd.
 //!
-//! Shows: Packages install, DKMS builds, systemd starts the agent, a user of group `strata` records.
+//! Shows: Packages install, DKMS builds, systemd starts the agent and `strata metrics`, a user of group `strata` records.
 //! Shows: A distribution boots from its image, fails no unit, runs apt-get, powers off.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -40,10 +40,13 @@ fn debian_boots_from_its_image_and_its_packages_connect_it() {
 
     assert!(has("unit active"), "{reported:#?}");
     assert!(has("device root:strata 660"), "{reported:#?}");
-    for name in ["strata-agent", "strata-dkms"] {
+    for name in ["strata", "strata-agent", "strata-dkms"] {
         assert!(has(&format!("package {name} {} ii", packaging::VERSION)), "{reported:#?}");
     }
     assert!(has("strata is loaded") && has("drains the rings"), "{reported:#?}");
+    // the host's units, as systemd confines them
+    assert!(has("metrics: # HELP strata_vcpu_seconds") && has("metrics active"), "{reported:#?}");
+    assert!(!has("verify: "), "{reported:#?}");
     // a member of the group who is not root records
     assert!(has("workload done"), "{reported:#?}");
     assert!(has("after stopping: inactive, 0 modules") && has("unloaded"), "{reported:#?}");

@@ -31,6 +31,8 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "/usr/share/fish/vendor_completions.d/strata.fish"),
     ("zsh", "/usr/share/zsh/vendor-completions/_strata"),
 ];
+/// What systemd may run of the host's side; nothing is enabled by installing it.
+const UNITS: [&str; 2] = ["strata-metrics.service", "strata-recorder@.service"];
 /// In a place for programs that are not for users.
 const MODULE_BUILDER: &str = "/usr/libexec/strata/strata-kmod-build";
 /// Where `strata run --agent auto` looks for modules.
@@ -249,6 +251,11 @@ fn host<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -
         package.bytes(path, 0o644, text.as_bytes())?;
     }
     package.folder(strata_kmod_build::INSTALLED, &contents.sources)?;
+    let packaging = paths.workspace().join("vmm/packaging");
+    for unit in UNITS {
+        package.file(&format!("/usr/lib/systemd/system/{unit}"), 0o644, &packaging.join(unit))?;
+    }
+    package.script("prerm", 0o755, &read(&packaging.join("strata.prerm"))?);
     package.folder("/usr/share/doc/strata/docs", &paths.workspace().join("docs"))?;
     package.file("/usr/share/doc/strata/README.md", 0o644, &paths.workspace().join("README.md"))?;
     package.override_lintian(texts.filled("strata.lintian-overrides")?);

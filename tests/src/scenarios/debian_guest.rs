@@ -105,16 +105,16 @@ fn repository(lab: &Lab) -> Result<PathBuf, PackageError> {
 fn disk_image(lab: &Lab) -> Result<PathBuf, DebianGuestError> {
     let paths = &lab.paths;
     let built = packaging::build(paths, Purpose::Test, &paths.builds().join("debs"), &[Form::Deb], &[])?;
-    let for_guest = built
-        .iter()
-        .filter(|file| ["strata-agent_", "strata-dkms_"].iter().any(|name| file_name(file).starts_with(name)));
+    let installed = built.iter().filter(|file| {
+        ["strata_", "strata-agent_", "strata-dkms_"].iter().any(|name| file_name(file).starts_with(name))
+    });
     let base = base_archive(lab)?;
     let root = paths.roots().join("debian-guest");
     let image = paths.images().join("debian.img");
     progress::step("installing the packages in a Debian root", || {
         let mut install = Command::new("sh");
         install.args(["-c", INSTALL, "install"]).arg(&root).arg(&base).arg(paths.kernel_root(KernelChoice::DEFAULT));
-        process::run_logged(install.args(for_guest), &paths.logs().join("debian-install.log"))
+        process::run_logged(install.args(installed), &paths.logs().join("debian-install.log"))
     })
     .map_err(PackageError::from)?;
     let error = |path: &Path| {

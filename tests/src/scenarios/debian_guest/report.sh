@@ -12,6 +12,12 @@ dpkg-query --show --showformat 'report: package ${Package} ${Version} ${db:Statu
 strata-agent status 2>&1 | sed 's/^/report: /'
 setpriv --reuid=nobody --regid=nogroup --groups="$(getent group strata | cut -d : -f 3)" workload --events 500 &&
     echo "report: workload done"
+systemctl start strata-metrics.service
+systemd-analyze verify --man=no /usr/lib/systemd/system/strata-recorder@.service 2>&1 | sed 's/^/report: verify: /'
+bash -c 'for _ in $(seq 50); do exec 3<>/dev/tcp/127.0.0.1/9464 && break; sleep 0.1; done 2> /dev/null
+    printf "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n" >&3
+    grep -m 1 strata_vcpu_seconds <&3' | sed 's/^/report: metrics: /'
+echo "report: metrics $(systemctl is-active strata-metrics.service)"
 systemctl stop strata-agent.service
 echo "report: after stopping: $(systemctl is-active strata-agent.service), $(lsmod | grep -c '^strata ') modules"
 dmesg | grep 'strata: ' | sed 's/^/report: /'
