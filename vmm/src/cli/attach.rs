@@ -15,10 +15,10 @@ use strata_recording::manifest::is_vm_name;
 #[command(
     next_help_heading = "VM",
     after_help = SEE_MORE,
-    after_long_help = "Needs root. Neither the VM nor its guest is stopped, and only --qmp changes it. The recording ends \
-    with the VM, with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration; it is completed each \
-    time. Its layers are host-kernel, and with --region or --qmp guest-kernel and guest-user. Exit status: 0; 1 \
-    when the trace failed; 2 when nothing could be recorded.\n\nExamples:\n  \
+    after_long_help = "Needs root. The VM and its guest run on; only --qmp changes them. The recording ends with the \
+    VM, with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration, and is complete each time. Its \
+    layers are host-kernel, and with --region or --qmp guest-kernel and guest-user. Exit status: 0; 1 when the trace \
+    failed; 2 when nothing could be recorded.\n\nExamples:\n  \
     strata attach\n  \
     strata attach --libvirt web --trace trace\n  \
     strata attach 4242 --trace trace --duration 10s\n  \
@@ -30,20 +30,20 @@ use strata_recording::manifest::is_vm_name;
     group(ArgGroup::new("machine").args(["pid", "libvirt"]).requires("trace"))
 )]
 pub struct AttachArgs {
-    /// Process that runs the VM; without any argument, those that run one are listed
+    /// Process that runs the VM; without any argument, list the processes that run one
     pub pid: Option<u32>,
-    /// The VM that libvirt runs as this domain, instead of its process
+    /// The libvirt domain to record, instead of a process
     #[arg(long, value_name = "DOMAIN", conflicts_with = "pid")]
     pub libvirt: Option<String>,
-    /// Record the guest too, through this trace region, which `strata region create` made for the same --mode and the VM
-    /// has as a device
+    /// Record the guest too, through this trace region: `strata region create` made it for the same --mode, and the VM
+    /// has it as a device
     #[arg(long, value_name = "FILE", help_heading = RECORDING, requires = "machine")]
     pub region: Option<PathBuf>,
-    /// Record the guest too, by giving its QEMU a trace region through this QMP socket of QEMU's (-qmp
+    /// Record the guest too: plug a trace region into its QEMU through this QMP socket (-qmp
     /// unix:SOCKET,server=on,wait=off)
     ///
-    /// It takes a free PCIe port (-device pcie-root-port,id=strata-port,chassis=99,pref64-reserve=256M), and is taken
-    /// away at the end
+    /// Takes a free PCIe port (-device pcie-root-port,id=strata-port,chassis=99,pref64-reserve=256M); Strata unplugs
+    /// the region at the end
     #[arg(long, value_name = "SOCKET", help_heading = RECORDING, conflicts_with = "region", requires = "machine")]
     pub qmp: Option<PathBuf>,
     /// Record a trace into this folder: a new one, or an empty one of yours

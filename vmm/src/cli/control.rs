@@ -22,9 +22,8 @@ pub struct PsArgs {
 /// Arguments of `strata top`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Shares of time are of the host's clock and count from the records of the host's kernel as they are \
-    read; wake-ups of the guest's tasks from those of the guest's kernel; requests to disks where the VMM serves them. \
-    JSON has sums of the period, ns; without --once an object on a line each.\n\nExamples:\n  \
+    after_help = "Shares of time come from the host kernel's records, wake-ups of the guest's tasks from the guest \
+    kernel's, disk requests from the VMM. JSON has the period's sums in ns; without --once, one object per line.\n\nExamples:\n  \
     strata top vm0\n  \
     strata top --all --once --json | jq '.vms[].host.ready'\n  \
     strata top vm0 --once --json | jq '.vms[] | .disks, .guest.worst'"
@@ -36,7 +35,7 @@ pub struct TopArgs {
     /// All running VMs
     #[arg(long)]
     pub all: bool,
-    /// Show one period, and end
+    /// Print one period and end
     #[arg(long)]
     pub once: bool,
     /// Length of a period: seconds, or with a unit, as in 500ms
@@ -54,16 +53,15 @@ fn period(text: &str) -> Result<Duration, &'static str> {
 
 /// Arguments of `strata metrics`.
 #[derive(Debug, Args)]
-#[command(after_help = "Whoever reaches the address can read names of VMs and what they do: give one that only your \
-    monitoring reaches.\n\nExamples:\n  \
+#[command(after_help = "Whoever reaches the address can read names of VMs and what they do: choose one that only \
+    your monitoring reaches.\n\nExamples:\n  \
     strata metrics --listen 127.0.0.1:9464\n  \
     curl http://127.0.0.1:9464/metrics")]
 pub struct MetricsArgs {
     /// Address and port to serve at
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
-    /// Name by which this machine may be asked, beside its addresses, localhost and the name that it has given itself;
-    /// several are possible
+    /// Further name of this machine in requests, beside its addresses, localhost and its host name. May be repeated
     #[arg(long = "host", value_name = "NAME")]
     pub hosts: Vec<String>,
 }
@@ -93,10 +91,10 @@ pub struct CtlArgs {
 /// What `strata ctl` asks a VM for.
 #[derive(Debug, Subcommand)]
 pub enum CtlCommand {
-    /// Say how the VM and its recording are
+    /// Show the state of the VM and of its recording
     Status,
-    /// Write what the flight recorder holds into a new folder, in TRACE-snapshots or where `strata run --writable` has
-    /// said; tracing goes on
+    /// Write what the flight recorder holds into a new folder, in TRACE-snapshots or in a folder of `strata run
+    /// --writable`; tracing goes on
     Snapshot {
         /// The folder
         dir: PathBuf,
@@ -104,29 +102,31 @@ pub enum CtlCommand {
         #[arg(long, value_name = "NAME")]
         session: Option<String>,
     },
-    /// Watch for something, and write a snapshot when it happens
+    /// Add, list or remove triggers, which write a snapshot when something happens
     #[command(subcommand)]
     Trigger(TriggerCommand),
-    /// Wait until a trigger of the VM has led to a snapshot, and say which and where; in discard mode, until it is
-    /// marked in the trace. What is to happen then follows in the shell: `strata ctl vm0 wait-trigger &&
-    /// notify-somebody`
+    /// Wait until a trigger has fired, and print which one and the snapshot's path; in discard mode, until the trace
+    /// has the mark
+    ///
+    /// Go on in the shell: `strata ctl vm0 wait-trigger && notify-somebody`
     WaitTrigger {
-        /// Wait for so long at most; exit status 1 then
+        /// Wait for this long at most; then exit status 1
         #[arg(long, value_name = "TIME", value_parser = values::duration)]
         timeout: Option<Duration>,
-        /// Take a snapshot of every other VM of this host that is recorded by a flight recorder too, as soon as it
-        /// fires
+        /// When it fires, take a snapshot of each other VM of this host that a flight recorder records
         #[arg(long)]
         freeze_others: bool,
     },
-    /// Stop the guest where it is; it goes on with resume
+    /// Pause the guest until `resume`
     Pause,
-    /// Let a paused guest go on
+    /// Resume a paused guest
     Resume,
-    /// Ask the guest of a VM with `--balloon` to give memory back, and say how much it has given within 3 s. After that
-    /// the guest goes on by itself, as far as it can
+    /// Ask a guest with `--balloon` for memory, and print how much it has given within 3 s
+    ///
+    /// The guest goes on giving after that, as far as it can
     Balloon {
-        /// What it is to give in all, in bytes, or with K, M, G; 0 lets it have all again. Without it nothing changes
+        /// Size of the balloon in all, in bytes, or with K, M, G; 0 gives all memory back to the guest [default: only
+        /// print the size]
         #[arg(value_parser = values::size)]
         size: Option<u64>,
     },
@@ -136,7 +136,7 @@ pub enum CtlCommand {
     Flush,
     /// End a recording that `strata attach` began, and complete it; the VM goes on
     Detach,
-    /// Make, start, stop or end a tracing session of the guest's kernel
+    /// Create, start, stop or destroy a tracing session of the guest's kernel
     #[command(subcommand)]
     Session(SessionCommand),
 }
@@ -148,22 +148,22 @@ pub enum CtlCommand {
     strata ctl vm0 trigger add 'host-load>80%'\n  \
     strata ctl vm0 trigger remove 'host-load>80%'")]
 pub enum TriggerCommand {
-    /// Watch for something from now on, as with `strata run --trigger`; in discard mode it is marked in the trace
+    /// Add a trigger, as `strata run --trigger` does; in discard mode it marks the trace
     Add {
-        /// For what: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms', 'host-load>80%', 'oom',
+        /// Condition: 'steal>1ms', 'wakeup>5ms task=web*', 'exit:mmio>2ms', 'disk>50ms', 'host-load>80%', 'oom',
         /// 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit comm=="db"'
         #[arg(value_name = "EXPR")]
         trigger: String,
-        /// Let it lead to a snapshot or a mark again when so much time has passed since its last one; without it, once
+        /// Let it fire again this long after it fired last [default: it fires once]
         #[arg(long, value_name = "TIME", value_parser = values::duration)]
         every: Option<Duration>,
-        /// Go on recording for so long before the snapshot [default: 100ms]
+        /// Record for this long after it fired, before the snapshot [default: 100ms]
         #[arg(long, value_name = "TIME", value_parser = values::duration)]
         after: Option<Duration>,
     },
-    /// Say what is watched for, how often each fired, and what followed
+    /// List the triggers, how often each fired, and what followed
     List,
-    /// Watch for something no more; its snapshots stay
+    /// Remove a trigger; its snapshots stay
     Remove {
         /// Number or expression of the trigger
         #[arg(value_name = "N|EXPR")]
@@ -174,7 +174,7 @@ pub enum TriggerCommand {
 /// What `strata ctl VM session` asks for.
 #[derive(Debug, Subcommand)]
 pub enum SessionCommand {
-    /// Make a session; it records once it is started
+    /// Create a session; `start` begins its recording
     Create {
         /// Its name
         name: String,
@@ -192,31 +192,32 @@ pub enum SessionCommand {
         /// Events to record [default: those that the VM was started with]
         #[arg(long, value_name = "GLOBS")]
         events: Option<String>,
-        /// Record into this new folder, which lies where snapshots may; in flight-recorder mode when the session ends
+        /// Record into this new folder, in TRACE-snapshots or in a folder of `strata run --writable`; a flight recorder
+        /// writes it when the session ends
         #[arg(long, value_name = "DIR")]
         trace: Option<PathBuf>,
         /// How large the trace gets.
         #[command(flatten)]
         bounds: BoundArgs,
     },
-    /// Begin to record, or go on
+    /// Start recording, or continue
     Start {
         /// Name of the session
         name: String,
     },
-    /// Record no more; what was recorded stays
+    /// Stop recording; the records stay
     Stop {
         /// Name of the session
         name: String,
     },
-    /// Record other events of the guest from now on; takes effect at once, without leaving the guest
+    /// Change the guest's events that the session records, at once and without a VM exit
     Events {
         /// Name of the session; 'main' is the one that the VM was started with
         name: String,
         /// Globs or presets, as for `strata run --events`; terms of other layers have no effect
         events: String,
     },
-    /// End a session and complete its recording
+    /// Destroy a session and complete its recording
     Destroy {
         /// Name of the session
         name: String,

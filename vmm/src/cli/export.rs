@@ -53,7 +53,7 @@ fn format(text: &str) -> Result<Format, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "Formats:\n  \
     perfetto  host and guests as machines, for ui.perfetto.dev and trace_processor; see docs/perfetto.md\n  \
-    ctf       a folder of CTF 1.8 traces, of a part of the trace or of one that is compressed: others are so already\n  \
+    ctf       a folder of CTF 1.8 traces, of a part or of a compressed trace; others are CTF 1.8 as they lie\n  \
     ctf2      a folder of CTF 2 traces, which babeltrace2 reads from 2.1 on\n  \
     parquet   a folder of tables for DuckDB, pandas, Spark and `strata query`; see docs/query.md\n\n\
     Examples:\n  \
@@ -76,10 +76,10 @@ pub struct ExportArgs {
     /// File to write, `-` for standard output; for ctf, ctf2 and parquet a folder: a new one, or an empty one of yours
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
-    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// Only what is this long after the first record, or before the last one, or earlier
+    /// End this long after the first record; -2s is 2 s before the last record
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub until: Option<Moment>,
     /// For parquet: only these tables, with commas between them; `events` stands for those of all event types
@@ -97,13 +97,13 @@ pub struct ExportArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(group = ArgGroup::new("drawn").args(["why", "worst"]).multiple(true))]
 pub struct DrawnWhyArgs {
-    /// Draw why these tasks of the guest took so long, as `strata why --task` tells: in Perfetto or on the page
+    /// Draw why these tasks of the guest took so long, as `strata why --task` explains, in Perfetto or on the page
     #[arg(long, value_name = "TASK")]
     pub why: Option<TaskChoice>,
-    /// Of those tasks, or without --why of all tasks of the VM, the N longest waits
+    /// Draw the N longest waits of those tasks, or without --why of all tasks of the VM
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub worst: Option<u16>,
-    /// Those tasks are this VM's
+    /// The VM of those tasks
     #[arg(long, value_name = "NAME", requires = "drawn")]
     pub vm: Option<String>,
 }
@@ -138,10 +138,10 @@ impl DrawnWhyArgs {
 pub struct OpenArgs {
     /// Trace folder, or a file that `strata export --to perfetto` wrote
     pub trace: PathBuf,
-    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// Only what is this long after the first record, or before the last one, or earlier
+    /// End this long after the first record; -2s is 2 s before the last record
     #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Port of 127.0.0.1 to serve on; ui.perfetto.dev fetches from 9001 only

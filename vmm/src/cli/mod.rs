@@ -54,8 +54,8 @@ const VERSION: &str = match option_env!("STRATA_VERSION") {
         strata diff yesterday today\n  \
         strata events trace --layer guest-kernel --from 1.5 --to 1.6\n  \
         strata check trace\n\n\
-        Exit status: 0; 1 if the answer is bad, as when check finds a violation or a guest panics; 2 if the command could \
-        not do what it was asked for."
+        Exit status: 0; 1 for a bad answer, for instance a violation that check finds or a guest that panics; 2 if \
+    the command failed."
 )]
 pub struct Cli {
     /// What to do.
@@ -68,15 +68,15 @@ pub struct Cli {
 pub enum Command {
     /// Run a guest; with --trace, record every layer of it
     Run(Box<RunArgs>),
-    /// Record a VM that runs already, of QEMU for instance, as it is
+    /// Record a VM that runs already, of QEMU for instance
     Attach(AttachArgs),
     /// List the records of a trace, all layers in time order
     Events(EventsArgs),
     /// Report on a trace: a summary, tasks, vCPUs, locks, disks and more
     Report(ReportArgs),
-    /// Say why a guest's task took so long, through all layers
+    /// Explain why a guest's task took so long, through all layers
     Why(WhyArgs),
-    /// Say what changed from one trace to another, and how sure that is
+    /// Compare two traces: what changed, and how sure that is
     Diff(DiffArgs),
     /// Check a trace: causality, order, pairs of events, losses
     Check(ReadArgs),
@@ -96,7 +96,7 @@ pub enum Command {
     Metrics(MetricsArgs),
     /// Ask a running VM for its status, a snapshot, another session
     Ctl(CtlArgs),
-    /// Make a trace of what a VM left whose process was killed
+    /// Make a trace from the region of a VM whose process was killed
     Recover(RecoverArgs),
     /// Build the guest's kernel module, or put it into an initrd
     Agent(AgentArgs),
@@ -104,7 +104,7 @@ pub enum Command {
     ///
     /// QEMU, libvirt, Cloud Hypervisor and Firecracker can be given one.
     Region(RegionArgs),
-    /// Say what this machine can do, and how to mend what it cannot
+    /// Check what this machine can do, and how to mend what it cannot
     Doctor(DoctorArgs),
     /// Print what a shell needs to complete command lines
     Completions(CompletionsArgs),

@@ -25,11 +25,10 @@ pub struct BoundArgs {
     /// Without it the trace grows
     #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
     pub max_size: Option<u64>,
-    /// Limit the records of a layer to so many each second, and behind ':' so many at once (without it, as many as come
-    /// in a second)
+    /// Limit the records of a layer per second; BURST is how many may come at once (default: one second's worth)
     ///
-    /// What is more is dropped and counted as lost; the limit of guest-user is each process's. May be repeated, once
-    /// for each layer
+    /// Strata drops and counts what exceeds the limit. For guest-user, each process has its own limit. May be repeated,
+    /// once for each layer
     #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]", value_parser = values::layer_limit, requires = "trace")]
     pub limits: Vec<LayerLimit>,
 }
@@ -43,53 +42,51 @@ pub struct RecordingArgs {
     pub bounds: BoundArgs,
     /// Compress the trace, its snapshots and those of further sessions, packet by packet
     ///
-    /// `strata` reads it as it is; for babeltrace2 there is `strata export --to ctf`
+    /// `strata` reads it as it is; for babeltrace2, use `strata export --to ctf`
     #[arg(long, value_name = "FORM", value_parser = values::compression(), requires = "trace")]
     pub compress: Option<Compression>,
     /// Who may read the trace and its snapshots
     ///
-    /// It holds names, paths, addresses and arguments of system calls, of the host and of the guest
+    /// A trace holds names, paths, addresses and arguments of system calls, of the host and of the guest
     #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = "trace")]
     pub readable_by: Readers,
-    /// Events to record: globs LAYER:GROUP:EVENT, '!' takes away; or presets: minimal, default, io, net, all
+    /// Events to record: globs LAYER:GROUP:EVENT, '!' excludes; or presets: minimal, default, io, net, all
     ///
     /// Layers are host-kernel, vmm, guest-kernel and guest-user, or short host, guest and user; `strata events --list
     /// LAYER` lists their events
     #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
     pub events: String,
-    /// discard writes records as they come; when a ring is full it drops new ones and counts them. flight-recorder
-    /// holds the newest: the guest's in its rings, which overwrite the oldest, the host kernel's as --host-history says
+    /// discard writes records as they come and, when a ring is full, drops new ones and counts them. flight-recorder
+    /// keeps the newest and overwrites the oldest
     ///
-    /// It writes them at the end (and by `strata ctl VM snapshot DIR`)
+    /// A flight recorder writes its records at the end, and at each `strata ctl VM snapshot DIR`. --host-history says
+    /// how many of the host kernel's it keeps
     #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = "trace")]
     pub mode: Mode,
-    /// How much of the host kernel's records a flight recorder holds, in memory; the oldest give way
+    /// How many bytes of the host kernel's records a flight recorder keeps; the oldest give way
     ///
-    /// A guest that exits all the time makes tens of megabytes a second
+    /// A guest that exits all the time causes tens of megabytes per second
     #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history, requires = "trace")]
     pub host_history: usize,
-    /// Watch for something, and write a snapshot into TRACE-snapshots when it happens; with --mode discard, mark it in
-    /// the trace
+    /// Write a snapshot into TRACE-snapshots when this happens; with --mode discard, mark it in the trace
     ///
     /// May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit>2ms', 'disk>50ms', 'host-load>80%', 'oom',
     /// 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit comm=="db"'
     #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse, requires = "trace")]
     pub triggers: Vec<Trigger>,
-    /// Let each trigger lead to a snapshot (or mark) again when so much time has passed since its last one; without it,
-    /// once
+    /// Let each trigger fire again this long after it fired last [default: each fires once]
     #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "triggers")]
     pub trigger_every: Option<Duration>,
-    /// Go on recording for so long before the snapshot of a trigger
+    /// Record for this long after a trigger fired, before its snapshot
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = values::duration, requires = "triggers")]
     pub trigger_after: Duration,
-    /// The host's CPUs on which strata records, as in 0 or 0,2-3: apart from those of the vCPUs, it takes no time of
-    /// the guest's
+    /// Run the recorder on these CPUs of the host, as in 0 or 0,2-3. Apart from those of the vCPUs, it takes no time
+    /// from the guest
     #[arg(long, value_name = "LIST", requires = "trace")]
     pub recorder_cpus: Option<CpuList>,
-    /// When records are taken out of the rings: as they come ('always'), or while the host has nothing else to do
-    /// ('idle') and otherwise when a ring is a quarter full
+    /// Read the rings always, or when the host is idle or a ring is a quarter full (idle)
     ///
-    /// A ring that is full loses records, which is counted
+    /// A full ring loses records; Strata counts them
     #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain(), requires = "trace")]
     pub drain: Drain,
 }

@@ -20,7 +20,8 @@ use trace_merge::report::registry::REPORTS;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     override_usage = "strata report [--json | --html FILE] [OPTIONS] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
-    after_help = "Without a command it is the overview. A trace whose folder is named like a command is written ./NAME.\n\n\
+    after_help = "Without a command, it prints the overview. Write ./NAME for a trace whose folder has a command's \
+    name.\n\n\
     Examples:\n  \
     strata report trace\n  \
     strata report tasks trace --from 1.5 --to 2.5\n  \
@@ -39,10 +40,10 @@ pub struct ReportArgs {
     // Takes two, so that a command that does not exist is told apart from a trace.
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     pub trace: Vec<PathBuf>,
-    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// Only what is this long after the first record, or before the last one, or earlier
+    /// End this long after the first record; -2s is 2 s before the last record
     #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// JSON in place of text
@@ -251,10 +252,10 @@ impl Subcommand for ReportCommand {
 pub struct WindowArgs {
     /// Trace folder
     pub trace: PathBuf,
-    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// Only what is this long after the first record, or before the last one, or earlier
+    /// End this long after the first record; -2s is 2 s before the last record
     #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// JSON in place of text

@@ -25,8 +25,8 @@ const DISK: &str = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off][,format=ra
 /// Arguments of `strata run`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Guest")]
-#[command(after_help = SEE_MORE, after_long_help = "The guest's console is standard input and output; what nobody reads of it is dropped and \
-    counted. Ctrl-C stops the guest and completes the trace. Exit status: 0 when the guest powered off, rebooted or was stopped; 1 when it panicked or crashed; 2 when \
+#[command(after_help = SEE_MORE, after_long_help = "The guest's console is standard input and output; Strata drops \
+    and counts output that nobody reads. Ctrl-C stops the guest and completes the trace. Exit status: 0 when the guest powered off, rebooted or was stopped; 1 when it panicked or crashed; 2 when \
     it could not be run.\n\nExamples:\n  \
     strata run --kernel vmlinuz --initrd initrd.img --cmdline 'console=ttyS0'\n  \
     strata run --kernel vmlinux --disk root.img --cmdline 'console=ttyS0 root=/dev/vda' --agent strata.ko --trace trace\n  \
@@ -49,11 +49,11 @@ pub struct RunArgs {
     /// Guest initrd
     #[arg(long, value_name = "FILE")]
     pub initrd: Option<PathBuf>,
-    /// Boot a distribution from its disk: a raw image, as one file system (ext4) or with partitions (GPT, MBR)
+    /// Boot a distribution from its raw disk image: one ext4 file system, or partitions (GPT, MBR)
     ///
-    /// Its kernel and initrd are taken out of it: those of the links /vmlinuz and /initrd.img, else the newest of
-    /// /boot. The image becomes the guest's first disk, with options as those of --disk. Unless --cmdline names another
-    /// root or console, it gets 'root=/dev/vda… rw console=ttyS0'
+    /// Strata takes the kernel and initrd out of the image: those that /vmlinuz and /initrd.img link to, else the
+    /// newest in /boot. The image becomes the guest's first disk and takes the options of --disk. Unless --cmdline
+    /// names another root or console, Strata adds 'root=/dev/vda… rw console=ttyS0'
     #[arg(
         long,
         value_name = DISK,
@@ -67,8 +67,8 @@ pub struct RunArgs {
     /// Guest memory in bytes, or with K, M, G
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = values::size)]
     pub memory: u64,
-    /// What the guest's memory is made of: normal pages, which the kernel joins to huge ones where it can (transparent
-    /// huge pages), or huge pages of 2 MiB, which must be reserved for it (`sysctl vm.nr_hugepages=N`)
+    /// Pages of the guest's memory: normal ones, which the kernel joins to transparent huge pages where it can, or
+    /// reserved huge pages of 2 MiB (`sysctl vm.nr_hugepages=N`)
     #[arg(
         long,
         value_name = "PAGES",
@@ -78,18 +78,18 @@ pub struct RunArgs {
     pub memory_backing: MemoryBacking,
     /// Let the guest run guests of its own (VMX, SVM)
     ///
-    /// KVM's nested virtualisation is much code that a hostile guest can then reach
+    /// A hostile guest then reaches much more of KVM's code
     #[arg(long)]
     pub nested: bool,
     /// Give the guest the CPU's performance counters, for perf in the guest
     #[arg(long)]
     pub pmu: bool,
-    /// Raw disk image for a virtio block device; ',ro' makes it read-only
+    /// Raw disk image for a virtio block device; ',ro' makes it read-only. May be repeated
     ///
-    /// ',iops=RATE' and ',bandwidth=RATE' limit the requests and the bytes of each second, 'RATE:BURST' also those at
-    /// once after a pause; what is more waits. The image is locked while the VM runs, unless ',lock=off' is given. A
-    /// file that is an image of another format, or compressed, is refused, unless ',format=raw' says that its bytes are
-    /// the disk's. For experiments, ',delay=20ms' makes each request take so much longer. May be repeated
+    /// ',iops=RATE' and ',bandwidth=RATE' limit requests and bytes per second; 'RATE:BURST' also sets how many may come
+    /// at once after a pause. What exceeds the limit waits. ',lock=off' leaves the image unlocked while the VM runs.
+    /// ',format=raw' takes a file that looks compressed or like another format. For experiments, ',delay=20ms' delays
+    /// each request
     #[arg(
         help_heading = DEVICES,
         long = "disk",
@@ -97,14 +97,14 @@ pub struct RunArgs {
         value_parser = values::disk
     )]
     pub disks: Vec<DiskConfig>,
-    /// Virtio network device: 'tap=NAME' on a tap of the host, which is there (`ip tuntap add tap0 mode tap user
-    /// USER`); 'passt' through a passt that is started for the guest, which needs no rights; 'passt=SOCKET' through one
-    /// that listens there
+    /// Virtio network device. May be repeated
     ///
-    /// ',mac=ADDRESS' gives it an address, else it has one by chance. ',pps=RATE' and ',bandwidth=RATE' limit the
-    /// packets and the bytes of each second in each direction, 'RATE:BURST' also those at once after a pause.
-    /// ',vhost=on' has the host's kernel move the packets of a tap (vhost-net, off by default): faster, without limits,
-    /// and the VMM records no packets then. May be repeated
+    /// 'tap=NAME' uses a tap of the host, which must exist (`ip tuntap add tap0 mode tap user USER`). 'passt' starts a
+    /// passt for the guest and needs no rights; 'passt=SOCKET' uses one that listens there.
+    ///
+    /// ',mac=ADDRESS' sets the address (default: random). ',pps=RATE' and ',bandwidth=RATE' limit packets and bytes per
+    /// second in each direction; 'RATE:BURST' also sets how many may come at once after a pause. ',vhost=on' lets the
+    /// host's kernel move the packets of a tap (vhost-net): faster, but without limits, and the VMM records no packets
     #[arg(
         help_heading = DEVICES,
         long = "net",
@@ -112,26 +112,26 @@ pub struct RunArgs {
         value_parser = values::net
     )]
     pub nets: Vec<NetConfig>,
-    /// Give the guest a source of random bytes (virtio-rng), up to 64 KiB a second
+    /// Give the guest a source of random bytes (virtio-rng), up to 64 KiB per second
     ///
-    /// Linux takes them from the CPU where it can: this is for guests and CPUs without RDRAND
+    /// For guests and CPUs without RDRAND; Linux uses RDRAND where it can
     #[arg(help_heading = DEVICES, long)]
     pub rng: bool,
-    /// Connections between programs of the guest and of the host (virtio-vsock), without a network
+    /// Connect programs of guest and host without a network (virtio-vsock)
     ///
-    /// The guest has the address 'cid', 3 or more. Who connects to the socket 'path' and says 'CONNECT PORT' in a line
-    /// gets the guest's PORT, and 'OK' with a number in a line first; what the guest connects to, of CID 2, is the
-    /// socket path_PORT. The socket is made for the VM's user alone, in a folder where nobody else may make files, and
-    /// goes with the VM
+    /// 'cid' is the guest's address, 3 or more. A program of the host connects to the socket 'path', writes the line
+    /// 'CONNECT PORT' and reads the line 'OK NUMBER': then it is connected to that port of the guest. When a program of
+    /// the guest connects to a port of CID 2, Strata connects to the socket path_PORT. Strata makes the socket for the
+    /// VM's user alone, in a folder where nobody else may write, and removes it at the end
     #[arg(help_heading = DEVICES, long, value_name = "cid=N,path=SOCKET", value_parser = values::vsock)]
     pub vsock: Option<VsockConfig>,
-    /// Give the guest a balloon (virtio-balloon): `strata ctl VM balloon SIZE` asks it to give so much of its memory
-    /// back while it runs, and it reports memory that is free
+    /// Give the guest a balloon (virtio-balloon)
     ///
-    /// The host has both at once. Not with --memory-backing huge
+    /// `strata ctl VM balloon SIZE` asks the running guest for memory; the guest also reports free memory by itself.
+    /// The host gets both at once. Not with --memory-backing huge
     #[arg(help_heading = DEVICES, long)]
     pub balloon: bool,
-    /// Limit the bytes of each second that the guest writes to its console: RATE or RATE:BURST, 4K or more
+    /// Limit what the guest writes to its console, in bytes per second: RATE or RATE:BURST, 4K or more
     ///
     /// A guest that writes faster waits
     #[arg(help_heading = DEVICES, long, value_name = "RATE", value_parser = values::bandwidth)]
@@ -139,10 +139,10 @@ pub struct RunArgs {
     /// Guest kernel command line
     #[arg(long, value_name = "STR", default_value = "console=ttyS0 panic=-1")]
     pub cmdline: String,
-    /// What happens when the guest reboots: the run ends (stop), or the guest is started again (restart)
+    /// When the guest reboots, end the run (stop) or start the guest again (restart)
     ///
-    /// Each boot has a trace of its own: DIR, DIR-2, DIR-3 and so on. A guest that panics is not started again, nor is
-    /// one that rebooted five times in a row within 2 s of its start: exit status 1
+    /// Each boot has a trace of its own: DIR, DIR-2, DIR-3 and so on. Strata does not restart a guest that panicked, or
+    /// that rebooted five times in a row within 2 s of its start: exit status 1
     #[arg(long, value_name = "WHAT", default_value = OnReboot::default().name(), value_parser = values::on_reboot())]
     pub on_reboot: OnReboot,
     /// Record a trace into this folder: a new one, or an empty one of yours
@@ -151,22 +151,21 @@ pub struct RunArgs {
     /// What is recorded.
     #[command(flatten)]
     pub recording: RecordingArgs,
-    /// What happens to the VM when a layer of the trace ends early, because the disk is full for instance: continue,
-    /// pause (until `strata ctl VM resume`), or stop with exit status 1
+    /// When a layer of the trace ends early, for instance on a full disk: let the VM continue, pause it (until `strata
+    /// ctl VM resume`), or stop it with exit status 1
     #[arg(help_heading = RECORDING, long, value_name = "WHAT", default_value = "continue", value_parser = values::on_trace_failure(), requires = "trace")]
     pub on_trace_failure: OnTraceFailure,
-    /// Kernel module that records in the guest; strata adds it to the initrd in memory and changes nothing of the
-    /// guest's
+    /// Kernel module that records in the guest; Strata adds it to the initrd in memory and changes no file
     ///
-    /// 'auto' takes the ready-made one of the guest's kernel (package strata-modules; $STRATA_AGENT_MODULES names
-    /// another folder), a folder the one that it has for that kernel, RELEASE/strata.ko
+    /// 'auto' picks the ready-made module for the guest's kernel (package strata-modules, or the folder
+    /// $STRATA_AGENT_MODULES). A folder works alike: it holds RELEASE/strata.ko
     #[arg(help_heading = GUEST_RECORDING, long, value_name = "FILE|auto|DIR", requires = "trace")]
     pub agent: Option<PathBuf>,
-    /// Put nothing into the guest, and have its kernel, Linux 6.12 or later, record these events into memory that the
-    /// host reads when the guest has ended, also by a panic or a hang, and at snapshots of a flight recorder: globs
-    /// GROUP:EVENT with commas between them
+    /// Put nothing into the guest: its kernel (Linux 6.12 or later) records these events into memory; globs GROUP:EVENT
+    /// with commas between them
     ///
-    /// The newest records are kept
+    /// The host reads that memory when the guest ends, even by a panic or a hang, and at each snapshot of a flight
+    /// recorder. The newest records are kept
     #[arg(
         help_heading = GUEST_RECORDING,
         long,
@@ -179,7 +178,7 @@ pub struct RunArgs {
         value_parser = values::agentless_events
     )]
     pub agentless: Option<String>,
-    /// Memory of the guest's for --agentless, for all vCPUs together
+    /// The guest's memory for --agentless, for all vCPUs together
     #[arg(
         help_heading = GUEST_RECORDING,
         long,
@@ -192,8 +191,8 @@ pub struct RunArgs {
     /// Put nothing into the guest
     #[arg(help_heading = GUEST_RECORDING, long, conflicts_with = "agent")]
     pub no_agent: bool,
-    /// Samples of each vCPU per second while guest-kernel:strata:sample is recorded: what it executes, with its stack
-    /// if guest-kernel:strata:stack is recorded too
+    /// Samples of each vCPU per second while guest-kernel:strata:sample is recorded: the instruction, and with
+    /// guest-kernel:strata:stack its stack
     #[arg(help_heading = GUEST_RECORDING, long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=20_000), requires = "agent")]
     pub sample_frequency: Option<u32>,
     /// Size of a sub-buffer, bytes.
@@ -211,28 +210,24 @@ pub struct RunArgs {
     pub process_slots: u32,
     /// Run as this user once everything that needs root is open: a name, UID or UID:GID
     ///
-    /// Without it, strata that was started with sudo runs as the user who called sudo, and any other keeps its user;
-    /// root without sudo stays root, without its capabilities. The recording belongs to that user
+    /// Default: the user who called sudo. Root without sudo stays root, but without its capabilities. The recording
+    /// belongs to that user
     #[arg(help_heading = PROCESS, long, value_name = "USER")]
     pub user: Option<String>,
-    /// What the process gives up before the guest runs: its user (see --user), capabilities, files that are not of its
-    /// recording, system calls
+    /// Give up the user (see --user), capabilities, other files and system calls before the guest runs
     ///
-    /// With 'log' forbidden system calls are named in the kernel's log and done; with 'off' everything is kept
+    /// 'log' lets forbidden system calls through and names them in the kernel's log; 'off' keeps everything
     #[arg(help_heading = PROCESS, long, value_name = "MODE", default_value = strata_jail::Mode::default().name(), value_parser = values::jail())]
     pub jail: strata_jail::Mode,
-    /// Folder in which snapshots and recordings of other sessions may be made, beside the one that is made for them:
-    /// TRACE-snapshots
-    ///
-    /// May be repeated
+    /// Let snapshots and further sessions be written into this folder, as into TRACE-snapshots. May be repeated
     #[arg(help_heading = PROCESS, long = "writable", value_name = "DIR", requires = "trace")]
     pub writable: Vec<PathBuf>,
     /// Name of the VM in the trace
     #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = values::vm_name)]
     pub name: String,
-    /// Take options from this file: TOML with a key for each, as --print-config writes it
+    /// Take options from this TOML file, as --print-config writes it
     ///
-    /// Options on the command line go before the file's
+    /// Options on the command line win
     #[arg(help_heading = PROCESS, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print the file for --config that equals these options, and run nothing

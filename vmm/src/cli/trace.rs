@@ -36,7 +36,7 @@ pub struct EventsArgs {
     /// Kernel module whose events are listed
     #[arg(long, value_name = "FILE", requires = "list")]
     pub agent: Option<PathBuf>,
-    /// Only this layer; host, guest and user are understood too. May be repeated
+    /// Only this layer; short names are host, guest and user. May be repeated
     #[arg(long = "layer", value_name = "LAYER", value_parser = values::layer())]
     pub layers: Vec<LayerKind>,
     /// Only events whose names match, as 'sched:*' does. May be repeated
@@ -49,13 +49,13 @@ pub struct EventsArgs {
     /// Only records of the vCPU, host CPU or thread of the VMM of this number. May be repeated
     #[arg(long = "cpu", value_name = "N")]
     pub cpus: Vec<u32>,
-    /// Only records of this VM, in place of those of all VMs and the host. May be repeated
+    /// Only records of this VM, not of the host or other VMs. May be repeated
     #[arg(long = "vm", value_name = "NAME")]
     pub vms: Vec<String>,
-    /// Only records from this long after the first one on, as in 1.5 or 500ms; -2s is 2 s before the last one
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// Only records up to this long after the first one, or before the last one
+    /// End this long after the first record; -2s is 2 s before the last record
     #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Show UTC in place of seconds since the first record
@@ -64,7 +64,7 @@ pub struct EventsArgs {
     /// One JSON object per line
     #[arg(long)]
     pub json: bool,
-    /// Only say how many records there are
+    /// Only print how many records there are
     #[arg(long, conflicts_with = "utc")]
     pub count: bool,
 }
@@ -72,10 +72,10 @@ pub struct EventsArgs {
 /// Arguments of `strata why`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The task's time is cut into steps that add up to it exactly. Where it waited, the task that woke it is \
-    followed, or the disk request. What the records do not tell is 'not known'.\n\nOf several tasks it is the longest waits \
-    of all of them: 3 without --worst. Without --task these are all tasks of the VM; what threads of its kernel wait for \
-    work is no wait then.\n\nExamples:\n  \
+    after_help = "The task's time is cut into steps that add up to it exactly. Where it waited, `why` follows the \
+    task that woke it, or the disk request. What the records do not show is 'not known'.\n\nWhere several tasks \
+    match, `why` explains the longest waits among all of them: 3 without --worst. Without --task it looks at all \
+    tasks of the VM, but for kernel threads that wait for work.\n\nExamples:\n  \
     strata why trace\n  \
     strata why trace --task web --worst 10\n  \
     strata why trace --task 'work*' --from 1.5 --to 2.5\n  \
@@ -93,10 +93,10 @@ pub struct WhyArgs {
     /// Only tasks of this VM
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
-    /// Only what is this long after the first record, as in 1.5 or 500ms, or later; -2s is 2 s before the last one
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// Only what is this long after the first record, or before the last one, or earlier
+    /// End this long after the first record; -2s is 2 s before the last record
     #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Explain the N longest waits of all these tasks: from giving up the CPU, or being woken from a sleep, until running
@@ -134,9 +134,9 @@ impl WhyArgs {
 /// Arguments of `strata diff`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The time of each trace is cut into 20 parts. What those of one have that those of the other have not is a \
-    change; what varies from part to part is none. Two traces tell about these two runs: whether a change is there \
-    in other runs, too, other traces tell.\n\nExamples:\n  \
+    after_help = "`diff` cuts each trace into 20 parts of equal time. A difference between the traces counts as a \
+    change if it exceeds how much the parts of one trace differ. Two traces show how these two runs differ; compare \
+    more runs to know whether a change persists.\n\nExamples:\n  \
     strata diff yesterday today\n  \
     strata diff yesterday today --from 2 --to 12\n  \
     strata diff yesterday today --json | jq '.rows[] | select(.values | any(.changed))'"
@@ -148,13 +148,13 @@ pub struct DiffArgs {
     /// Trace folder: after
     #[arg(value_name = "B")]
     pub second: PathBuf,
-    /// Of each only what is this long after its first record, as in 1.5 or 500ms, or later
+    /// Begin this long after each trace's first record, as in 1.5 or 500ms
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// Of each only what is this long after its first record, or earlier
+    /// End this long after each trace's first record
     #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
-    /// JSON in place of text: all rows, those that did not change too
+    /// JSON in place of text, with the rows that did not change
     #[arg(long)]
     pub json: bool,
 }
@@ -189,12 +189,11 @@ pub struct ReadArgs {
 /// Arguments of `strata merge`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Traces of VMs that ran on one host since one boot are on one clock: their VMs are put side by side \
-    (of two with one name the later is called NAME-2), and what their host-kernel layers both have is kept once.\n\n\
-    Two traces of different hosts need rules. A rule says that each such event of the first trace happened before \
-    (after) its counterpart in the second. There have to be rules for both directions, as for messages and their \
-    answers. The result is on the clock of the first trace; its error bound and how it was found are in its \
-    session.json.\n\nExamples:\n  \
+    after_help = "Traces from one boot of one host share its clock: `merge` puts their VMs side by side (the second \
+    VM of a name becomes NAME-2) and keeps each record of the host's kernel once.\n\nTwo traces of different hosts \
+    need rules. A rule says that each such event of the first trace happened before (after) its counterpart in the \
+    second. Give rules for both directions, as for messages and their answers. The result is on the clock of the \
+    first trace; its session.json states the error bound and its derivation.\n\nExamples:\n  \
     strata merge web db cache -o all\n  \
     strata merge a b -o both --match 'net:send before net:receive by seq' --match 'net:receive after net:send by seq'"
 )]
