@@ -18,7 +18,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Bytes of the persistent memory.
-const PERSISTENT_BYTES: u64 = 256 << 20;
+const PERSISTENT_BYTES: u64 = 320 << 20;
 /// Where the VMs' folders lie in it.
 const RUNTIME: &str = "runtime";
 

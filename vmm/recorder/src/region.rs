@@ -5,7 +5,9 @@ pub mod mapped_file;
 pub mod process_table;
 pub mod region_file;
 
-use crate::region::mapped_file::{MappedFileError, check_room, give_back, map_all, no_room, reserve};
+use crate::region::mapped_file::{
+    MappedFileError, check_room, commit_blocks, give_back, map_all, no_room, outlive_host, reserve,
+};
 use crate::region::region_file::{RegionFile, RegionFileError};
 use clock_sync::entry::{EntryMemory, Writer};
 use clock_sync::relation::Relation;
@@ -158,7 +160,8 @@ impl TraceRegion {
         check_room(&file, needed)?;
         let mapping = Arc::new(map_all(&file, layout.size).map_err(failed)?);
         for part in always {
-            reserve(&file, part).map_err(|source| no_room(&file, needed, source))?;
+            reserve(&file, part.clone()).map_err(|source| no_room(&file, needed, source))?;
+            outlive_host(&file, part.start as u64..part.end as u64).map_err(failed)?;
         }
         for part in on_demand {
             protect(&mapping, part, MprotectFlags::empty()).map_err(failed)?;
@@ -310,7 +313,13 @@ impl TraceRegion {
     /// When the slot is in use, the guest has not let go of it yet, it has too little room, or there is too little memory.
     pub fn open_session(&self, slot: usize, name: &str, rings: Rings) -> Result<(), RegionError> {
         let parts = self.ring_parts(slot, rings.ring_size());
-        let zero = |memory: &HostWords, _| parts.iter().for_each(|part| memory.clear(part.start, part.len()));
+        let zero = |memory: &HostWords, _| {
+            parts.iter().for_each(|part| memory.clear(part.start, part.len()));
+            if let Backing::Own { file, .. } = &self.backing {
+                // Where it fails, a crash of the host may take the first records.
+                let _ = commit_blocks(file);
+            }
+        };
         let opened = self
             .reserve_rings(&parts)
             .and_then(|()| Ok(self.host().open_session(slot, name, rings, zero).map(|_| ())?));

@@ -14,7 +14,7 @@ mod frame;
 
 use crate::layer::host_records::{Item, create};
 use file::HistoryFile;
-use frame::{Frame, Gone, frames};
+use frame::{Frame, Gone, append_check, confirmed, frames};
 use shared_ring::event::EventDescription;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -98,7 +98,10 @@ impl History {
         }
         let any_kvm = events.iter().any(|event| is_kvms(&event.name));
         let any_other = events.iter().any(|event| !is_kvms(&event.name));
-        let begun = file.map(|file| HistoryFile::begin(file, most_of_chunk(limit) + MOST_FRAME, events)).transpose();
+        // those that are full, and of each class the newest and what it grows by before the oldest gives way
+        let chunks = limit / most_of_chunk(limit).max(1) + 4;
+        let begin = |file| HistoryFile::begin(file, most_of_chunk(limit) + MOST_FRAME, chunks, events);
+        let begun = file.map(begin).transpose();
         let (file, failed) = match begun {
             Ok(file) => (file, None),
             Err(error) => (None, Some(error)),
@@ -139,7 +142,7 @@ impl History {
         let class = if is_kvms { &mut self.kvm } else { &mut self.others };
         if let Some(window) = class {
             if window.newest.size >= most_of_chunk(self.limit) {
-                window.begin_chunk(&mut self.file, &mut self.failed);
+                self.bytes += window.begin_chunk(&mut self.file, &mut self.failed);
             }
             frame.append(&mut window.newest.bytes);
             window.newest.size += frame.size();
@@ -173,7 +176,7 @@ impl History {
     /// Lets all that was taken in so far outlive the process.
     pub(crate) fn save(&mut self) {
         for window in [&mut self.others, &mut self.kvm].into_iter().flatten() {
-            window.save(&mut self.file, &mut self.failed);
+            self.bytes += window.save(&mut self.file, &mut self.failed);
         }
     }
 
@@ -221,10 +224,12 @@ pub fn recovered(file: &File, dir: &Path, manifest: &Manifest) -> io::Result<Vec
     let (events, chunks) = file::found(file)?;
     let mut history = History::new(usize::MAX, &events, None);
     for found in chunks {
-        let class = if found.class == KVM { &mut history.kvm } else { &mut history.others };
-        let Some(window) = class else { continue };
+        let window = if found.class == KVM { &mut history.kvm } else { &mut history.others };
+        let Some(window) = window else { continue };
+        let mut bytes = found.bytes;
+        let left = confirmed(&bytes);
         let mut size = 0;
-        for frame in frames(&found.bytes) {
+        for frame in frames(bytes.get(..left).unwrap_or_default()) {
             match frame {
                 Frame::Gone { cpu, gone } => drop(window.gone.insert(cpu, gone)),
                 // what no trace can tell is damage, and nothing behind it is known
@@ -233,9 +238,12 @@ pub fn recovered(file: &File, dir: &Path, manifest: &Manifest) -> io::Result<Vec
             }
             size += frame.size();
         }
-        let mut bytes = found.bytes;
+        let is_cut = size < bytes.len();
         bytes.truncate(size);
         window.older.push_back(Chunk { size, bytes, ..Chunk::default() });
+        if is_cut {
+            window.cut();
+        }
     }
     // what came between the last look and the death is not there
     let ends_early = true;
@@ -248,23 +256,43 @@ impl Window {
         Self { class, bytes: 0, older: VecDeque::new(), newest, gone: BTreeMap::new() }
     }
 
-    /// The newest chunk is full: it lies in the file alone from now on, if there is one.
+    /// The newest chunk is full: it lies in the file alone from now on, if there is one. Returns the bytes of its check.
     #[cold]
-    fn begin_chunk(&mut self, file: &mut Option<HistoryFile>, failed: &mut Option<io::Error>) {
-        self.save(file, failed);
+    fn begin_chunk(&mut self, file: &mut Option<HistoryFile>, failed: &mut Option<io::Error>) -> usize {
+        let check = self.save(file, failed);
         let mut full = std::mem::take(&mut self.newest);
         if full.slot.is_some() && full.saved == full.size {
             self.newest.bytes = std::mem::take(&mut full.bytes);
             self.newest.bytes.clear();
         }
         self.older.push_back(full);
+        check
     }
 
-    /// Writes what is new in the newest chunk into the file. Where that fails, nothing is written any more: what lies
-    /// there can be read, and what comes is kept in memory.
-    fn save(&mut self, file: &mut Option<HistoryFile>, failed: &mut Option<io::Error>) {
+    /// What was behind all that is there now, of whatever CPU, is not there.
+    fn cut(&mut self) {
+        let mut cpus: BTreeSet<u32> = self.gone.keys().copied().collect();
+        for frame in self.older.iter().flat_map(|chunk| frames(&chunk.bytes)) {
+            if let Frame::Record { cpu, .. } | Frame::Unrecorded { cpu, .. } = frame {
+                cpus.insert(cpu);
+            }
+        }
+        let mut gaps = Chunk::default();
+        for cpu in cpus {
+            Frame::Unrecorded { cpu, unrecorded: Unrecorded::default() }.append(&mut gaps.bytes);
+        }
+        self.older.push_back(gaps);
+    }
+
+    /// Writes what is new in the newest chunk into the file, with a check of it; returns the bytes of the check. Where
+    /// that fails, nothing is written any more: what lies there can be read, and what comes is kept in memory.
+    fn save(&mut self, file: &mut Option<HistoryFile>, failed: &mut Option<io::Error>) -> usize {
         let chunk = &mut self.newest;
-        let Some(file) = file.as_mut().filter(|file| file.is_written() && chunk.saved < chunk.size) else { return };
+        let Some(file) = file.as_mut().filter(|file| file.is_written() && chunk.saved < chunk.size) else { return 0 };
+        append_check(&mut chunk.bytes, chunk.saved);
+        let check = chunk.bytes.len() - chunk.size;
+        chunk.size += check;
+        self.bytes += check;
         let mut save = || {
             let slot = match chunk.slot {
                 Some(slot) => slot,
@@ -278,6 +306,7 @@ impl Window {
             file.end();
             *failed = Some(error);
         }
+        check
     }
 
     /// The oldest chunk gives way, but not the newest one: the bytes that it had, and what has given way so far of the
@@ -292,7 +321,7 @@ impl Window {
             let (cpu, records, Unrecorded { lost, rejected }) = match frame {
                 Frame::Record { cpu, .. } => (cpu, 1, Unrecorded::default()),
                 Frame::Unrecorded { cpu, unrecorded } => (cpu, 0, unrecorded),
-                Frame::Gone { .. } => continue,
+                Frame::Gone { .. } | Frame::Check { .. } => continue,
             };
             let total = self.gone.entry(cpu).or_default();
             total.records += records;
@@ -333,7 +362,7 @@ impl Window {
                         writer.record(cpu, time, id, payload)?;
                     }
                     Frame::Unrecorded { cpu, unrecorded } => unrecorded.tell(cpu, writer, &mut gaps)?,
-                    Frame::Gone { .. } => {}
+                    Frame::Gone { .. } | Frame::Check { .. } => {}
                 }
             }
             meanwhile();
@@ -380,6 +409,7 @@ pub(crate) mod tests {
     use crate::recorder::tests::manifest;
     use proptest::prelude::*;
     use shared_ring::event::{FieldDescription, FieldType};
+    use std::os::unix::fs::FileExt;
     use strata_recording::merge::{Merge, Step};
     use strata_recording::reader::Trace;
     use tempfile::TempDir;
@@ -574,6 +604,36 @@ pub(crate) mod tests {
         let (_left, dead) = left(&file);
         assert_eq!(told(&dead), told(&alive));
         assert!(told(&dead)[1].2 > 10_000, "{:?}", told(&dead)[1].2);
+    }
+
+    #[test]
+    fn what_a_crash_of_the_host_left_as_zeros_is_a_gap() {
+        let file = tempfile::tempfile().unwrap();
+        let mut history = History::new(LIMIT, &events(), Some(file.try_clone().unwrap()));
+        for time in 0..4000 {
+            history.push(record(time, SWITCH));
+            if time % 100 == 99 {
+                history.save();
+            }
+        }
+        drop(history);
+
+        // the second half of the first slot, and of the last one up to the end
+        let slot = (most_of_chunk(LIMIT) + MOST_FRAME + 16).next_multiple_of(8) as u64;
+        let length = file.metadata().unwrap().len();
+        let last = length - (length - 4096) % slot;
+        file.write_all_at(&[0; 64 << 10], 4096 + (64 << 10)).unwrap();
+        file.set_len(last + 4096).unwrap();
+
+        let (_left, dead) = left(&file);
+        let steps = steps(&dead, 0);
+        let of_first = (64 << 10) / 116 / 100 * 100 - 1;
+        let kept: Vec<u64> = steps.iter().filter_map(|step| step.parse().ok()).collect();
+        let next = kept.iter().position(|&time| time > of_first).unwrap();
+        let around: Vec<&str> =
+            steps.iter().map(String::as_str).skip(usize::try_from(of_first).unwrap()).take(4).collect();
+        assert_eq!(around, [&of_first.to_string(), "gap", "end", &kept[next].to_string()]);
+        assert!(kept[next] > 1000 && kept.last() < Some(&3999), "{:?}", kept.last());
     }
 
     #[test]

@@ -11,8 +11,10 @@
 //! A slot begins with the number of its chunk (8 bytes; 0 where there is none), its class (4) and the bytes of frames
 //! that are whole (4). Frames are written before their number of bytes: whenever the process ends, what is counted is
 //! there.
-//! Nothing here is synchronised with a disk: what is written outlives the process, not the host.
+//! Nothing here is synchronised with a disk. A file on persistent memory outlives the host too. Bytes of a slot whose
+//! block the file system had not committed read as zeros then: each write ends with a check of what it wrote.
 
+use crate::region::mapped_file::outlive_host;
 use shared_ring::event::EventDescription;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,7 +22,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// How the file begins; its last byte is the version.
-const MAGIC: [u8; 8] = *b"STRATAH\x01";
+const MAGIC: [u8; 8] = *b"STRATAH\x02";
 const HEAD: usize = 16;
 const SLOT_HEAD: usize = 16;
 const PAGE: u64 = 4096;
@@ -49,16 +51,17 @@ pub(super) struct HistoryFile {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) class: u32,
-    /// Frames.
+    /// Frames, as far as the file goes.
     pub(super) bytes: Vec<u8>,
 }
 
 impl HistoryFile {
-    /// Begins the history of records of `events` in the empty `file`, in chunks of at most `most` bytes.
+    /// Begins the history of records of `events` in the empty `file`, in chunks of at most `most` bytes, `chunks` of them
+    /// as a rule.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) fn begin(file: File, most: usize, events: &[EventDescription]) -> io::Result<Self> {
+    pub(super) fn begin(file: File, most: usize, chunks: usize, events: &[EventDescription]) -> io::Result<Self> {
         let description = serde_json::to_vec(events)?;
         let too_large = |_| io::Error::other("the description of the host's events is too large");
         let slot_size = (most + SLOT_HEAD).next_multiple_of(8);
@@ -68,6 +71,9 @@ impl HistoryFile {
         file.write_all_at(&head, 0)?;
         file.write_all_at(&description, HEAD as u64)?;
         let slots_at = slots_at(description.len());
+        // Where they do not fit, the rest of the file system stays free.
+        outlive_host(&file, slots_at..slots_at + slot_size as u64 * chunks as u64)
+            .inspect_err(|_| drop(file.set_len(0)))?;
         Ok(Self {
             file,
             slots_at,
@@ -172,10 +178,10 @@ pub(super) fn found(file: &File) -> io::Result<(Vec<EventDescription>, Vec<Found
         file.read_exact_at(&mut head, at)?;
         let [number @ .., c0, c1, c2, c3, b0, b1, b2, b3] = head;
         let size = u32::from_le_bytes([b0, b1, b2, b3]) as usize;
-        let fits = SLOT_HEAD + size <= slot_size && at + (SLOT_HEAD + size) as u64 <= length;
         let number = u64::from_le_bytes(number);
-        if number > 0 && fits {
-            let mut bytes = vec![0; size];
+        if number > 0 && SLOT_HEAD + size <= slot_size {
+            let there = length.saturating_sub(at + SLOT_HEAD as u64);
+            let mut bytes = vec![0; usize::try_from(there).map_or(size, |there| there.min(size))];
             file.read_exact_at(&mut bytes, at + SLOT_HEAD as u64)?;
             chunks.insert(number, Found { class: u32::from_le_bytes([c0, c1, c2, c3]), bytes });
         }
@@ -213,7 +219,7 @@ mod tests {
 
     fn begun() -> (File, HistoryFile) {
         let file = tempfile::tempfile().unwrap();
-        let history = HistoryFile::begin(file.try_clone().unwrap(), 100, &[event()]).unwrap();
+        let history = HistoryFile::begin(file.try_clone().unwrap(), 100, 2, &[event()]).unwrap();
         (file, history)
     }
 

@@ -17,6 +17,8 @@ const MOST: usize = 0x7fff;
 const UNRECORDED: u16 = 0x8000;
 /// Mark of what has given way up to here: 8 bytes of records, and what [`UNRECORDED`] has.
 const GONE: u16 = 0x8001;
+/// Mark of a check: 4 bytes, the CRC-32 of all that lies between the check before it and this one.
+const CHECK: u16 = 0x8002;
 
 /// What a CPU had that gave way: its records, and what was not kept of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(super) enum Frame<'a> {
     Unrecorded { cpu: u32, unrecorded: Unrecorded },
     /// All that gave way of a CPU so far.
     Gone { cpu: u32, gone: Gone },
+    /// What lies between the check before it and this one.
+    Check { crc: u32 },
 }
 
 impl Frame<'_> {
@@ -48,6 +52,7 @@ impl Frame<'_> {
             Self::Record { payload, .. } => payload.len().min(MOST),
             Self::Unrecorded { .. } => 16,
             Self::Gone { .. } => 24,
+            Self::Check { .. } => 4,
         }
     }
 
@@ -78,8 +83,33 @@ impl Frame<'_> {
                 bytes.extend_from_slice(&gone.records.to_le_bytes());
                 append_unrecorded(gone.unrecorded, bytes);
             }
+            Self::Check { crc } => {
+                head(0, 0, 0, CHECK);
+                bytes.extend_from_slice(&crc.to_le_bytes());
+            }
         }
     }
+}
+
+/// Puts a check of what is in `bytes` from `checked` on behind it.
+pub(super) fn append_check(bytes: &mut Vec<u8>, checked: usize) {
+    let crc = crc32fast::hash(bytes.get(checked..).unwrap_or_default());
+    Frame::Check { crc }.append(bytes);
+}
+
+/// How many of `bytes` are as they were written: up to the last check before the first one that is wrong.
+pub(super) fn confirmed(bytes: &[u8]) -> usize {
+    let (mut confirmed, mut at) = (0, 0);
+    for frame in frames(bytes) {
+        if let Frame::Check { crc } = frame {
+            if bytes.get(confirmed..at).map(crc32fast::hash) != Some(crc) {
+                break;
+            }
+            confirmed = at + frame.size();
+        }
+        at += frame.size();
+    }
+    confirmed
 }
 
 fn append_unrecorded(unrecorded: Unrecorded, bytes: &mut Vec<u8>) {
@@ -97,6 +127,7 @@ pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
         let length = match size {
             UNRECORDED => 16,
             GONE => 24,
+            CHECK => 4,
             _ => usize::from(size),
         };
         let (payload, behind) = behind.split_at_checked(length)?;
@@ -106,6 +137,7 @@ pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
                 let gone = Gone { records: number(payload, 0)?, unrecorded: unrecorded(payload.get(8..)?)? };
                 Frame::Gone { cpu, gone }
             }
+            CHECK => Frame::Check { crc: u32::from_le_bytes(*payload.first_chunk()?) },
             _ if length > MOST => return None,
             _ => Frame::Record { time, cpu, id, payload },
         };
@@ -139,6 +171,7 @@ mod tests {
             Frame::Unrecorded { cpu: 2, unrecorded },
             Frame::Gone { cpu: 3, gone: Gone { records: 9, unrecorded } },
             Frame::Record { time: 8, cpu: 1, id: 0, payload: b"" },
+            Frame::Check { crc: 5 },
         ];
         let mut bytes = Vec::new();
 
@@ -146,7 +179,25 @@ mod tests {
 
         assert_eq!(frames(&bytes).collect::<Vec<_>>(), all);
         assert_eq!(bytes.len(), all.iter().map(Frame::size).sum::<usize>());
-        assert_eq!(frames(&bytes[..bytes.len() - 1]).count(), 3);
+        assert_eq!(frames(&bytes[..bytes.len() - 1]).count(), 4);
+    }
+
+    #[test]
+    fn bytes_are_confirmed_up_to_the_last_check_before_a_wrong_one() {
+        let mut bytes = Vec::new();
+        let mut checks = Vec::new();
+        for time in 1..4 {
+            let checked = bytes.len();
+            Frame::Record { time, cpu: 1, id: 2, payload: b"payload" }.append(&mut bytes);
+            append_check(&mut bytes, checked);
+            checks.push(bytes.len());
+        }
+        Frame::Record { time: 4, cpu: 1, id: 2, payload: b"unchecked" }.append(&mut bytes);
+
+        let whole = confirmed(&bytes);
+        bytes[checks[1] - 25] ^= 1;
+
+        assert_eq!((whole, confirmed(&bytes)), (checks[2], checks[0]));
     }
 
     proptest! {
@@ -154,7 +205,7 @@ mod tests {
         fn any_bytes_are_frames_or_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let read: usize = frames(&bytes).map(|frame| frame.size()).sum();
 
-            prop_assert!(read <= bytes.len());
+            prop_assert!(read <= bytes.len() && confirmed(&bytes) <= read);
         }
     }
 }
