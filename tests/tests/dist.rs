@@ -78,10 +78,21 @@ fn each_form_is_installed_where_nothing_else_is_and_used() {
     tools::install(&Paths::of_workspace(), &TOOLS).unwrap();
     let made = Made::of(&Form::ALL, "dist");
 
+    made_again_is_the_same(&made);
     archive_is_unpacked_anywhere_and_used(&made);
     rpms_are_installed_in_an_empty_root_and_used(&made);
     image_is_read_by_other_tools_and_runs(&made);
     debian_packages_are_unpacked_in_an_empty_root_and_used(&made);
+}
+
+fn made_again_is_the_same(made: &Made) {
+    let sums = |made: &Made| fs::read_to_string(made.0[0].with_file_name("SHA256SUMS")).unwrap();
+    let first = sums(made);
+
+    let again = Made::of(&Form::ALL, "dist-again");
+
+    assert_eq!(first.lines().count(), made.0.len());
+    assert_eq!(first, sums(&again));
 }
 
 fn archive_is_unpacked_anywhere_and_used(made: &Made) {

@@ -2,6 +2,7 @@
 //! sees.
 //!
 //! Shows: babeltrace2 reads what the writer wrote, with the same values.
+//! Shows: Recordings of earlier versions are read as babeltrace2 reads them.
 #![allow(unsafe_code)] // Producers are made from raw memory.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
 
@@ -13,6 +14,7 @@ use shared_ring::layout::{Geometry, Mode};
 use shared_ring::producer::Producer;
 use shared_ring::storage::Smp;
 use std::cell::Cell;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use strata_recording::clock::{Clock, UtcAnchor};
@@ -171,6 +173,27 @@ fn every_layer_reads_the_same_in_babeltrace2() {
         let (name, payload) = as_they_print(ours);
         assert!(theirs.contains(&name) && theirs.ends_with(&payload), "{theirs}\nis not\n{name}…{payload}");
     }
+}
+
+/// Each folder of `tests/recordings` is what the version wrote whose name it has.
+#[test]
+fn recordings_of_earlier_versions_read_the_same_in_babeltrace2() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings");
+    let kept: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+
+    for dir in &kept {
+        let (listing, complaints) = babeltrace2(dir);
+        let theirs: Vec<&str> = listing.lines().collect();
+        let ours = our_events(dir);
+
+        assert_eq!((complaints.as_str(), theirs.len(), ours.len()), ("", 1500, 1500), "{}", dir.display());
+        for (theirs, ours) in theirs.iter().zip(&ours) {
+            let apart = their_time(theirs) - our_time(ours);
+            let name = format!(" {}: {{ ", ours["event"].as_str().unwrap());
+            assert!((-2..=2).contains(&apart) && theirs.contains(&name), "{theirs}\n{ours}");
+        }
+    }
+    assert!(!kept.is_empty());
 }
 
 #[test]

@@ -7,9 +7,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The date of all files in an archive: two builds of the same files are the same archive.
-const DATE: &str = "2026-11-20 12:00Z";
-
 /// Writes what `packages` have below `/usr` as the archive `name.tar.xz` in the folder `out`, in which it lies below
 /// the folder `name`. Returns its file.
 ///
@@ -21,7 +18,7 @@ pub fn write(packages: &[&Package<'_>], name: &str, out: &Path) -> Result<PathBu
     let file = out.join(format!("{name}.tar.xz"));
     let mut tar = Command::new("tar");
     tar.args(["--create", "--xz", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
-    tar.arg(format!("--mtime={DATE}")).arg(format!("--transform=s,^usr,{name},S")).arg("--file").arg(&file);
+    tar.arg(format!("--transform=s,^usr,{name},S")).arg("--file").arg(&file);
     for package in packages {
         tar.arg("-C").arg(package.root()).arg("usr");
     }

@@ -10,7 +10,7 @@ use crate::fetch::kernel_packages::KernelChoice;
 use crate::fetch::tools::{self, Tool};
 use crate::packaging::materials::{Held, Materials, MaterialsError};
 use crate::packaging::package::{Control, Package};
-use crate::packaging::{deb, rpm};
+use crate::packaging::{deb, released, rpm};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
@@ -129,12 +129,12 @@ pub(super) fn products(
 }
 
 /// What has changed in the package `name`, as Debian writes it.
-pub(super) fn changelog(name: &str) -> String {
-    format!(
-        "{name} ({VERSION}) unstable; urgency=medium\n\n  * See the history of the source.\n\n \
-         -- {}  Fri, 20 Nov 2026 12:00:00 +0000\n",
-        deb::maintainer()
-    )
+pub(super) fn changelog(name: &str) -> Result<String, ProcessError> {
+    Ok(format!(
+        "{name} ({VERSION}) unstable; urgency=medium\n\n  * See the history of the source.\n\n -- {}  {}\n",
+        deb::maintainer(),
+        released("--rfc-email")?
+    ))
 }
 
 /// The modules for `kernels`: the release and the file of each.

@@ -1,6 +1,7 @@
 //! A package as Debian has it: `dpkg-deb` puts it together.
 
 use crate::fetch::apt::PackageError;
+use crate::packaging::RELEASED;
 use crate::packaging::package::{Control, Package, error, listed};
 use crate::process;
 use std::fs;
@@ -37,9 +38,11 @@ pub fn write(package: &mut Package<'_>, version: &str, changelog: &str, out: &Pa
     let sums = "cd \"$1\" && find . -type f ! -path './DEBIAN/*' -printf '%P\\0' | LC_ALL=C sort -z | \
                 xargs -r -0 md5sum > DEBIAN/md5sums && find . -type d -exec chmod 0755 {} +";
     process::capture(Command::new("sh").args(["-c", sums, "sums"]).arg(package.root()))?;
+    package.settle()?;
     let file = out.join(format!("{name}_{version}_{}.deb", package.control().architecture));
     fs::create_dir_all(out).map_err(error(out))?;
     let mut dpkg = Command::new("dpkg-deb");
+    dpkg.env("SOURCE_DATE_EPOCH", RELEASED.to_string());
     process::capture(dpkg.args(["--root-owner-group", "-Zxz", "--build"]).arg(package.root()).arg(&file))?;
     fs::remove_dir_all(&folder).map_err(error(&folder))?;
     Ok(file)

@@ -1,7 +1,8 @@
 //! A package as an image for containers, of the Open Container Initiative's layout: `umoci` puts it together.
 
 use crate::fetch::apt::PackageError;
-use crate::packaging::package::{Package, error};
+use crate::packaging::package::{Package, error, settle};
+use crate::packaging::released;
 use crate::process;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,13 +30,18 @@ pub fn write(package: &Package<'_>, program: &str, version: &str, out: &Path) ->
     let umoci = |arguments: &[&str]| process::capture(Command::new("umoci").args(arguments)).map(drop);
     umoci(&["init", "--layout", &layout.to_string_lossy()])?;
     umoci(&["new", "--image", &image])?;
-    umoci(&["insert", "--image", &image, &files.to_string_lossy(), "/"])?;
-    umoci(&["insert", "--image", &image, &package.root().join("usr").to_string_lossy(), "/usr"])?;
+    let released = released("+%FT%TZ")?;
+    let since = format!("--history.created={released}");
+    settle(&files)?;
+    umoci(&["insert", "--image", &image, &since, &files.to_string_lossy(), "/"])?;
+    umoci(&["insert", "--image", &image, &since, &package.root().join("usr").to_string_lossy(), "/usr"])?;
     let (name, summary) = (package.name(), package.control().summary);
     umoci(&[
         "config",
         "--image",
         &image,
+        &since,
+        &format!("--created={released}"),
         "--os=linux",
         "--architecture=amd64",
         &format!("--config.entrypoint={program}"),
@@ -47,8 +53,9 @@ pub fn write(package: &Package<'_>, program: &str, version: &str, out: &Path) ->
     ])?;
     umoci(&["gc", "--layout", &layout.to_string_lossy()])?;
     let file = out.join(format!("{name}-{version}.oci.tar"));
-    process::capture(
-        Command::new("tar").args(["--create", "--sort=name", "--file"]).arg(&file).arg("-C").arg(&layout).arg("."),
-    )?;
+    settle(&layout)?;
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--file"]);
+    process::capture(tar.arg(&file).arg("-C").arg(&layout).arg("."))?;
     Ok(file)
 }

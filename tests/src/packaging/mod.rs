@@ -14,16 +14,24 @@ use crate::fetch::kernel_packages::{Flavour, KernelChoice};
 use crate::fetch::tools::{self, Tool};
 use crate::lock::Lock;
 use crate::paths::Paths;
+use crate::process::{self, ProcessError};
 use crate::progress;
 use clap::ValueEnum;
 use package::Package;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 pub use contents::{PackagingError, VERSION};
 
 /// The version without Debian's revision.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 const LICENSE: &str = env!("CARGO_PKG_LICENSE");
+/// When this version was released, seconds of Unix time, by the day that CHANGELOG.md names. Every file in a package
+/// has this time: two builds of the same sources in the same folder are the same bytes.
+const RELEASED: u64 = 1_795_867_200;
+/// The file beside the packages that holds their checksums, as `sha256sum --check` reads them.
+const CHECKSUMS: &str = "SHA256SUMS";
 const TOOLS: [Tool; 3] = [
     Tool { program: "rpmbuild", package: "rpm" },
     Tool { program: "umoci", package: "umoci" },
@@ -72,6 +80,7 @@ pub fn build(
         tools::install(paths, &TOOLS)?;
     }
     let mut products = contents::products(paths, purpose, kernels)?;
+    products.iter().try_for_each(|product| product.package.settle())?;
     let named = |names: &[&str]| -> Vec<&Package<'_>> {
         products.iter().map(|product| &product.package).filter(|package| names.contains(&package.name())).collect()
     };
@@ -98,11 +107,54 @@ pub fn build(
     if forms.contains(&Form::Deb) {
         progress::step("writing the Debian packages", || {
             for product in &mut products {
-                let changelog = contents::changelog(product.package.name());
+                let changelog = contents::changelog(product.package.name())?;
                 files.push(deb::write(&mut product.package, VERSION, &changelog, out)?);
             }
             Ok::<_, PackagingError>(())
         })?;
     }
+    checksum(out, &files)?;
     Ok(files)
+}
+
+/// Writes the checksums of `files`, which lie in the folder `out`.
+fn checksum(out: &Path, files: &[PathBuf]) -> Result<(), PackageError> {
+    let mut names: Vec<_> = files.iter().filter_map(|file| file.file_name()).collect();
+    names.sort_unstable();
+    let sums = process::capture(Command::new("sha256sum").args(names).current_dir(out))?;
+    let path = out.join(CHECKSUMS);
+    fs::write(&path, sums).map_err(package::error(&path))
+}
+
+/// When this version was released, in a form of `date`.
+fn released(form: &str) -> Result<String, ProcessError> {
+    let text = process::capture(Command::new("date").args(["--utc", &format!("--date=@{RELEASED}"), form]))?;
+    Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changelog_names_the_version_and_the_day_of_its_release() {
+        let changelog = fs::read_to_string(Paths::of_workspace().workspace().join("CHANGELOG.md")).unwrap();
+
+        let heading = format!("## {RELEASE} - {}", released("+%F").unwrap());
+
+        assert!(changelog.lines().any(|line| line == heading), "CHANGELOG.md has no line '{heading}'");
+    }
+
+    #[test]
+    fn checksums_are_those_that_others_check() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["b", "a"].map(|name| folder.path().join(name));
+        files.iter().for_each(|file| fs::write(file, "package").unwrap());
+
+        checksum(folder.path(), &files).unwrap();
+
+        let mut check = Command::new("sha256sum");
+        let checked = process::capture(check.args(["--check", CHECKSUMS]).current_dir(folder.path())).unwrap();
+        assert_eq!(checked, "a: OK\nb: OK\n");
+    }
 }

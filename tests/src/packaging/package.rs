@@ -1,6 +1,7 @@
 //! One package in the making, whatever its form will be: a tree of files, and what describes it.
 
 use crate::fetch::apt::{PackageError, recreate};
+use crate::packaging::RELEASED;
 use crate::process;
 use std::fs;
 use std::io;
@@ -190,6 +191,15 @@ impl<'a> Package<'a> {
         Ok(())
     }
 
+    /// Gives every file and folder the time of the release, behind all that was added.
+    ///
+    /// # Errors
+    ///
+    /// When a time cannot be set.
+    pub fn settle(&self) -> Result<(), PackageError> {
+        settle(&self.root)
+    }
+
     /// The place of the file `path` in the package's tree, whose folders are made.
     fn target(&mut self, path: &str) -> Result<PathBuf, PackageError> {
         self.has_configuration |= path.starts_with("/etc/");
@@ -200,6 +210,18 @@ impl<'a> Package<'a> {
         }
         Ok(target)
     }
+}
+
+/// Gives `root` and all that is below it the time of the release.
+///
+/// # Errors
+///
+/// When a time cannot be set.
+pub(super) fn settle(root: &Path) -> Result<(), PackageError> {
+    let date = format!("--date=@{RELEASED}");
+    let mut touch = Command::new("find");
+    process::capture(touch.arg(root).args(["-exec", "touch", "--no-dereference", &date, "{}", "+"]))?;
+    Ok(())
 }
 
 /// The files below `root`, and its folders, by their paths in it: each folder before what it holds.

@@ -1,6 +1,7 @@
 //! A package as distributions with RPM have it: `rpmbuild` puts it together from the files as they are.
 
 use crate::fetch::apt::PackageError;
+use crate::packaging::RELEASED;
 use crate::packaging::package::{Package, error, listed};
 use crate::process;
 use std::fmt::Write;
@@ -18,11 +19,13 @@ pub struct Fields<'a> {
 }
 
 /// Nothing is changed in files that were made elsewhere, and nothing is derived from them.
-const AS_IT_IS: [&str; 5] = [
+const AS_IT_IS: [&str; 7] = [
     "%global debug_package %{nil}",
     "%global __os_install_post %{nil}",
     "%global _build_id_links none",
     "%global _binary_payload w19.zstdio",
+    "%global use_source_date_epoch_as_buildtime 1",
+    "%global _buildhost localhost",
     "AutoReqProv: no",
 ];
 
@@ -44,6 +47,7 @@ pub fn write(
     let text = specification(package, fields, (version, license), &listed(package.root())?);
     fs::write(&spec, text).map_err(error(&spec))?;
     let mut build = Command::new("rpmbuild");
+    build.env("SOURCE_DATE_EPOCH", RELEASED.to_string());
     build.args(["-bb", "--quiet", "--target", "x86_64-linux", "--define"]);
     build.arg(format!("_topdir {}", work.path().display())).arg("--define").arg(format!("_rpmdir {}", out.display()));
     build.args(["--define", "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm"]).arg(&spec);
