@@ -533,12 +533,13 @@ const FORMATS: [(&str, &str); 8] = [
     ("user_probe", include_str!("seeds/formats/user_probe.format")),
 ];
 
-/// Expressions of triggers.
-const TRIGGERS: [(&str, &str); 4] = [
+/// Expressions of triggers, and of filters alone.
+const TRIGGERS: [(&str, &str); 5] = [
     ("wakeup", "wakeup>5ms task=web* cpu!=0"),
     ("event", "event:guest:sched:sched_process_exit comm==\"db\" prio<=120"),
     ("exit", "exit:mmio>2ms vcpu=0x1"),
     ("host-load", "host-load>80%"),
+    ("filters", "exit_reason==msr && ret<=-EPERM comm=\"a && b\""),
 ];
 
 /// What a VM does that one of each thing is said of.

@@ -1,6 +1,7 @@
-//! Expressions of triggers, as the command line gives them.
+//! Expressions of triggers and of filters, as the command line gives them.
 
-use strata_recorder::trigger::expression::{FieldValue, Trigger};
+use strata_analysis::filter::{FieldValue, Filters};
+use strata_recorder::trigger::expression::Trigger;
 
 /// Runs an input: an expression.
 ///
@@ -11,11 +12,22 @@ pub fn run(data: &[u8]) {
     match Trigger::parse(&text) {
         Ok(trigger) => {
             assert_eq!(Trigger::parse(&trigger.to_string()), Ok(trigger.clone()), "what is shown means the same");
-            for filter in &trigger.filters {
-                let values = [FieldValue::Number(0), FieldValue::Number(i128::MIN), FieldValue::Text(&text)];
-                let _ = values.map(|value| filter.holds(value));
-            }
+            judge(&trigger.filters, &text);
         }
         Err(error) => assert!(!error.to_string().is_empty(), "an error says something"),
+    }
+    match text.parse::<Filters>() {
+        Ok(filters) => {
+            assert_eq!(filters.to_string().parse(), Ok(filters.clone()), "what is shown means the same");
+            judge(&filters, &text);
+        }
+        Err(error) => assert!(!error.to_string().is_empty(), "an error says something"),
+    }
+}
+
+fn judge(filters: &Filters, text: &str) {
+    for filter in filters.iter() {
+        let values = [FieldValue::Number(0), FieldValue::Number(i128::MIN), FieldValue::Text(text)];
+        let _ = values.map(|value| filter.holds(value));
     }
 }

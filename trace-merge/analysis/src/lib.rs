@@ -5,8 +5,10 @@
 //! ([`completeness`]); nothing is guessed.
 
 pub mod completeness;
+pub mod errno_names;
 pub mod event;
 pub mod exit_reason;
+pub mod filter;
 pub mod kernel_symbols;
 pub mod msr_names;
 mod pass;

@@ -1,16 +1,14 @@
 //! Expressions of triggers: what is watched for, and in which records. Pure: text in, a [`Trigger`] or an error out.
 //!
 //! ```text
-//! trigger   = condition { " " filter }
+//! trigger   = condition [ " " ["&&"] filters ]
 //! condition = ("steal" | "wakeup" | "exit" [":" REASON] | "disk") ">" time
 //!           | "event:" LAYER ":" GROUP ":" EVENT
 //!           | "guest-hang=" time | "host-load>" percent ["%"] | "guest-panic" | "oom"
-//! filter    = FIELD ("==" | "=" | "!=" | "<=" | ">=" | "<" | ">") value
 //! time      = NUMBER ("ns" | "us" | "µs" | "ms" | "s")
-//! value     = NUMBER | WORD | '"' TEXT '"'
 //! ```
 //!
-//! `REASON`, `GROUP`, `EVENT` and text values may hold `*` and `?`. Numbers are decimal or, with `0x`, hexadecimal.
+//! `REASON`, `GROUP` and `EVENT` may hold `*` and `?`. The filters are those of [`strata_analysis::filter`].
 
 use crate::session::selection::Selection;
 use shared_ring::event::EventDescription;
@@ -18,21 +16,18 @@ use std::fmt;
 use std::path::Path;
 use strata_analysis::event::name::SWITCH;
 use strata_analysis::exit_reason::ExitNumbering;
+use strata_analysis::filter::{CPU_FIELD, FilterError, Filters, MAX_EXPRESSION, words};
 use strata_recording::layer::{LayerKind, UnknownLayer};
 use strata_recording::nearest::nearest;
 use thiserror::Error;
 use wildmatch::WildMatch;
 
-/// Longest expression, bytes.
-pub const MAX_EXPRESSION: usize = 512;
 /// Longest time that a condition can be about, ns: an hour.
 const MAX_TIME_NS: u64 = 3_600_000_000_000;
 
 /// What begins an expression, for messages.
 const CONDITIONS: [&str; 9] =
     ["steal", "wakeup", "exit", "disk", "event", "guest-hang", "host-load", "guest-panic", "oom"];
-/// The field of every record that says where it was made.
-pub const CPU_FIELD: &str = "cpu";
 
 /// Why an expression is no trigger.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -102,30 +97,9 @@ pub enum TriggerError {
         /// What was given.
         text: String,
     },
-    /// A filter that is none.
-    #[error("'{text}' is not a filter: write FIELD==VALUE, or with !=, <, <=, > or >=, as in task=web*")]
-    Filter {
-        /// What was given.
-        text: String,
-    },
-    /// Text that is compared by size.
-    #[error("'{text}' compares sizes, and its value is not a number")]
-    NotANumber {
-        /// The filter.
-        text: String,
-    },
-    /// A field that the condition does not have.
-    #[error("'{field}' is not a field of {of}{}; there are {}", suggestion(.nearest), those_there_are(.known))]
-    Field {
-        /// What was given.
-        field: String,
-        /// What has fields.
-        of: String,
-        /// The nearest names, best first; may be empty.
-        nearest: Vec<String>,
-        /// The fields that there are.
-        known: Vec<String>,
-    },
+    /// Filters that are none, or of fields that there are not.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
     /// What it is about is made by layers that are not recorded.
     #[error("'{text}' needs {needed}, which this recording does not have: {fix}")]
     NotRecorded {
@@ -166,10 +140,6 @@ fn suggestion(nearest: &[String]) -> String {
     if nearest.is_empty() { String::new() } else { format!(" (nearest: {})", nearest.join(", ")) }
 }
 
-fn those_there_are(known: &[String]) -> String {
-    if known.is_empty() { "none".into() } else { known.join(", ") }
-}
-
 /// What is watched for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trigger {
@@ -178,7 +148,7 @@ pub struct Trigger {
     /// What has to happen.
     pub condition: Condition,
     /// What has to hold of it, too.
-    pub filters: Vec<Filter>,
+    pub filters: Filters,
 }
 
 /// What has to happen.
@@ -243,65 +213,6 @@ impl Measure {
     }
 }
 
-/// What has to hold of a field.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Filter {
-    /// Name of the field.
-    pub field: String,
-    comparison: Comparison,
-    operand: Operand,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Comparison {
-    Equal,
-    NotEqual,
-    Less,
-    AtMost,
-    More,
-    AtLeast,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Operand {
-    /// A number, and the same as text: a task may be called so.
-    Number(i128, WildMatch),
-    Text(WildMatch),
-}
-
-/// The value of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldValue<'v> {
-    /// A number.
-    Number(i128),
-    /// Text, which a guest may have chosen.
-    Text(&'v str),
-}
-
-impl Filter {
-    /// Whether it holds of `value`.
-    #[must_use]
-    pub fn holds(&self, value: FieldValue<'_>) -> bool {
-        let is_equal = match (&self.operand, value) {
-            (Operand::Number(wanted, _), FieldValue::Number(number)) => *wanted == number,
-            (Operand::Number(_, text) | Operand::Text(text), FieldValue::Text(value)) => text.matches(value),
-            (Operand::Text(_), FieldValue::Number(_)) => false,
-        };
-        let order = match (&self.operand, value) {
-            (Operand::Number(wanted, _), FieldValue::Number(number)) => Some(number.cmp(wanted)),
-            _ => None,
-        };
-        match self.comparison {
-            Comparison::Equal => is_equal,
-            Comparison::NotEqual => !is_equal,
-            Comparison::Less => order.is_some_and(std::cmp::Ordering::is_lt),
-            Comparison::AtMost => order.is_some_and(std::cmp::Ordering::is_le),
-            Comparison::More => order.is_some_and(std::cmp::Ordering::is_gt),
-            Comparison::AtLeast => order.is_some_and(std::cmp::Ordering::is_ge),
-        }
-    }
-}
-
 impl Trigger {
     /// The trigger that `text` describes.
     ///
@@ -312,27 +223,27 @@ impl Trigger {
         if text.is_empty() || text.len() > MAX_EXPRESSION {
             return Err(TriggerError::Length);
         }
-        let mut words = words(text).into_iter();
+        let mut words = words(text).into_iter().peekable();
         let condition = words.next().map(|word| parse_condition(&word)).ok_or(TriggerError::Length)??;
-        let mut filters: Vec<Filter> = words.map(|word| parse_filter(&word)).collect::<Result<_, _>>()?;
+        let is_joined = words.next_if_eq("&&").is_some();
+        if is_joined && words.peek().is_none() {
+            return Err(FilterError::And.into());
+        }
+        let mut filters = Filters::of_words(words)?;
         let condition = match condition {
             Parsed::Condition(condition) => condition,
             Parsed::Panic => {
-                filters.push(Filter {
-                    field: "what".into(),
-                    comparison: Comparison::Equal,
-                    operand: Operand::Text(WildMatch::new("guest_panicked")),
-                });
+                filters.push("what==guest_panicked".parse()?);
                 Condition::Event { layer: LayerKind::Vmm, name: WildMatch::new("vmm:control") }
             }
         };
         let trigger = Self { text: text.into(), condition, filters };
         match &trigger.condition {
             Condition::Longer { what, .. } => {
-                trigger.check_fields(what.name(), &mut what.fields().iter().copied())?;
+                trigger.filters.check_fields(what.name(), what.fields().iter().copied())?;
             }
-            Condition::Hang { .. } => trigger.check_fields("guest-hang", &mut ["vcpu"].into_iter())?,
-            Condition::HostLoad { .. } => trigger.check_fields("host-load", &mut std::iter::empty())?,
+            Condition::Hang { .. } => trigger.filters.check_fields("guest-hang", ["vcpu"])?,
+            Condition::HostLoad { .. } => trigger.filters.check_fields("host-load", [])?,
             Condition::Event { .. } => {}
         }
         Ok(trigger)
@@ -378,8 +289,7 @@ impl Trigger {
 
     fn check_event(&self, layers: &[RecordedLayer<'_>], of: LayerKind, name: &WildMatch) -> Result<(), TriggerError> {
         let Some(matching) = self.matching(layers, of, name)? else { return Ok(()) };
-        let fields = matching.iter().flat_map(|event| &event.fields).map(|field| field.name.as_str());
-        self.check_fields(&name.to_string(), &mut fields.chain([CPU_FIELD]))
+        Ok(self.filters.check(&name.to_string(), matching.iter().copied())?)
     }
 
     /// The events of layer `of` called `name`; `None` where they are not known yet.
@@ -446,21 +356,6 @@ impl Trigger {
         let nearest = nearest(&wanted, names.iter().map(AsRef::as_ref));
         Err(TriggerError::Reason { reason: wanted, of, nearest })
     }
-
-    fn check_fields(&self, of: &str, known: &mut dyn Iterator<Item = &str>) -> Result<(), TriggerError> {
-        let mut known: Vec<&str> = known.collect();
-        known.sort_unstable();
-        known.dedup();
-        match self.filters.iter().find(|filter| !known.contains(&filter.field.as_str())) {
-            None => Ok(()),
-            Some(Filter { field, .. }) => Err(TriggerError::Field {
-                field: field.clone(),
-                of: of.into(),
-                nearest: nearest(field, known.iter().copied()),
-                known: known.into_iter().map(Into::into).collect(),
-            }),
-        }
-    }
 }
 
 /// A layer, as far as it is known what is recorded of it.
@@ -493,22 +388,6 @@ impl fmt::Display for Trigger {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.text)
     }
-}
-
-/// The words of `text`, which blanks outside of quotes separate.
-fn words(text: &str) -> Vec<String> {
-    let (mut words, mut word, mut is_quoted) = (Vec::new(), String::new(), false);
-    for character in text.chars() {
-        is_quoted ^= character == '"';
-        if character.is_whitespace() && !is_quoted {
-            words.push(std::mem::take(&mut word));
-        } else {
-            word.push(character);
-        }
-    }
-    words.push(word);
-    words.retain(|word| !word.is_empty());
-    words
 }
 
 /// A condition as it is written.
@@ -589,50 +468,6 @@ fn parse_time(text: &str) -> Result<u64, TriggerError> {
     };
     let ns = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
     ns.filter(|ns| (1..=MAX_TIME_NS).contains(ns)).ok_or_else(wrong)
-}
-
-fn parse_filter(word: &str) -> Result<Filter, TriggerError> {
-    let wrong = || TriggerError::Filter { text: word.into() };
-    let is_of_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
-    let field = &word[..word.find(|character| !is_of_name(character)).unwrap_or(word.len())];
-    let rest = &word[field.len()..];
-    // The longer ones first: one begins another.
-    let comparisons = [
-        ("==", Comparison::Equal),
-        ("!=", Comparison::NotEqual),
-        ("<=", Comparison::AtMost),
-        (">=", Comparison::AtLeast),
-        ("=", Comparison::Equal),
-        ("<", Comparison::Less),
-        (">", Comparison::More),
-    ];
-    let found = comparisons.into_iter().find_map(|(sign, of)| Some((of, rest.strip_prefix(sign)?)));
-    let (comparison, value) = found.filter(|(_, value)| !field.is_empty() && !value.is_empty()).ok_or_else(wrong)?;
-    let operand = match value.strip_prefix('"') {
-        Some(quoted) => {
-            let text = quoted.strip_suffix('"').filter(|text| !text.contains('"')).ok_or_else(wrong)?;
-            Operand::Text(WildMatch::new(text))
-        }
-        None if value.contains(['"', '<', '>', '=', '!']) => return Err(wrong()),
-        None => match parse_number(value) {
-            Some(number) => Operand::Number(number, WildMatch::new(value)),
-            None => Operand::Text(WildMatch::new(value)),
-        },
-    };
-    let is_of_size = !matches!(comparison, Comparison::Equal | Comparison::NotEqual);
-    if is_of_size && matches!(operand, Operand::Text(_)) {
-        return Err(TriggerError::NotANumber { text: word.into() });
-    }
-    Ok(Filter { field: field.into(), comparison, operand })
-}
-
-fn parse_number(text: &str) -> Option<i128> {
-    let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
-    let number = match digits.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).ok()?,
-        None => digits.parse::<u64>().ok()?,
-    };
-    Some(sign * i128::from(number))
 }
 
 #[cfg(test)]
@@ -719,37 +554,17 @@ mod tests {
         let said = refusal("wakeup>5ms taks=web*");
 
         assert!(said.contains("'taks' is not a field of wakeup (nearest: task)"), "{said}");
-        assert!(said.contains("there are cpu, task, tid"), "{said}");
-        assert_eq!(parse("wakeup>5ms task=web* cpu!=0").filters.len(), 2);
+        assert!(said.contains("there are task, tid, cpu"), "{said}");
+        assert_eq!(parse("wakeup>5ms task=web* cpu!=0").filters.iter().count(), 2);
     }
 
     #[test]
-    fn filters_compare_numbers_and_match_text() {
-        let holds = |filter: &str, value| parse_filter(filter).unwrap().holds(value);
-        let (number, text) = (FieldValue::Number, FieldValue::Text);
-
-        assert!(holds("a==5", number(5)) && !holds("a==5", number(6)) && holds("a!=5", number(6)));
-        assert!(holds("a<5", number(4)) && !holds("a<5", number(5)) && holds("a<=5", number(5)));
-        assert!(holds("a>5", number(6)) && !holds("a>5", number(5)) && holds("a>=5", number(5)));
-        assert!(holds("a=-1", number(-1)) && holds("a=0xff", number(255)) && holds("a=7", text("7")));
-        assert!(holds("a=web*", text("web1")) && !holds("a=web*", text("db")) && holds("a!=web*", text("db")));
-        assert!(holds("a==\"5\"", text("5")) && !holds("a==\"5\"", number(5)) && !holds("a>5", text("6")));
-    }
-
-    #[test]
-    fn blanks_in_quotes_belong_to_the_text() {
-        let trigger = parse("event:vmm:vmm:control  what==\"guest panicked\"");
-
-        assert!(trigger.filters[0].holds(FieldValue::Text("guest panicked")));
-        assert_eq!(trigger.filters.len(), 1);
-    }
-
-    #[test]
-    fn what_is_no_filter_is_refused() {
-        for text in ["task", "=5", "task=", "task==\"web", "task=we\"b", "ta-sk=5", "task=>5", "a=b=c"] {
-            assert!(refusal(&format!("wakeup>5ms {text}")).contains("is not a filter"), "{text}");
+    fn filters_follow_a_condition_with_or_without_a_sign() {
+        assert_eq!(parse("wakeup>5ms && task=web* && cpu!=0").filters, parse("wakeup>5ms task=web* cpu!=0").filters);
+        for text in ["wakeup>5ms &&", "wakeup>5ms && && cpu=0", "wakeup>5ms cpu=0 &&"] {
+            assert!(refusal(text).contains("on both of its sides"), "{text}");
         }
-        assert!(refusal("wakeup>5ms task>web").contains("is not a number"));
+        assert!(refusal("wakeup>5ms task").contains("is not a filter"));
     }
 
     #[test]

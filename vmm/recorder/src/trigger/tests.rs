@@ -1,5 +1,6 @@
 use super::*;
 use shared_ring::event::{FieldDescription, FieldType};
+use strata_analysis::filter::FilterError;
 
 /// The number of the event that is triggered on.
 const EVENT: u16 = 7;
@@ -108,7 +109,7 @@ fn trigger_on_what_is_not_recorded_is_refused() {
     let check =
         |selection| request.check(&[(LayerKind::HostKernel, &known)], &Selection::parse(selection).unwrap(), &[]);
 
-    assert!(matches!(check("host:a:event"), Err(TriggerError::Field { .. })));
+    assert!(matches!(check("host:a:event"), Err(TriggerError::Filter(FilterError::Field { .. }))));
     assert!(matches!(check("host:b:*"), Err(TriggerError::UnknownEvent { .. })));
 }
 

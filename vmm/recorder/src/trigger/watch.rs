@@ -11,7 +11,7 @@ mod bounds;
 mod fact;
 pub(super) mod vcpus;
 
-use super::expression::{CPU_FIELD, Condition, FieldValue, Measure, Trigger};
+use super::expression::{Condition, Measure, Trigger};
 use super::silence::{Silence, Silent};
 use crate::live::guest_wakeups::{WakeupStep, WokenTasks, name_of};
 use bounds::{Bounds, Timed};
@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use strata_analysis::event::Tid;
 use strata_analysis::exit_reason::ExitReason;
+use strata_analysis::filter::{CPU_FIELD, FieldValue, FilterPlan};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::StreamRecord;
-use strata_recording::schema::Value;
 use strata_recording::terminal::harmless;
 use vcpus::VcpuThreads;
 
@@ -31,8 +31,6 @@ use vcpus::VcpuThreads;
 const MAX_OPEN: usize = 1 << 16;
 /// Times that a trigger is said to have fired in one go; more are counted only.
 const MAX_FIRED: usize = 64;
-/// Longest text of a field that is compared, bytes; what is behind it is left out.
-const MAX_TEXT: usize = 256;
 /// A trigger that has fired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fired {
@@ -62,8 +60,8 @@ type Interests = Vec<Option<Interest>>;
 struct Interest {
     /// How it is read for the conditions on times, if any needs it.
     fact: Option<FactReader>,
-    /// The triggers on the event itself.
-    triggers: Vec<usize>,
+    /// The triggers on the event itself whose fields it has, and how their filters are judged.
+    triggers: Vec<(usize, FilterPlan)>,
 }
 
 impl Interest {
@@ -263,9 +261,10 @@ impl Watch {
             Condition::HostLoad { .. } | Condition::Event { .. } => None,
         });
         let is_meant = |trigger: &Trigger| matches!(&trigger.condition, Condition::Event { layer: of, name } if *of == layer && name.matches(record.schema.name()));
+        let meant = self.triggers.iter().enumerate().filter(|(_, armed)| is_meant(&armed.trigger));
         let interest = Interest {
             fact: FactReader::new(layer, record.schema, record, measures),
-            triggers: (0..self.triggers.len()).filter(|&place| is_meant(&self.triggers[place].trigger)).collect(),
+            triggers: meant.filter_map(|(place, of)| Some((place, of.trigger.filters.plan(record.schema)?))).collect(),
         };
         let Some(of_layer) = self.interests.get_mut(layer as usize) else { return };
         if of_layer.len() <= id {
@@ -279,19 +278,9 @@ impl Watch {
     /// Judges a record by one of the triggers on its event.
     fn judge(&mut self, layer: LayerKind, id: usize, place: usize, cpu: u32, record: &StreamRecord<'_>) {
         let interest = self.interests.get(layer as usize).and_then(|of| of.get(id)?.as_ref());
-        let Some(&armed) = interest.and_then(|interest| interest.triggers.get(place)) else { return };
-        let Some(armed) = self.triggers.get(armed) else { return };
-        let number = armed.number;
-        let holds = armed.trigger.filters.iter().all(|filter| match record.value(&filter.field) {
-            Some(Value::Unsigned(value)) => filter.holds(FieldValue::Number(value.into())),
-            Some(Value::Signed(value)) => filter.holds(FieldValue::Number(value.into())),
-            Some(Value::Text(text)) => {
-                let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
-                filter.holds(FieldValue::Text(&String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)])))
-            }
-            Some(Value::Array(_)) => false,
-            None => filter.field == CPU_FIELD && filter.holds(FieldValue::Number(cpu.into())),
-        });
+        let Some((armed, filters)) = interest.and_then(|interest| interest.triggers.get(place)) else { return };
+        let Some(armed) = self.triggers.get(*armed) else { return };
+        let (number, holds) = (armed.number, filters.holds(cpu, record));
         if holds {
             let what = format!("{} in {layer}, CPU {cpu}", harmless(record.schema.name()));
             self.fire(number, record.time, what);
