@@ -19,6 +19,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
+use strata_analysis::filter::{FilterError, Filters};
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Damage, ReadError, Trace};
@@ -39,6 +40,8 @@ pub struct EventsOptions {
     pub events: Vec<String>,
     /// Only records of these tasks and processes; empty for all, and for records without a task.
     pub tasks: Vec<TaskChoice>,
+    /// Only records of whose fields these hold; none for all.
+    pub filters: Filters,
     /// Only records this long after the first record of the recording, or later.
     pub from: Option<Duration>,
     /// Only records this long after the first record of the recording, or earlier.
@@ -89,6 +92,9 @@ pub enum EventsError {
         /// The nearest ones, in words; empty when none is near.
         nearest: String,
     },
+    /// A filter is about a field that no event has, or has otherwise.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
     /// The listing cannot be written.
     #[error("the listing cannot be written")]
     Write(#[source] io::Error),
@@ -109,7 +115,7 @@ pub struct EventsSummary {
 /// Lists or counts the records of the recording in `dir`. A reader that closes `out` ends the listing without an error.
 ///
 /// # Errors
-/// When the recording cannot be read, `options` ask for a layer, VM, CPU or event that is not in it, or `out` fails.
+/// When the recording cannot be read, `options` ask for a layer, VM, CPU, event or field that is not in it, or `out` fails.
 pub fn run(dir: &Path, options: &EventsOptions, out: &mut dyn Write) -> Result<EventsSummary, EventsError> {
     let trace = Trace::open(dir)?;
     match list(&trace, options, out) {
@@ -121,7 +127,7 @@ pub fn run(dir: &Path, options: &EventsOptions, out: &mut dyn Write) -> Result<E
 /// Lists or counts the records of `trace`, and says why there are none.
 ///
 /// # Errors
-/// When `options` ask for a layer, VM, CPU or event that is not in it, or `out` fails.
+/// When `options` ask for a layer, VM, CPU, event or field that is not in it, or `out` fails.
 pub fn list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Result<EventsSummary, EventsError> {
     let listed = write_list(trace, options, out)?;
     let nothing = if listed.events == 0 { nothing::reason(trace, options) } else { None };
@@ -241,6 +247,57 @@ mod tests {
         assert_eq!(between.as_deref(), Some("no record is all of what is asked for at once"));
     }
 
+    fn filtered(text: &str) -> EventsOptions {
+        EventsOptions { filters: text.parse().unwrap(), ..EventsOptions::default() }
+    }
+
+    #[test]
+    fn empty_listing_says_that_a_filter_holds_of_no_record_or_of_no_event() {
+        assert_eq!(nothing(filtered("count>0")).as_deref(), Some("no record is all of what is asked for at once"));
+        let dir = named_numbers();
+        let apart = run(dir.path(), &filtered("exit_reason==interrupt && ret<0"), &mut Vec::new()).unwrap();
+        assert_eq!(apart.nothing.as_deref(), Some("no event has all of the fields exit_reason, ret"));
+    }
+
+    #[test]
+    fn filter_on_a_field_that_no_listed_event_has_names_those_there_are() {
+        let refused = |options: &EventsOptions| {
+            run(named_numbers().path(), options, &mut Vec::new()).map(|listed| listed.events).unwrap_err().to_string()
+        };
+
+        let all = refused(&filtered("rett<0"));
+        let one = refused(&EventsOptions { events: vec!["*:sys_exit".into()], ..filtered("vec==1") });
+
+        assert!(all.starts_with("'rett' is not a field of the events that are listed (nearest: ret"), "{all}");
+        assert!(one.starts_with("'vec' is not a field of raw_syscalls:sys_exit"), "{one}");
+        assert!(["cpu", "id", "ret"].iter().all(|field| one.contains(field)), "{one}");
+        let text = refused(&EventsOptions { events: vec!["*:sys_exit".into()], ..filtered("ret==EIOO") });
+        assert!(text.contains("write a number"), "{text}");
+    }
+
+    #[test]
+    fn filters_narrow_the_listing_its_count_and_its_json_alike() {
+        let dir = named_numbers();
+        let lines = |options: &EventsOptions| listing(&dir, options).lines().count();
+        for (text, expected) in [
+            ("exit_reason==interrupt", 1),
+            ("exit_reason!=interrupt", 2),
+            ("id==writev && abi==0", 1),
+            ("id=*get* ", 1),
+            ("ret>=7 cpu==0", 2),
+            ("ecx==0x6e0", 1),
+            ("prev_state=disk*", 1),
+        ] {
+            let options = filtered(text);
+            let count = listing(&dir, &EventsOptions { count: true, ..options.clone() });
+            let of_json = lines(&EventsOptions { json: true, ..options.clone() });
+            assert_eq!((lines(&options), count.trim(), of_json), (expected, expected.to_string().as_str(), expected));
+        }
+        let late = EventsOptions { from: Some(Duration::from_nanos(2)), ..filtered("ret==7") };
+        let none = EventsOptions { events: vec!["kvm:*".into()], ..filtered("cpu==0") };
+        assert_eq!((lines(&late), lines(&none)), (1, 5));
+    }
+
     #[test]
     fn listing_that_is_not_empty_says_nothing() {
         let listed = run(recording().path(), &EventsOptions::default(), &mut Vec::new()).unwrap();
@@ -282,8 +339,8 @@ mod tests {
         assert_eq!((objects.len(), &objects[0]["pid"]), (2, &serde_json::Value::Null));
     }
 
-    #[test]
-    fn numbers_with_names_are_shown_with_them() {
+    /// Records whose numbers have names.
+    fn named_numbers() -> TempDir {
         let dir = TempDir::new().unwrap();
         let mut manifest = manifest();
         let events = [
@@ -316,7 +373,12 @@ mod tests {
         layer.flush().unwrap();
         manifest.layers.push(layer.layer());
         Manifest::save(&manifest, dir.path()).unwrap();
+        dir
+    }
 
+    #[test]
+    fn numbers_with_names_are_shown_with_them() {
+        let dir = named_numbers();
         let text = listing(&dir, &EventsOptions::default());
         let json = listing(&dir, &EventsOptions { json: true, ..EventsOptions::default() });
 

@@ -187,6 +187,7 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
         vms: args.vms,
         cpus: args.cpus,
         events: args.events,
+        filters: args.filters.unwrap_or_default(),
         tasks: args.tasks,
         from,
         to,

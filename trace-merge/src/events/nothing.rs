@@ -5,6 +5,7 @@ use super::current_task::Task;
 use super::selection::{Selection, means, process};
 use crate::report::{self, ReportOptions};
 use std::collections::BTreeSet;
+use strata_analysis::filter::Filters;
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::nearest::{best, similarity};
 use strata_recording::reader::Trace;
@@ -18,9 +19,21 @@ pub(super) fn reason(trace: &Trace, options: &EventsOptions) -> Option<String> {
     if missed.is_some() {
         return missed;
     }
-    let is_filtered = !options.events.is_empty() || !options.tasks.is_empty() || window.from.or(window.to).is_some();
+    let is_filtered = !options.events.is_empty()
+        || !options.tasks.is_empty()
+        || !options.filters.is_empty()
+        || window.from.or(window.to).is_some();
     let missing = if options.tasks.is_empty() { None } else { missing_task(trace, options) };
+    let missing = missing.or_else(|| missing_event(trace, &options.filters));
     missing.or_else(|| is_filtered.then(|| "no record is all of what is asked for at once".into()))
+}
+
+/// Says where no event has all fields that are asked for.
+fn missing_event(trace: &Trace, filters: &Filters) -> Option<String> {
+    let has_all =
+        trace.layers().iter().flat_map(|layer| layer.schemas.iter()).any(|schema| filters.plan(schema).is_some());
+    let fields: BTreeSet<&str> = filters.iter().map(|filter| filter.field.as_str()).collect();
+    (!has_all).then(|| format!("no event has all of the fields {}", fields.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
 /// Says which of the tasks that are asked for no record belongs to at any time.

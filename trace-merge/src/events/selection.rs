@@ -2,7 +2,9 @@
 
 use super::current_task::{CurrentTask, Task};
 use super::{EventsError, EventsOptions};
+use shared_ring::event::EventDescription;
 use std::collections::BTreeSet;
+use strata_analysis::filter::{FilterPlan, Filters};
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::layer::LayerKind;
 use strata_recording::nearest::{best, nearest, similarity};
@@ -30,6 +32,7 @@ pub(super) struct Selection<'t> {
     /// The streams that may hold such, in the order of layers and streams.
     pub(super) streams: Vec<(&'t TraceLayer, &'t Stream)>,
     events: Vec<WildMatch>,
+    filters: &'t Filters,
     tasks: &'t [TaskChoice],
     /// Whether tasks are shown, or decide.
     pub(super) needs_tasks: bool,
@@ -39,7 +42,7 @@ impl<'t> Selection<'t> {
     /// What `options` ask for of `trace`.
     ///
     /// # Errors
-    /// When `trace` has no layer, VM, CPU or event type of what is asked for.
+    /// When `trace` has no layer, VM, CPU, event type or field of what is asked for.
     pub(super) fn new(trace: &'t Trace, options: &'t EventsOptions) -> Result<Self, EventsError> {
         let mut layers: Vec<&TraceLayer> = trace.layers().iter().collect();
         for &wanted in &options.layers {
@@ -61,10 +64,13 @@ impl<'t> Selection<'t> {
                 return Err(no_event(&layers, text));
             }
         }
+        let filters = &options.filters;
+        let is_named = |schema: &&Schema| events.is_empty() || events.iter().any(|glob| glob.matches(schema.name()));
+        check_filters(filters, layers.iter().flat_map(|layer| layer.schemas.iter()).filter(is_named))?;
         let has_event = |layer: &TraceLayer| {
-            layer.schemas.iter().any(|schema| events.iter().any(|glob| glob.matches(schema.name())))
+            layer.schemas.iter().filter(is_named).any(|schema| filters.is_empty() || filters.plan(schema).is_some())
         };
-        layers.retain(|layer| events.is_empty() || has_event(layer));
+        layers.retain(|layer| (events.is_empty() && filters.is_empty()) || has_event(layer));
         let all = || layers.iter().flat_map(|&layer| layer.streams.iter().map(move |stream| (layer, stream)));
         for &wanted in &options.cpus {
             if !all().any(|(_, stream)| stream.description.cpu_id == wanted) {
@@ -74,20 +80,22 @@ impl<'t> Selection<'t> {
         let of_cpu = |stream: &Stream| options.cpus.is_empty() || options.cpus.contains(&stream.description.cpu_id);
         let streams = all().filter(|(_, stream)| of_cpu(stream)).collect();
         let needs_tasks = !options.count || !options.tasks.is_empty();
-        Ok(Self { streams, events, tasks: &options.tasks, needs_tasks })
+        Ok(Self { streams, events, filters, tasks: &options.tasks, needs_tasks })
     }
 
     /// Whether some records of the streams are not wanted, whenever they are.
-    pub(super) const fn is_partial(&self) -> bool {
-        !self.events.is_empty() || !self.tasks.is_empty()
+    pub(super) fn is_partial(&self) -> bool {
+        !self.events.is_empty() || !self.filters.is_empty() || !self.tasks.is_empty()
     }
 
     /// Tells the records of `stream`, one of the selected streams of `layer`, that are wanted.
     pub(super) fn filter(&self, layer: &'t TraceLayer, stream: &'t Stream) -> StreamFilter<'t> {
         let events = &self.events;
         let is_wanted = |name: &str| events.is_empty() || events.iter().any(|glob| glob.matches(name));
+        let plan = |schema: &Schema| self.filters.plan(schema).filter(|_| is_wanted(schema.name()));
         StreamFilter {
-            events: layer.schemas.iter().map(|schema| is_wanted(schema.name())).collect(),
+            events: layer.schemas.iter().map(plan).collect(),
+            cpu: stream.description.cpu_id,
             tasks: self.tasks,
             current: self.needs_tasks.then(|| CurrentTask::new(layer, stream)).flatten(),
             is_of_process: process(layer)
@@ -99,8 +107,10 @@ impl<'t> Selection<'t> {
 /// Tells the records of a stream that are wanted, and the task of each.
 #[derive(Debug)]
 pub(super) struct StreamFilter<'t> {
-    /// By the event type's position in its layer: whether it is wanted.
-    events: Vec<bool>,
+    /// By the event type's position in its layer: of which fields of it what has to hold; `None` where it is not wanted.
+    events: Vec<Option<FilterPlan>>,
+    /// The stream's CPU, vCPU or thread.
+    cpu: u32,
     /// The tasks that are wanted; empty for all, and for records without a task.
     tasks: &'t [TaskChoice],
     /// In the streams of kernels, when tasks are needed: who runs.
@@ -115,7 +125,8 @@ impl<'t> StreamFilter<'t> {
     #[inline]
     pub(super) fn take(&mut self, record: &StreamRecord<'t>) -> Result<Option<Task<'t>>, NotWanted> {
         let task = self.current.as_mut().and_then(|current| current.of(record));
-        let is_wanted_event = self.events.get(record.schema.position()).is_some_and(|&wanted| wanted);
+        let plan = self.events.get(record.schema.position()).and_then(Option::as_ref);
+        let is_wanted_event = plan.is_some_and(|plan| plan.holds(self.cpu, record));
         let is_wanted_task = || {
             let matches = |task: &Task<'_>| self.tasks.iter().any(|wanted| means(wanted, task));
             self.tasks.is_empty() || self.is_of_process || task.as_ref().is_some_and(matches)
@@ -126,6 +137,18 @@ impl<'t> StreamFilter<'t> {
 
 /// The record was not asked for.
 pub(super) struct NotWanted;
+
+/// Checks `filters` against the event types that they are to filter.
+fn check_filters<'s>(filters: &Filters, schemas: impl Iterator<Item = &'s Schema>) -> Result<(), EventsError> {
+    if filters.is_empty() {
+        return Ok(());
+    }
+    let events: Vec<&EventDescription> = schemas.map(Schema::description).collect();
+    let mut names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
+    names.dedup();
+    let of = if let [name] = names[..] { name } else { "the events that are listed" };
+    Ok(filters.check(of, events)?)
+}
 
 fn no_layer(trace: &Trace, wanted: LayerKind) -> EventsError {
     let mut present: Vec<_> = trace.layers().iter().map(|layer| layer.description.kind.name()).collect();

@@ -6,6 +6,7 @@ use super::values;
 use crate::export::Part;
 use clap::Args;
 use std::path::PathBuf;
+use strata_analysis::filter::Filters;
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::ReadError;
@@ -22,7 +23,9 @@ use trace_merge::report::ReportOptions;
     strata events trace --event 'sched:*' --event irq:irq_handler_entry --cpu 1\n  \
     strata events trace --task dd --layer guest-kernel\n  \
     strata events trace --task 'kworker/*' --vm web\n  \
-    strata events trace --layer guest-kernel --count\n  \
+    strata events trace --where 'exit_reason==msr'\n  \
+    strata events trace --event 'raw_syscalls:*' --where 'id==openat && ret<0'\n  \
+    strata events trace --where 'ret==-ENOENT' --count\n  \
     strata events --list guest-kernel --agent strata.ko")]
 pub struct EventsArgs {
     /// Trace folder
@@ -30,7 +33,7 @@ pub struct EventsArgs {
     pub trace: Option<PathBuf>,
     /// List the events of a layer that can be recorded, in place of a trace's records; guest-kernel needs --agent
     #[arg(long, value_name = "LAYER", value_parser = values::layer(), conflicts_with_all = [
-        "trace", "layers", "events", "tasks", "cpus", "vms", "from", "to", "utc"
+        "trace", "layers", "events", "filters", "tasks", "cpus", "vms", "from", "to", "utc"
     ])]
     pub list: Option<LayerKind>,
     /// Kernel module whose events are listed
@@ -42,6 +45,11 @@ pub struct EventsArgs {
     /// Only events whose names match, as 'sched:*' does. May be repeated
     #[arg(long = "event", value_name = "GLOB")]
     pub events: Vec<String>,
+    /// Only records of whose fields this holds, in the form that triggers have: FIELD==VALUE, or with !=, <, <=, > or >=;
+    /// several with && or a blank between them. A value is a number, text, which may be a glob, or the name that a number
+    /// is listed with. An event without one of the fields is left out; each has `cpu`
+    #[arg(long = "where", value_name = "EXPR")]
+    pub filters: Option<Filters>,
     /// Only records of these tasks, and of such guest processes: a thread id, a name, which may be a glob, or NAME/TID.
     /// May be repeated
     #[arg(long = "task", value_name = "TASK")]
