@@ -9,21 +9,20 @@
 //! A stream of the result has a gap where one of the streams that it comes from had one, and nowhere else. Where those of
 //! one recording went on and another's came to their end, the result says of each layer which it is.
 
+use crate::layer_copy::{Target, copy};
 use crate::match_rule::{MatchError, MatchRule};
 use clock_sync::convex_hull::{ClockRelation, HullError};
-use shared_ring::consumer::Lost;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use strata_analysis::event;
 use strata_recording::access::Readers;
 use strata_recording::clock::{Clock, ClockEpoch, NS_PER_SECOND};
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Layer, Manifest, ManifestError, Missing, Vm};
-use strata_recording::merge::{Merge, MergedRecord, Step};
-use strata_recording::reader::{Damage, ReadError, Stream, Trace, TraceLayer};
+use strata_recording::manifest::{Manifest, ManifestError, Missing, Vm};
+use strata_recording::reader::{Damage, ReadError, Trace, TraceLayer};
 use strata_recording::terminal::harmless;
 use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
-use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
+use strata_recording::writer::WriteError;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -180,7 +179,15 @@ fn copy_all(
             if of_shared_host.iter().any(|shared| std::ptr::eq(*shared, layer)) {
                 continue;
             }
-            let (copied, missed) = copy(layer, place, out, &manifest, map)?;
+            let target = Target {
+                out,
+                manifest: &manifest,
+                folder: &place.folder,
+                vm: layer.description.vm.as_deref().map(|vm| place.name(vm)),
+                host: place.host.clone().or_else(|| layer.description.host.clone()),
+                times: 0..=u64::MAX,
+            };
+            let (copied, missed) = copy(layer, &target, map)?;
             manifest.layers.push(copied);
             damage = damage.plus(&missed);
         }
@@ -359,154 +366,4 @@ fn combined_clock(one: &Clock, two: &Clock, relation: Option<&ClockRelation>, re
 #[allow(clippy::cast_precision_loss, reason = "to be shown in parts per million")]
 fn one_per(one: &Clock, two: &Clock) -> f64 {
     one.frequency_hz.max(1) as f64 / two.frequency_hz.clamp(1, u64::MAX / NS_PER_SECOND) as f64
-}
-
-/// Copies the records of `layer` to its place in `out`, with their times mapped.
-fn copy(
-    layer: &TraceLayer,
-    place: &Place,
-    out: &Path,
-    manifest: &Manifest,
-    map: impl Fn(u64) -> u64,
-) -> Result<(Layer, Damage), JoinError> {
-    let description = &layer.description;
-    let new = NewLayer {
-        kind: description.kind,
-        vm: description.vm.as_deref().map(|vm| place.name(vm)),
-        process: description.process.clone(),
-        packet_size: description.packet_size,
-    };
-    let folder = [place.folder.as_str(), folder_of(description)];
-    let folder = folder.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
-    let made = Readers::of(out).and_then(|readers| readers.create_folders(out, Path::new(&folder)));
-    let dir = made.map_err(|source| WriteError::Create { path: out.join(&folder), source })?;
-    let mut writer = LayerWriter::create(&dir, manifest, new)?;
-    writer.add_events(&description.events)?;
-    let mut damage = Damage::default();
-    for stream in &layer.streams {
-        let cpu = stream.description.cpu_id;
-        let mut merge = Merge::of_streams([layer], |other| std::ptr::eq(other, stream), 0, u64::MAX);
-        let mut gaps = Gaps::new(cpu);
-        while let Some(step) = merge.next_step() {
-            match step {
-                Step::Record(MergedRecord { record, .. }) => {
-                    gaps.pass_record(&mut writer)?;
-                    writer.record(cpu, map(record.time), record.schema.description().id, record.payload)?;
-                }
-                Step::GapBegin { source, .. } => gaps.begin(&mut writer, &merge, source)?,
-                Step::GapEnd { time, .. } => gaps.end(&mut writer, &merge, map(time))?,
-            }
-        }
-        damage = damage.plus(&merge.damage());
-        gaps.finish(&mut writer, &merge)?;
-        writer.set_overwritten(cpu, stream.begins_late_by());
-        writer.set_nested(cpu, stream.description.nested);
-        if stream.description.never_joined {
-            writer.set_never_joined(cpu);
-        }
-    }
-    writer.flush()?;
-    for stream in &layer.streams {
-        if let Some(until) = stream.complete_until().filter(|&until| until > 0) {
-            writer.set_complete_until(stream.description.cpu_id, map(until));
-        }
-    }
-    let mut copied = writer.layer();
-    copied.ended = Some(layer.has_ended()).filter(|&has_ended| has_ended != manifest.has_ended(&copied));
-    copied.host = place.host.clone().or_else(|| description.host.clone());
-    if !folder.is_empty() {
-        copied.path = format!("{folder}/{}", copied.path);
-    }
-    Ok((copied, damage))
-}
-
-/// The folder that `layer` lies in, when that is not the recording's own: layers of other hosts have one.
-fn folder_of(layer: &Layer) -> &str {
-    let own = match layer.kind {
-        LayerKind::HostKernel => 1,
-        LayerKind::Vmm | LayerKind::GuestKernel => 2,
-        LayerKind::GuestUser => 3,
-    };
-    let mut slashes = layer.path.rmatch_indices('/').map(|(at, _)| at);
-    slashes.nth(own - 1).map_or("", |at| &layer.path[..at])
-}
-
-/// The gaps of a stream that is written from a merge of others: it is in one while any of them is.
-struct Gaps {
-    cpu: u32,
-    /// Sources that are in a gap.
-    open: usize,
-    /// Sources that went on where they end: they are in a gap for the records of others.
-    went_on: usize,
-    /// Whether a record was written.
-    has_records: bool,
-}
-
-impl Gaps {
-    const fn new(cpu: u32) -> Self {
-        Self { cpu, open: 0, went_on: 0, has_records: false }
-    }
-
-    fn begin(&mut self, writer: &mut LayerWriter, merge: &Merge<'_>, source: usize) -> Result<(), WriteError> {
-        if merge.sources().nth(source).is_some_and(|(.., records)| records.goes_on_from().is_some()) {
-            self.went_on += 1;
-            return Ok(());
-        }
-        self.add(1, writer)
-    }
-
-    /// A record follows.
-    fn pass_record(&mut self, writer: &mut LayerWriter) -> Result<(), WriteError> {
-        self.has_records = true;
-        match std::mem::take(&mut self.went_on) {
-            0 => Ok(()),
-            went_on => self.add(went_on, writer),
-        }
-    }
-
-    fn add(&mut self, sources: usize, writer: &mut LayerWriter) -> Result<(), WriteError> {
-        let before = self.open;
-        self.open += sources;
-        if before == 0 { writer.begin_gap(self.cpu) } else { Ok(()) }
-    }
-
-    /// Ends the gap of one source at `time`. If that was the last one, what was lost and rejected up to here stands in
-    /// the packets of the gap.
-    fn end(&mut self, writer: &mut LayerWriter, merge: &Merge<'_>, time: u64) -> Result<(), WriteError> {
-        self.open = self.open.saturating_sub(1);
-        if self.open > 0 {
-            return Ok(());
-        }
-        let so_far = merge.sources().map(|(_, _, records)| {
-            let counts = records.counts();
-            (counts.lost, counts.rejected_bytes.saturating_add(records.unread_bytes()))
-        });
-        let (lost, rejected) = sum(so_far);
-        writer.set_loss(self.cpu, lost, rejected, false);
-        writer.end_gap(self.cpu, time)
-    }
-
-    /// Takes over the totals of a merge that is at its end. What is damaged counts as rejected: there is nothing else
-    /// in a copy that could tell of it.
-    fn finish(&mut self, writer: &mut LayerWriter, merge: &Merge<'_>) -> Result<(), WriteError> {
-        let totals = merge
-            .sources()
-            .map(|(_, _, records)| (records.lost(), records.rejected_bytes().saturating_add(records.unread_bytes())));
-        let (lost, rejected) = sum(totals);
-        let any = |is: fn(&Stream) -> bool| merge.streams().any(|(_, stream)| is(stream));
-        // Of a stream that lost everything the counts tell, and there is no packet. All that is known of one whose
-        // packets are all gone is that it ended early.
-        let is_empty_for_a_reason = any(|stream| stream.begins_late() || stream.description.never_joined);
-        let is_told = self.has_records || lost.total() > 0 || rejected > 0 || is_empty_for_a_reason;
-        let is_corrupt = any(|stream| stream.description.corrupt) || self.open > 0 && !is_told;
-        writer.set_loss(self.cpu, lost, rejected, is_corrupt);
-        if self.open > 0 && self.has_records { writer.end_gap(self.cpu, 0) } else { Ok(()) }
-    }
-}
-
-/// Sums of records lost and of bytes rejected.
-fn sum(counts: impl Iterator<Item = (Lost, u64)>) -> (Lost, u64) {
-    counts.fold((Lost::default(), 0), |(lost, rejected), (more, bytes)| {
-        (lost.plus(&more), rejected.saturating_add(bytes))
-    })
 }

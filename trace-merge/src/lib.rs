@@ -8,6 +8,7 @@ pub mod critical_path;
 pub mod diff;
 pub mod events;
 pub mod join;
+mod layer_copy;
 pub mod match_rule;
 pub mod moment;
 pub mod progress;

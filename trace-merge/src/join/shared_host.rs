@@ -6,7 +6,8 @@
 //! record is the same event as the one before it of its type on its CPU when the two come from different recordings, hold
 //! the same, and are a moment apart at most. Such an event is kept once, with the earliest time; nothing else is left out.
 
-use super::{Gaps, JoinError};
+use super::JoinError;
+use crate::layer_copy::Gaps;
 use shared_ring::event::EventDescription;
 use shared_ring::layout::EXTENDED_ID;
 use std::collections::{BTreeMap, BTreeSet};
