@@ -1,10 +1,11 @@
 //! What is done with recorded traces. Needs no KVM and no root.
 //!
-//! [`join`] makes one recording of several (clocks of two hosts related by a [`match_rule`]). [`events`], [`report`],
+//! [`join`] makes one recording of several (clocks of two hosts related by a [`match_rule`]), [`mod@cut`] one of a part. [`events`], [`report`],
 //! [`critical_path`] and [`check`] list, summarise, explain and verify a recording; [`diff`] compares two.
 
 pub mod check;
 pub mod critical_path;
+pub mod cut;
 pub mod diff;
 pub mod events;
 pub mod join;

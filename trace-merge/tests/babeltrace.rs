@@ -1,7 +1,7 @@
 //! babeltrace2 is the judge of what is written: it must read every layer without a warning, and see what our own reader
 //! sees.
 //!
-//! Shows: babeltrace2 reads what the writer wrote, with the same values.
+//! Shows: babeltrace2 reads what the writer wrote, and a part that is cut out of it, with the same values.
 //! Shows: Recordings of earlier versions are read as babeltrace2 reads them.
 #![allow(unsafe_code)] // Producers are made from raw memory.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test binary: nothing to document, may panic.
@@ -17,11 +17,13 @@ use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 use strata_recording::clock::{Clock, UtcAnchor};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Host, Manifest, Process, Started, Vm};
 use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
+use trace_merge::cut::{CutOptions, cut};
 use trace_merge::events::{self, EventsOptions};
 
 const EVERY_TYPE: u16 = 1;
@@ -194,6 +196,25 @@ fn recordings_of_earlier_versions_read_the_same_in_babeltrace2() {
         }
     }
     assert!(!kept.is_empty());
+}
+
+#[test]
+fn part_that_is_cut_out_reads_the_same_in_babeltrace2() {
+    let dir = TempDir::new().unwrap();
+    let (whole, part) = (dir.path().join("whole"), dir.path().join("part"));
+    fs::create_dir(&whole).unwrap();
+    record_all(&whole);
+    let [from, to] = [25, 75].map(|seconds| Some(Duration::from_secs(seconds)));
+    let within = EventsOptions { from, to, ..EventsOptions::default() };
+    let wanted = events::run(&whole, &within, &mut std::io::sink()).unwrap().events;
+
+    let written = cut(&whole, &CutOptions { from, to, ..CutOptions::default() }, &part).unwrap();
+
+    let (listing, complaints) = babeltrace2(&part);
+    assert_eq!((complaints.as_str(), listing.lines().count() as u64), ("", wanted));
+    assert!(0 < wanted && wanted < 4 * 2 * 900 && written.records == wanted, "{wanted}");
+    let (whole, _) = babeltrace2(&whole);
+    assert!(whole.contains(&listing), "the same lines");
 }
 
 #[test]

@@ -18,13 +18,14 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
 use strata_recording::terminal::{harmless, shell_path};
 use trace_merge::check::{self, CheckOptions};
+use trace_merge::cut::{self, Cut, CutOptions};
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::{critical_path, diff, join, progress};
+use trace_merge::{critical_path, diff, join, progress, report};
 use vmm::attach::{self, AttachRequest, Ending, machines};
 use vmm::cli::{
-    AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, DiffArgs, DoctorArgs, EventsArgs, ManualArgs,
-    MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, ReportRequest, RunArgs, TriggerCommand,
-    WhyArgs, config_file,
+    AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, CutArgs, DiffArgs, DoctorArgs, EventsArgs,
+    ManualArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, ReportRequest, RunArgs,
+    TriggerCommand, WhyArgs, config_file,
 };
 use vmm::run::{self, BootEnd, OnReboot, RunRequest};
 use vmm::{agent_command, doctor, event_list, export, metrics, open_trace, query_program, region_command, top};
@@ -71,6 +72,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Query(args) => Err(query_program::query(&args).into()),
+        Command::Cut(args) => cut_trace(args),
         Command::Merge(args) => merge_traces(&args),
         Command::Ps(args) => list_vms(&args),
         Command::Metrics(args) => {
@@ -239,6 +241,19 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
         &mut BufWriter::new(io::stdout().lock()),
     )?;
     Ok(if verdict.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn cut_trace(args: CutArgs) -> anyhow::Result<ExitCode> {
+    let export::Part { from, to } = export::Part::of(&args.trace, args.from, args.to)?;
+    let written = cut::cut(&args.trace, &CutOptions { layers: args.layers, from, to }, &args.output)?;
+    if written.damage.any() {
+        say(format_args!("not taken over: {}", written.damage));
+    }
+    let Cut { records, bytes, begin_ns, .. } = written;
+    let (begin, output) = (report::seconds(begin_ns), shell_path(&args.output));
+    say(format_args!("{records} records, {bytes} bytes; its 0 is at {begin} of {}", shell_path(&args.trace)));
+    say(format_args!("trace in {output}; next: strata check {output}, strata report {output}"));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {

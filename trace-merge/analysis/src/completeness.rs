@@ -206,7 +206,7 @@ impl fmt::Display for LayerCompleteness {
         let counts = [
             (self.lost.total(), "records lost"),
             (self.rejected_bytes, "bytes rejected by the recorder"),
-            (self.begin_late, "streams whose beginning was overwritten"),
+            (self.begin_late, "streams whose beginning was overwritten or cut off"),
             (self.dropped, "streams whose beginning was dropped to keep within the size of the recording"),
             (self.end_early, "streams whose end is missing"),
             (self.went_on, "streams that went on"),

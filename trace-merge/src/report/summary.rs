@@ -408,7 +408,7 @@ fn write_layers(layers: &[LayerReport], max_size: Option<u64>, out: &mut dyn Wri
         if layer.begins_late {
             writeln!(
                 out,
-                "BEGINS LATE: {}: what came before was overwritten by the flight recorder (or written elsewhere)",
+                "BEGINS LATE: {}: what came before was overwritten by the flight recorder, cut off, or written elsewhere",
                 layer.path
             )?;
         }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// What one does with commands, and those.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Record", &["run", "attach"]),
-    ("Read a trace", &["report", "why", "events", "diff", "check", "query", "open", "export", "merge"]),
+    ("Read a trace", &["report", "why", "events", "diff", "check", "query", "open", "export", "cut", "merge"]),
     ("While VMs run", &["ps", "top", "ctl", "metrics"]),
     ("Set up, and recover", &["doctor", "agent", "region", "recover", "completions", "help"]),
 ];

@@ -19,7 +19,7 @@ pub use query::QueryArgs;
 pub use recording::{BoundArgs, RecordingArgs};
 pub use report::{PageArgs, ReportArgs, ReportCommand, ReportRequest, WindowArgs};
 pub use run::RunArgs;
-pub use trace::{DiffArgs, EventsArgs, MergeArgs, ReadArgs, WhyArgs};
+pub use trace::{CutArgs, DiffArgs, EventsArgs, MergeArgs, ReadArgs, WhyArgs};
 
 use crate::agent_command::AgentArgs;
 use crate::region_command::RegionArgs;
@@ -86,6 +86,8 @@ pub enum Command {
     Open(OpenArgs),
     /// Ask traces a question in SQL
     Query(QueryArgs),
+    /// Make a trace of a part of one
+    Cut(CutArgs),
     /// Make one trace of several, of one host or of two
     Merge(MergeArgs),
     /// List the VMs that run, and those that left a trace to recover

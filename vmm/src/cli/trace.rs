@@ -1,4 +1,4 @@
-//! `strata events`, `strata why`, `strata diff`, `strata check` and `strata merge`: reading
+//! `strata events`, `strata why`, `strata diff`, `strata check`, `strata cut` and `strata merge`: reading
 //! recordings.
 
 use super::moment::Moment;
@@ -216,6 +216,34 @@ pub struct MergeArgs {
     pub rules: Vec<MatchRule>,
     /// New folder for the result
     #[arg(short, long, value_name = "DIR", default_value = "merged")]
+    pub output: PathBuf,
+}
+
+/// Arguments of `strata cut`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The new trace has the records of that part, with their times, and every tool reads it as it does the whole. \
+    Its seconds count from its own first record.\n\nWhat lies outside is unknown in it. So a state is unknown until a record \
+    tells it: begin a little before what is of interest. What the agent told at the beginning of the whole (files mapped, \
+    names of functions and control groups) and what the kernel counted over all of it are not there.\n\nExamples:\n  \
+    strata cut trace --from 1.5 --to 2.5 -o part\n  \
+    strata cut trace --from -10s -o end\n  \
+    strata cut trace --from 1.5 --to 2.5 --layer guest-kernel --layer host-kernel -o part"
+)]
+pub struct CutArgs {
+    /// Trace folder
+    pub trace: PathBuf,
+    /// Only records from this long after the first one on, as in 1.5 or 500ms; -2s is 2 s before the last one
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+    /// Only records up to this long after the first one, or before the last one
+    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
+    /// Only this layer; host, guest and user are understood too. May be repeated
+    #[arg(long = "layer", value_name = "LAYER", value_parser = values::layer())]
+    pub layers: Vec<LayerKind>,
+    /// New folder for the part
+    #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
 }
 

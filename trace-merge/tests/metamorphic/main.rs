@@ -2,8 +2,10 @@
 //! check finds nothing but what was damaged; nothing at all when the loss is counted, or when what is missing would have
 //! come at the end of a recording that goes on.
 //!
-//! Shows: Lost or cut records enlarge no known figure; unfinished recordings pass `strata check` (proptest).
+//! Shows: Lost or cut records enlarge no known figure; unfinished recordings and parts that are cut out pass `strata check` (proptest).
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
+
+mod cut;
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -450,9 +452,17 @@ fn collect(value: &Value, at: &str, figures: &mut Figures) {
 }
 
 fn figures_of<R: Report>(dir: &Path, make: impl FnOnce(&Trace, Window) -> Result<R, ReportError>) -> Figures {
+    let window = ReportOptions::default().window(&Trace::open(dir).unwrap()).unwrap();
+    figures_within(dir, window, make)
+}
+
+fn figures_within<R: Report>(
+    dir: &Path,
+    window: Window,
+    make: impl FnOnce(&Trace, Window) -> Result<R, ReportError>,
+) -> Figures {
     let mut figures = Figures::new();
     let trace = Trace::open(dir).unwrap();
-    let window = ReportOptions::default().window(&trace).unwrap();
     match make(&trace, window) {
         Ok(report) => collect(&serde_json::to_value(&report).unwrap(), "", &mut figures),
         Err(ReportError::Nothing { .. }) => {}

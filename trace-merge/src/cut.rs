@@ -1,0 +1,271 @@
+//! `strata cut`: a part of a recording as a recording of its own.
+//!
+//! Its records are those of the original, with their times. What lies outside of the part is unknown in it: each stream
+//! that has records before begins late, and is complete up to the part's end. So states are unknown up to the first record
+//! that tells them, as in a snapshot.
+
+use crate::layer_copy::{Target, copy};
+use crate::report::{self, ReportError, ReportOptions, seconds};
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+use strata_recording::access::Readers;
+use strata_recording::layer::LayerKind;
+use strata_recording::manifest::{Manifest, ManifestError, Missing, Vm};
+use strata_recording::merge::Merge;
+use strata_recording::reader::{Damage, ReadError, Trace, TraceLayer};
+use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
+use strata_recording::writer::WriteError;
+use thiserror::Error;
+
+/// What is cut out.
+#[derive(Clone, Debug, Default)]
+pub struct CutOptions {
+    /// Only layers of these kinds; empty for all.
+    pub layers: Vec<LayerKind>,
+    /// Only records this long after the first record of the recording, or later.
+    pub from: Option<Duration>,
+    /// Only records this long after the first record of the recording, or earlier.
+    pub to: Option<Duration>,
+}
+
+/// Why nothing was cut out.
+#[derive(Debug, Error)]
+pub enum CutError {
+    /// The recording cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The part ends before it begins.
+    #[error(transparent)]
+    Window(#[from] ReportError),
+    /// The part lies outside of the recording.
+    #[error("{0}")]
+    Outside(String),
+    /// A layer was asked for that was not recorded.
+    #[error("this trace has no {wanted} layer; it has {present}")]
+    NoLayer {
+        /// What was asked for.
+        wanted: LayerKind,
+        /// What there is.
+        present: String,
+    },
+    /// No record lies in the part.
+    #[error("no record of these layers is in that part: the records of the trace are from 0 to {end}")]
+    Nothing {
+        /// When the recording ends.
+        end: String,
+    },
+    /// The folder cannot take the result.
+    #[error(transparent)]
+    Folder(#[from] TraceFolderError),
+    /// A layer cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The description cannot be written.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+}
+
+/// What was cut out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Records.
+    pub records: u64,
+    /// Bytes of the packets that hold them, as they are stored.
+    pub bytes: u64,
+    /// How long after the original's first record its own first one is, ns: its times count from there.
+    pub begin_ns: u64,
+    /// What of the original could not be read and is not in it.
+    pub damage: Damage,
+}
+
+/// Writes what `options` ask for of the recording in `dir` into the new folder `out`.
+///
+/// # Errors
+/// When the recording cannot be read, has no such layer or nothing in that part, or `out` cannot be written. Then nothing
+/// is left of `out`.
+pub fn cut(dir: &Path, options: &CutOptions, out: &Path) -> Result<Cut, CutError> {
+    let trace = Trace::open(dir)?;
+    let window = ReportOptions { from: options.from, to: options.to, json: false };
+    if let Some(missed) = report::missed_window(&trace, &window) {
+        return Err(CutError::Outside(missed));
+    }
+    let window = window.window(&trace)?;
+    let (start, end) = (trace.start().unwrap_or(0), trace.end().unwrap_or(0));
+    let from = if options.from.is_some() { window.begin } else { 0 };
+    let times = from..=window.end.min(end);
+    for &wanted in &options.layers {
+        if trace.layers_of(wanted).next().is_none() {
+            return Err(no_layer(&trace, wanted));
+        }
+    }
+    let is_wanted = |kind: LayerKind| options.layers.is_empty() || options.layers.contains(&kind);
+    let mut folder = TraceFolder::create(out, Readers::Owner)?;
+    let mut manifest = described(&trace, *times.end(), from.max(start), is_wanted);
+    let mut damage = Damage::default();
+    let is_wanted = |layer: &&TraceLayer| is_wanted(layer.description.kind) && !is_silent(layer, &times);
+    for layer in trace.layers().iter().filter(is_wanted) {
+        let target = Target {
+            out,
+            manifest: &manifest,
+            folder: "",
+            vm: layer.description.vm.clone(),
+            host: layer.description.host.clone(),
+            times: times.clone(),
+        };
+        let (copied, missed) = copy(layer, &target, |time| time)?;
+        manifest.layers.push(copied);
+        damage = damage.plus(&missed);
+    }
+    let records = manifest.layers.iter().flat_map(|layer| &layer.streams).map(|stream| stream.records).sum();
+    if records == 0 {
+        return Err(CutError::Nothing { end: seconds(trace.clock().ticks_to_ns(end.saturating_sub(start))) });
+    }
+    manifest.save(out)?;
+    let written = Trace::open(out)?;
+    let bytes = written.layers().iter().flat_map(|layer| &layer.streams).map(|stream| stream.stored_bytes()).sum();
+    let begin_ns = trace.clock().ticks_to_ns(written.start().unwrap_or(start).saturating_sub(start));
+    folder.keep();
+    Ok(Cut { records, bytes, begin_ns, damage })
+}
+
+/// Whether `layer` is that of a process of which there is nothing in `times`, and nothing is missing.
+fn is_silent(layer: &TraceLayer, times: &RangeInclusive<u64>) -> bool {
+    let has_steps = || Merge::within([layer], *times.start(), *times.end()).next_step().is_some();
+    layer.description.kind == LayerKind::GuestUser && !has_steps()
+}
+
+/// What describes the part of `trace` from `from` to `to`, ticks, but for its layers, of which the kinds are copied that
+/// are wanted.
+fn described(trace: &Trace, to: u64, from: u64, is_wanted: impl Fn(LayerKind) -> bool) -> Manifest {
+    let whole = trace.manifest();
+    let start = trace.start().unwrap_or(0);
+    let [from, to] = [from, to].map(|time| seconds(whole.clock.ticks_to_ns(time.saturating_sub(start))));
+    let left_out: BTreeSet<LayerKind> =
+        trace.layers().iter().map(|layer| layer.description.kind).filter(|&kind| !is_wanted(kind)).collect();
+    let mut missing = whole.missing.clone();
+    missing.extend(left_out.into_iter().map(|layer| Missing {
+        layer,
+        reason: "it was left out when this was cut out of a longer trace".into(),
+        fix: format!("cut that with --layer {layer}, too"),
+    }));
+    // What the kernel counted, it counted over the whole recording.
+    let vms = whole.vms.iter().map(|vm| Vm { strata_threads: Vec::new(), cpu_limits: Vec::new(), ..vm.clone() });
+    let outcome = format!("from {from} to {to} of a longer trace, whose end was: {}", whole.outcome_text());
+    Manifest {
+        vms: vms.collect(),
+        layers: Vec::new(),
+        missing,
+        max_size: None,
+        outcome: Some(outcome),
+        ..whole.clone()
+    }
+}
+
+fn no_layer(trace: &Trace, wanted: LayerKind) -> CutError {
+    let present: BTreeSet<LayerKind> = trace.layers().iter().map(|layer| layer.description.kind).collect();
+    let present = present.into_iter().map(LayerKind::name).collect::<Vec<_>>().join(", ");
+    CutError::NoLayer { wanted, present: if present.is_empty() { "none".into() } else { present } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use strata_recording::test_trace::{Field, TestTrace};
+    use tempfile::TempDir;
+
+    /// Records of three layers and two processes from 0 to 100 ticks, 50 ns.
+    fn recording() -> TempDir {
+        let trace = (0..=10).fold(TestTrace::new(), |trace, number| {
+            let time = 10 * number;
+            let fields = [("number", Field::Number(i64::try_from(number).unwrap()))];
+            let trace = trace.host(0, time, "test:host", &fields).guest(0, time + 1, "test:guest", &fields);
+            if number < 3 { trace.user(42, 0, time + 2, "app:early", &fields) } else { trace }
+        });
+        trace.user(43, 0, 50, "app:late", &[]).open().0
+    }
+
+    fn part(options: &CutOptions) -> Result<(TempDir, Cut, Trace), CutError> {
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("part");
+        let written = cut(recording().path(), options, &out)?;
+        let trace = Trace::open(&out)?;
+        Ok((dir, written, trace))
+    }
+
+    fn within(from: u64, to: u64) -> CutOptions {
+        let ns = |ticks: u64| Some(Duration::from_nanos(ticks / 2));
+        CutOptions { from: ns(from), to: ns(to), ..CutOptions::default() }
+    }
+
+    #[test]
+    fn part_has_the_records_from_its_begin_up_to_its_end_with_their_times() {
+        let (_dir, written, trace) = part(&within(40, 60)).unwrap();
+
+        let times: Vec<u64> = Merge::new(trace.layers(), 0).map(|merged| merged.record.time).collect();
+        assert_eq!(times, [40, 41, 50, 50, 51, 60]);
+        assert_eq!((written.records, written.begin_ns, written.damage), (6, 20, Damage::default()));
+        assert!(written.bytes > 0);
+    }
+
+    #[test]
+    fn process_without_a_record_in_the_part_is_left_out_and_one_that_begins_there_is_whole() {
+        let (_dir, _, trace) = part(&within(40, 60)).unwrap();
+
+        let told = trace
+            .layers_of(LayerKind::GuestUser)
+            .map(|layer| (layer.description.process.as_ref().unwrap().pid, layer.streams[0].begins_late()));
+        assert_eq!(told.collect::<Vec<_>>(), [(43, false)]);
+        let kernels = trace.layers().iter().filter(|layer| layer.description.process.is_none());
+        assert_eq!(kernels.map(|layer| layer.streams[0].begins_late()).collect::<Vec<_>>(), [true, true]);
+    }
+
+    #[test]
+    fn part_goes_on_behind_its_end_unless_that_is_the_originals() {
+        let ends = |options: &CutOptions| {
+            let (_dir, _, trace) = part(options).unwrap();
+            let host = trace.layers_of(LayerKind::HostKernel).next().unwrap();
+            (host.has_ended(), host.streams[0].complete_until())
+        };
+
+        assert_eq!(ends(&within(40, 60)), (false, Some(60)));
+        assert_eq!(ends(&CutOptions { to: None, ..within(40, 0) }), (true, None));
+    }
+
+    #[test]
+    fn outcome_says_which_part_of_what_it_is() {
+        let (_dir, _, trace) = part(&within(40, 60)).unwrap();
+
+        let expected = "from 0.000000020 s to 0.000000030 s of a longer trace, whose end was: power-off";
+        assert_eq!(trace.manifest().outcome.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn layers_that_are_left_out_are_missing() {
+        let (_dir, _, trace) = part(&CutOptions { layers: vec![LayerKind::GuestKernel], ..within(40, 60) }).unwrap();
+
+        assert_eq!(trace.layers().len(), 1);
+        let missing: Vec<LayerKind> = trace.manifest().missing.iter().map(|missing| missing.layer).collect();
+        assert_eq!(missing, [LayerKind::HostKernel, LayerKind::GuestUser]);
+    }
+
+    #[test]
+    fn what_cannot_be_cut_out_is_refused_and_leaves_nothing() {
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("part");
+        let refused = |options: &CutOptions| cut(recording().path(), options, &out).unwrap_err().to_string();
+
+        let layer = refused(&CutOptions { layers: vec![LayerKind::Vmm], ..CutOptions::default() });
+        let between = refused(&within(42, 48));
+        let behind = refused(&within(400, 500));
+
+        assert_eq!(layer, "this trace has no vmm layer; it has host-kernel, guest-kernel, guest-user");
+        assert!(between.ends_with("the records of the trace are from 0 to 0.000000050 s"), "{between}");
+        assert!(behind.contains("its records are from 0 to"), "{behind}");
+        assert!(!out.exists());
+        fs::write(&out, "").unwrap();
+        assert!(refused(&within(40, 60)).contains("exists and is not an empty folder"));
+    }
+}

@@ -1,0 +1,101 @@
+//! Commands that read a trace select, cut and refuse as `strata` says, on a recording that is made.
+//!
+//! Shows: `strata events --where` and `strata cut` take what they say and refuse the rest in one line.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+use tempfile::TempDir;
+
+/// Records of the recording.
+const RECORDS: &str = "20000";
+
+/// A recording of all layers.
+static MADE: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let made = folder.path().join("made");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let example = ["run", "--quiet", "-p", "strata-recording", "--example", "write_layers", "--"];
+    let status = Command::new(cargo).args(example).arg(&made).arg(RECORDS).status().unwrap();
+    assert!(status.success());
+    (folder, made)
+});
+
+fn strata(command: &str, trace: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_strata")).arg(command).arg(trace).args(arguments).output().unwrap()
+}
+
+/// What a command that works prints on its standard output.
+fn printed(command: &str, trace: &Path, arguments: &[&str]) -> String {
+    let output = strata(command, trace, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The line in which a command refuses what it was asked for.
+fn refusal(command: &str, trace: &Path, arguments: &[&str]) -> String {
+    let output = strata(command, trace, arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{arguments:?}: {said}");
+    said
+}
+
+#[test]
+fn filter_takes_the_records_of_whose_fields_it_holds() {
+    let (_, trace) = &*MADE;
+    let listed = |arguments: &[&str]| printed("events", trace, arguments);
+    let exits = ["--event", "kvm:kvm_exit"];
+
+    let all = listed(&[&exits[..], &["--count"]].concat());
+    let halts = listed(&[&exits[..], &["--where", "exit_reason==hlt"]].concat());
+    let others = listed(&[&exits[..], &["--where", "exit_reason!=hlt", "--json"]].concat());
+
+    assert!(!halts.is_empty() && halts.lines().all(|line| line.contains("(hlt)")), "{halts}");
+    assert!(!others.is_empty() && !others.contains(r#""exit":"hlt""#), "{others}");
+    let sum = halts.lines().count() + others.lines().count();
+    assert_eq!(sum.to_string(), all.trim());
+}
+
+#[test]
+fn filter_of_what_no_event_has_is_refused_and_one_that_finds_nothing_says_so() {
+    let (_, trace) = &*MADE;
+
+    let unknown = refusal("events", trace, &["--event", "kvm:kvm_exit", "--where", "exit_raeson==hlt"]);
+    let none = strata("events", trace, &["--where", "exit_reason==hlt && exit_reason==1"]);
+
+    assert!(unknown.contains("is not a field of kvm:kvm_exit (nearest: exit_reason"), "{unknown}");
+    assert!(none.status.success() && none.stdout.is_empty());
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no record is all of what is asked for"));
+}
+
+#[test]
+fn part_that_is_cut_out_has_the_records_of_its_time_and_passes_the_check() {
+    let (folder, trace) = &*MADE;
+    let part = folder.path().join("part");
+    let window = ["--from", "10ms", "--until", "20ms"];
+    let wanted = printed("events", trace, &[&window[..], &["--count"]].concat());
+
+    let cut = strata("cut", trace, &[&window[..], &["-o", part.to_str().unwrap()]].concat());
+    let said = String::from_utf8(cut.stderr).unwrap();
+
+    assert!(cut.status.success() && said.contains(&format!("{} records, ", wanted.trim())), "{said}");
+    assert_eq!(printed("events", &part, &["--count"]), wanted);
+    assert!(printed("check", &part, &[]).contains("0 violations"));
+    let again = refusal("cut", trace, &[&window[..], &["-o", part.to_str().unwrap()]].concat());
+    assert!(again.contains("exists and is not an empty folder"), "{again}");
+}
+
+#[test]
+fn part_outside_of_the_recording_is_refused_and_leaves_nothing() {
+    let (folder, trace) = &*MADE;
+    let none = folder.path().join("none");
+    let out = ["-o", none.to_str().unwrap()];
+
+    let behind = refusal("cut", trace, &[&["--from", "1h"][..], &out].concat());
+    let backwards = refusal("cut", trace, &[&["--from", "2ms", "--to", "1ms"][..], &out].concat());
+
+    assert!(behind.contains("its records are from 0 to "), "{behind}");
+    assert!(backwards.contains("--from is later than --to"), "{backwards}");
+    assert!(!none.exists());
+}
