@@ -18,6 +18,7 @@ pub mod agentless;
 pub mod attach;
 pub mod bootable_disk;
 pub mod cli;
+mod confinement;
 pub mod doctor;
 pub mod event_list;
 pub mod export;

@@ -148,7 +148,9 @@ fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
         })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let request = AttachRequest::try_from(args)?;
+    let inherited = Inherited::note();
+    let mut request = AttachRequest::try_from(args)?;
+    request.jail.inherited = inherited;
     let report = attach::attach(&request, |line| say(line))?;
     say(report.ending);
     summarise(&report.manifest, &request.recording.files.trace);

@@ -4,6 +4,10 @@
 //! Shows: VMs of another VMM are recorded undisturbed; refusals leave nothing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+#[path = "attach/jail.rs"]
+mod jail;
+#[path = "attach/stand_in.rs"]
+mod stand_in;
 #[path = "../../tests/tiny-vmm/src/main.rs"]
 mod tiny_vmm;
 
@@ -36,6 +40,7 @@ const WITHOUT_DEBUGFS: &str =
 #[test]
 fn vmm_that_is_attached_to() {
     let Ok(seconds) = std::env::var(VMM_VARIABLE) else { return };
+    stand_in::begin();
     let usual = (VCPUS, tiny_vmm::ACCESSES_PER_SLEEP);
     let (vcpus, per_sleep) = std::env::var(BUSY_VARIABLE).map_or(usual, |_| (1, u64::MAX));
     let accesses = tiny_vmm::run(Duration::from_secs(seconds.parse().unwrap()), vcpus, per_sleep).unwrap();
@@ -120,14 +125,25 @@ impl Bench {
 
     /// A recording of `vmm` into the folder `trace` that has begun.
     fn attach(&self, vmm: &Vmm, arguments: &[&str]) -> Child {
-        let trace = self.path("trace").display().to_string();
+        self.attach_into("trace", vmm, arguments)
+    }
+
+    /// The same into the folder of that name.
+    fn attach_into(&self, name: &str, vmm: &Vmm, arguments: &[&str]) -> Child {
+        let trace = self.path(name).display().to_string();
         let pid = vmm.pid();
         let all = [&["attach", &pid, "--trace", &trace, "--name", "tiny"], arguments].concat();
         let mut command = self.command(WITH_DEBUGFS, &all);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        // What is said before is about a region.
+        let mut said = BufReader::new(child.stderr.as_mut().unwrap());
         let mut first = String::new();
-        BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut first).unwrap();
-        assert!(first.contains(&format!("attached to process {pid} as tiny")), "{first}");
+        let begins = format!("attached to process {pid} as tiny");
+        while !first.contains(&begins) {
+            let before = first.len();
+            said.read_line(&mut first).unwrap();
+            assert!(first.len() > before, "{first}");
+        }
         child
     }
 
@@ -338,7 +354,7 @@ fn flight_recorder_of_another_vmm_is_written_when_asked_and_when_its_time_is_ove
     let recording = bench.attach(&vmm, &["--mode", "flight-recorder", "--duration", "8s"]);
     std::thread::sleep(Duration::from_millis(500));
 
-    let snapshot = bench.path("snapshot");
+    let snapshot = bench.path("trace-snapshots/asked");
     let top = text(&bench.strata(&["top", "tiny", "--once", "--json", "--interval", "0.3"]));
     let taken = text(&bench.strata(&["ctl", "tiny", "snapshot", snapshot.to_str().unwrap()]));
     let recorded = recording.wait_with_output().unwrap();

@@ -18,6 +18,7 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 use strata_jail::filter::{self, Filter, Offence};
+use strata_jail::inherited::close_from;
 use strata_jail::policy::Thread;
 
 /// How often the child tries to remove an instance that something still holds open, and what it waits between.
@@ -28,8 +29,6 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
-/// Descriptors that a kernel without `close_range` (before 5.9) has closed one by one.
-const MOST_DESCRIPTORS: RawFd = 1 << 16;
 
 /// The child process. When dropped it removes the instance, which is waited for; if something holds that open, it is
 /// left alone with its work.
@@ -117,11 +116,7 @@ impl Task {
             libc::setpgid(0, 0);
             libc::prctl(libc::PR_SET_NAME, c"strata-guard".as_ptr());
             libc::dup2(pipe, 0);
-            if libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0) != 0 {
-                (1..MOST_DESCRIPTORS).for_each(|descriptor| {
-                    libc::close(descriptor);
-                });
-            }
+            close_from(1);
             libc::chdir(c"/".as_ptr());
             self.confine();
             let mut byte = 0_u8;

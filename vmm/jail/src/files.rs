@@ -1,4 +1,4 @@
-//! Landlock: what of the file system a VM's process can still open, whatever its user may.
+//! Landlock: what of the file system a confined process can still open, whatever its user may.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
@@ -7,13 +7,15 @@ use landlock::{
 use std::path::{Path, PathBuf};
 
 /// What is read while a VM runs: threads that work for it, the clock source, the limits of its control group.
-const READ: [&str; 2] = ["/proc", "/sys"];
+const READ_OF_VMS: [&str; 2] = ["/proc", "/sys"];
 /// The newest form of landlock whose rights are known here. Older kernels enforce what they know.
 const NEWEST: ABI = ABI::V7;
 
-/// The places where a VM's process may make and write files.
-#[derive(Clone, Debug, Default)]
+/// The places where a process may read, make and write files.
+#[derive(Clone, Debug)]
 pub struct Places {
+    /// Files and folders that it may read, beside those that it may write: by default `/proc` and `/sys`.
+    pub read: Vec<PathBuf>,
     /// Folders of its own, in which it may make, write and remove everything.
     pub written: Vec<PathBuf>,
     /// Folders in which it may do so, too, when its user asks for something there.
@@ -22,6 +24,13 @@ pub struct Places {
     pub emptied: Vec<PathBuf>,
     /// Folders in which it may remove files.
     pub cleared: Vec<PathBuf>,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        let read = READ_OF_VMS.map(PathBuf::from).into();
+        Self { read, written: Vec::new(), offered: Vec::new(), emptied: Vec::new(), cleared: Vec::new() }
+    }
 }
 
 impl Places {
@@ -56,7 +65,7 @@ impl Places {
         let removed = removed.into_iter().flat_map(|(folders, access)| named(folders, access.into()));
         let places = [&self.written, &self.offered].into_iter().flat_map(|folders| named(folders, written));
         let places = places.chain(removed);
-        let places = places.chain(READ.map(|path| (path.into(), read)));
+        let places = places.chain(named(&self.read, read));
         // A panic looks for its symbols in the program.
         for (path, access) in places.chain(program.map(|path| (path, AccessFs::ReadFile.into()))) {
             // What is not there needs no rule.
@@ -108,6 +117,18 @@ mod tests {
             ["new", "written/new", "offered/../new", "offered/none/new"].map(|name| places.offer(&path(name)));
 
         assert_eq!((inside, outside), ([true; 3], [false; 4]));
+    }
+
+    #[test]
+    fn confined_thread_reads_what_it_is_given_and_nothing_else() {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("given"), b"text").unwrap();
+        let places = Places { read: vec![folder.path().into()], ..Places::default() };
+        let read = |path: PathBuf| fs::read(path).is_ok();
+
+        let seen = confined(&places, || (read(folder.path().join("given")), read("/proc/self/comm".into())));
+
+        assert_eq!(seen, version().map(|_| (true, false)));
     }
 
     /// Does `deed` on a thread that is confined to `places`; `None` where the kernel has no landlock.

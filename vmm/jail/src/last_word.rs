@@ -68,7 +68,7 @@ fn compose(line: &mut Line, name: &[u8; NAME], call: i32) {
         line.put(name.as_bytes());
         line.put(b")");
     }
-    line.put(b": the VM ends here; --jail log only names such calls, in the kernel's log\n");
+    line.put(b": strata ends here; --jail log only names such calls, in the kernel's log\n");
 }
 
 /// Text on the stack; what does not fit is cut.

@@ -1,4 +1,4 @@
-//! Least privilege: what the process of a running VM may still do.
+//! Least privilege: what the process of a running VM, or of a recording, may still do.
 //!
 //! Everything that needs root is opened first: the tracing instances, `/dev/kvm`, disks. Then [`Jail::close`] gives up
 //! user, capabilities, files and system calls, before any thread is started; each thread then gives up more
@@ -63,13 +63,25 @@ impl Mode {
     }
 }
 
+/// Whom a process becomes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NewUser {
+    /// The one who called sudo, if somebody did.
+    #[default]
+    Caller,
+    /// This one, as [`User::choose`] takes it.
+    Named(String),
+    /// Nobody else.
+    Same,
+}
+
 /// What the command line says about the jail.
 #[derive(Clone, Debug, Default)]
 pub struct JailRequest {
     /// How the process is confined.
     pub mode: Mode,
-    /// The user that it becomes, as [`User::choose`] takes it.
-    pub user: Option<String>,
+    /// The user that it becomes.
+    pub user: NewUser,
     /// Further folders that it may write.
     pub writable: Vec<PathBuf>,
     /// Descriptors that the program was started with: they are closed.
@@ -86,7 +98,7 @@ pub enum JailError {
     #[error("--user and --writable are of a jail that is on: leave out --jail off")]
     Off,
     /// The kernel refused to give something up.
-    #[error("cannot give up {what}; `--jail off` runs the VM without")]
+    #[error("cannot give up {what}; `--jail off` goes on without")]
     Kept {
         /// What.
         what: &'static str,
@@ -95,13 +107,13 @@ pub enum JailError {
         source: Errno,
     },
     /// Landlock refused.
-    #[error("cannot give up files (landlock); `--jail off` runs the VM without")]
+    #[error("cannot give up files (landlock); `--jail off` goes on without")]
     Files(#[from] landlock::RulesetError),
     /// A filter cannot be made.
-    #[error("cannot make the filters of system calls; `--jail off` runs the VM without")]
+    #[error("cannot make the filters of system calls; `--jail off` goes on without")]
     Policy(#[from] seccompiler::BackendError),
     /// The kernel refused a filter.
-    #[error("cannot give up system calls (seccomp); `--jail off` runs the VM without")]
+    #[error("cannot give up system calls (seccomp); `--jail off` goes on without")]
     Filter(#[from] seccompiler::Error),
     /// A folder cannot be found.
     #[error("--writable '{}': there is no such folder", path.display())]
@@ -130,9 +142,15 @@ impl Jail {
     /// The user or a folder does not exist.
     pub fn choose(request: &JailRequest) -> Result<Self, JailError> {
         let user = match request.mode {
-            Mode::Off if request.user.is_some() || !request.writable.is_empty() => return Err(JailError::Off),
+            Mode::Off if matches!(request.user, NewUser::Named(_)) || !request.writable.is_empty() => {
+                return Err(JailError::Off);
+            }
             Mode::Off => None,
-            Mode::On | Mode::Log => User::choose(request.user.as_deref())?,
+            Mode::On | Mode::Log => match &request.user {
+                NewUser::Caller => User::choose(None)?,
+                NewUser::Named(name) => User::choose(Some(name))?,
+                NewUser::Same => None,
+            },
         };
         let writable = request
             .writable
@@ -140,6 +158,12 @@ impl Jail {
             .map(|path| path.canonicalize().map_err(|source| JailError::NoFolder { path: path.clone(), source }));
         let inherited = request.inherited.clone();
         Ok(Self { mode: request.mode, user, writable: writable.collect::<Result<_, _>>()?, inherited })
+    }
+
+    /// How the process will be confined.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Whom the VM will run as, if not as who started it.
@@ -159,12 +183,12 @@ impl Jail {
         }
     }
 
-    /// Gives up everything that the running VM does not need, in the calling thread and those that it starts from now
-    /// on. What is written lies in `places`.
+    /// Gives up everything that is not needed any more, in the calling thread, which is one of the kind `starter`, and
+    /// those that it starts from now on. What is written lies in `places`.
     ///
     /// # Errors
     /// The kernel refuses a part that it has.
-    pub fn close(self, mut places: Places) -> Result<Closed, JailError> {
+    pub fn close(self, starter: Thread, mut places: Places) -> Result<Closed, JailError> {
         if self.mode == Mode::Off {
             return Ok(Closed { summary: "off".into(), missing: Vec::new(), places: None });
         }
@@ -186,13 +210,39 @@ impl Jail {
             if offence == Offence::Kill {
                 last_word::prepare().map_err(|source| JailError::Kept { what: "handling SIGSYS", source })?;
             }
-            FILTERS.get_or_init(|| filters).apply(Thread::Start)?;
+            FILTERS.get_or_init(|| filters).apply(starter)?;
         } else {
             missing.push("this kernel has no seccomp: all its system calls can be reached");
         }
         let summary = summary(kept, landlock, is_filtered, self.mode);
         Ok(Closed { summary, missing, places: landlock.map(|_| places) })
     }
+}
+
+/// Confines this process as `mode` says: one of its own, made for what is a `thread`'s to do, which keeps the capabilities
+/// `kept` and changes files in `places` only.
+///
+/// # Errors
+/// The kernel refuses a part that it has.
+pub fn confine_process(mode: Mode, thread: Thread, kept: CapabilitySet, places: &Places) -> Result<(), JailError> {
+    let refused = |what| move |source| JailError::Kept { what, source };
+    if mode == Mode::Off {
+        return Ok(());
+    }
+    privileges::limit();
+    privileges::empty_bounding_set();
+    privileges::keep_only(kept).map_err(refused("capabilities"))?;
+    privileges::no_new().map_err(refused("new privileges"))?;
+    places.confine()?;
+    if filter::is_available() {
+        let offence = if mode == Mode::Log { Offence::Log } else { Offence::Kill };
+        let filter = Filter::new(thread, offence, None)?;
+        if offence == Offence::Kill {
+            last_word::prepare().map_err(refused("handling SIGSYS"))?;
+        }
+        filter.apply()?;
+    }
+    Ok(())
 }
 
 /// Becomes `user` and gives up all capabilities, which are returned as far as they are kept: root who stays root keeps

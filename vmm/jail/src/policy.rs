@@ -3,10 +3,10 @@
 //! The lists are those of real runs, with what the C library, a panic and a full disk add. A group is as wide as its
 //! purpose; what no group names, such as `execve`, `ptrace` or `bpf`, no thread can ask for.
 
-/// A kind of thread of a running VM.
+/// A kind of thread of a running VM, or of a recording of another VMM's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {
-    /// The main thread while it starts the others.
+    /// The main thread of a VM while it starts the others.
     Start,
     /// The main thread afterwards: the event loop, which serves all devices but disks, and the end of the run.
     EventLoop,
@@ -30,6 +30,14 @@ pub enum Thread {
     Console,
     /// A process of its own: removes a tracing instance of the kernel when the VM's process has ended.
     Guard,
+    /// The main thread of a recording of another VMM's VM while it starts the others.
+    AttachStart,
+    /// The same afterwards: waits for the end, and completes the recording.
+    Attached,
+    /// Follows the VM of another VMM.
+    Follower,
+    /// A process of its own: takes the region away from a QEMU that was given it.
+    Unplug,
 }
 
 /// System calls that belong together.
@@ -417,7 +425,7 @@ impl Group {
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Start,
         Self::EventLoop,
         Self::SocketEventLoop,
@@ -430,6 +438,10 @@ impl Thread {
         Self::Signals,
         Self::Console,
         Self::Guard,
+        Self::AttachStart,
+        Self::Attached,
+        Self::Follower,
+        Self::Unplug,
     ];
 
     /// Its name in the document.
@@ -448,11 +460,15 @@ impl Thread {
             Self::Signals => "signals",
             Self::Console => "console",
             Self::Guard => "guard",
+            Self::AttachStart => "main, attaching",
+            Self::Attached => "main, attached",
+            Self::Follower => "follower",
+            Self::Unplug => "unplug",
         }
     }
 
-    /// What it may do. Filters add up: each thread is also under that of [`Thread::Start`], which made it. The guard is
-    /// not, since it is made before.
+    /// What it may do. Filters add up: each thread is also under that of [`Thread::Start`] or [`Thread::AttachStart`],
+    /// which made it. Processes of their own are not, since they are made before.
     #[must_use]
     pub const fn groups(self) -> &'static [Group] {
         match self {
@@ -514,6 +530,23 @@ impl Thread {
             Self::Clock | Self::Signals | Self::Console => &[Group::Runtime],
             Self::Watchdog => &[Group::Runtime, Group::WatchedPriority],
             Self::Guard => &[Group::Runtime, Group::Remove, Group::Instance],
+            Self::AttachStart => &[
+                Group::Runtime,
+                Group::Confine,
+                Group::Threads,
+                Group::Timers,
+                Group::Disks,
+                Group::Look,
+                Group::Files,
+                Group::Remove,
+                Group::LocalSockets,
+                Group::Clients,
+                Group::Children,
+                Group::Priority,
+            ],
+            Self::Attached => &[Group::Runtime, Group::Look, Group::Remove, Group::Children],
+            Self::Follower => &[Group::Runtime, Group::Look],
+            Self::Unplug => &[Group::Runtime, Group::Remove, Group::Clients, Group::Connections],
         }
     }
 
@@ -585,14 +618,15 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_the_host_are_reached_for_a_socket_device_only() {
+    fn sockets_of_the_host_are_reached_for_a_socket_device_and_to_unplug_one_only() {
         let named = |group: &&Group| group.calls().iter().any(|call| call.name() == "connect");
 
         let groups: Vec<_> = Group::ALL.iter().filter(named).collect();
         let threads = Thread::ALL.into_iter().filter(|thread| thread.groups().contains(&Group::Connections));
 
         assert_eq!(groups, [&Group::Connections]);
-        assert_eq!(threads.collect::<Vec<_>>(), [Thread::Start, Thread::SocketEventLoop]);
+        // The last one is a process without guest memory.
+        assert_eq!(threads.collect::<Vec<_>>(), [Thread::Start, Thread::SocketEventLoop, Thread::Unplug]);
     }
 
     #[test]
@@ -602,11 +636,18 @@ mod tests {
             Group::OwnPriority | Group::WatchedPriority => Group::Priority,
             other => *other,
         };
-        let missing = Thread::ALL.into_iter().filter(|thread| *thread != Thread::Guard).flat_map(|thread| {
-            let groups = thread.groups().iter();
-            groups.filter(|group| !Thread::Start.groups().contains(&covered(group))).map(move |group| (thread, group))
-        });
+        let missing = |of: &[Thread], starter: Thread| {
+            let all = of.iter().flat_map(|thread| thread.groups().iter().map(move |group| (*thread, *group)));
+            all.filter(|(_, group)| !starter.groups().contains(&covered(group))).collect::<Vec<_>>()
+        };
+        let (attached, others) =
+            ([Thread::AttachStart, Thread::Attached, Thread::Follower], [Thread::Guard, Thread::Unplug]);
+        let of_vms = |thread: &Thread| !attached.contains(thread) && !others.contains(thread);
+        let of_vms: Vec<_> = Thread::ALL.into_iter().filter(of_vms).collect();
+        let shared = [Thread::Recorder, Thread::Control, Thread::Watchdog, Thread::Signals];
 
-        assert_eq!(missing.collect::<Vec<_>>(), []);
+        assert_eq!((missing(&of_vms, Thread::Start), missing(&attached, Thread::AttachStart)), (vec![], vec![]));
+        // There is no KVM to ask.
+        assert_eq!(missing(&shared, Thread::AttachStart), [(Thread::Recorder, Group::KvmClock)]);
     }
 }

@@ -1,17 +1,21 @@
 //! What the control socket of an attached recording answers.
 
 use super::Ending;
+use crate::confinement::refusal;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
+use strata_jail::Closed;
 use strata_recorder::control::directory::VmDescription;
-use strata_recorder::control::protocol::{Answer, Live, Request};
+use strata_recorder::control::protocol::{Answer, Live, Request, Status};
 use strata_recorder::recorder::RecorderControl;
 
-/// What the control socket answers for the recording of `description`; `ending` is told when the recording is to end.
+/// What the control socket answers for the recording of `description` under `jail`; `ending` is told when the recording is
+/// to end.
 pub fn answers(
     description: VmDescription,
     recorder: RecorderControl,
     ending: Sender<Ending>,
+    jail: Closed,
 ) -> impl FnMut(Request) -> Answer + Send + 'static {
     let begun = Instant::now();
     move |request| match request {
@@ -26,8 +30,11 @@ pub fn answers(
             Ok(()) => Answer::done("detached; the VM goes on, and the recording is being completed"),
             Err(_) => Answer::refused("the recording is ending already"),
         },
-        request => match recorder.ask(request) {
-            Answer::Status(status) => Answer::Status(Box::new(description.status(begun.elapsed(), status.trace))),
+        request => match refusal(&request, &jail).unwrap_or_else(|| recorder.ask(request)) {
+            Answer::Status(status) => Answer::Status(Box::new(Status {
+                jail: Some(jail.summary.clone()),
+                ..description.status(begun.elapsed(), status.trace)
+            })),
             Answer::Live(live) => {
                 let VmDescription { name, pid, attached, .. } = description.clone();
                 Answer::Live(Box::new(Live { name, pid, attached, ..*live }))

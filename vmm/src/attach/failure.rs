@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use strata_clock::DebugfsError;
 use strata_host_kernel::{HostTraceError, TracefsError};
+use strata_jail::JailError;
 use strata_recorder::control::directory::DirectoryError;
 use strata_recorder::control::protocol::Mode;
 use strata_recorder::control::server::ServerError;
@@ -208,6 +209,12 @@ pub enum AttachError {
     /// The recording cannot be written.
     #[error(transparent)]
     Recorder(#[from] RecorderError),
+    /// The process cannot be confined.
+    #[error(transparent)]
+    Jail(#[from] JailError),
+    /// No process can be made that takes the region away from QEMU.
+    #[error("cannot start the process that takes the trace region away from QEMU")]
+    Unplugging(#[source] io::Error),
     /// Signals cannot be handled, or a thread not be started.
     #[error("cannot handle signals, or start a thread")]
     Threads(#[source] io::Error),

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use strata_clock::VcpuClocks;
+use strata_jail::policy::Thread;
 use strata_recorder::session::recording::VcpuThreads;
 
 /// How often it is looked whether the VM has ended.
@@ -58,6 +59,7 @@ impl Follower {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
         let follow = move || {
+            strata_jail::enter(Thread::Follower);
             if follow(&vm, &sinks, &asked) {
                 // Nobody listens when the recording has ended for another reason.
                 let _ = ended.send(Ending::VmEnded);

@@ -133,6 +133,30 @@ impl HotPlugged {
         self.folder.file()
     }
 
+    /// The region's folder, and the one in which that lies.
+    #[must_use]
+    pub fn folders(&self) -> (PathBuf, PathBuf) {
+        let RegionFolder(folder) = &self.folder;
+        (folder.clone(), folder.parent().unwrap_or(folder).into())
+    }
+
+    /// What its user is told by.
+    #[must_use]
+    pub const fn say(&self) -> Say {
+        self.say
+    }
+
+    /// What ends its waits.
+    #[must_use]
+    pub const fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// From now on `stop` ends its waits.
+    pub fn stop_by(&mut self, stop: Stop) {
+        self.stop = stop;
+    }
+
     /// The VM has ended, and the device with it.
     pub fn forget(mut self) {
         self.is_plugged = false;

@@ -16,20 +16,21 @@ pub mod region;
 mod steps;
 mod stop;
 mod threads;
+mod unplugging;
 mod vm;
 
 use crate::run::descriptors;
 pub use failure::AttachError;
 use region::{GuestRegion, JOIN_LIMIT};
 use shared_ring::layout::Mode;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use steps::Checked;
-use stop::Stop;
+use strata_jail::JailRequest;
+use strata_jail::policy::Thread;
 use strata_recorder::session::{RecordingRequest, Say};
 use strata_recording::manifest::Manifest;
 
@@ -50,6 +51,8 @@ pub struct AttachRequest {
     pub recording: RecordingRequest,
     /// Time after which the recording ends by itself.
     pub duration: Option<Duration>,
+    /// What this process gives up meanwhile.
+    pub jail: JailRequest,
 }
 
 impl AttachRequest {
@@ -146,15 +149,14 @@ fn wait(endings: &Receiver<Ending>, limit: Option<Duration>, guest: Option<&Gues
     }
 }
 
-/// From now on the usual signals end the recording in good order instead of killing it, and what waits for `stop`.
-fn stop_on_signals(ending: Sender<Ending>, stop: Stop) -> Result<(), AttachError> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(AttachError::Threads)?;
-    // The recording may have ended already.
+/// From now on `signals`, and those that have come, end the recording.
+fn end_by_signals(mut signals: Signals, ending: Sender<Ending>) -> Result<(), AttachError> {
     let wait = move || {
-        for _ in signals.forever() {
-            stop.ask();
+        strata_jail::enter(Thread::Signals);
+        // The recording may have ended already.
+        signals.forever().for_each(|_| {
             let _ = ending.send(Ending::Signal);
-        }
+        });
     };
     std::thread::Builder::new().name("strata-signals".into()).spawn(wait).map_err(AttachError::Threads)?;
     Ok(())
@@ -184,8 +186,8 @@ mod tests {
     fn size_of_a_flight_recorder_is_refused_before_anything_is_looked_at() {
         let mut recording = RecordingRequest::new("/nonexistent/trace");
         (recording.files.max_size, recording.layers.mode) = (Some(1 << 30), Mode::FlightRecorder);
-        let request =
-            AttachRequest { pid: u32::MAX, vm: None, name: None, region: None, qmp: None, recording, duration: None };
+        let (region, qmp, duration, jail) = (None, None, None, JailRequest::default());
+        let request = AttachRequest { pid: u32::MAX, vm: None, name: None, region, qmp, recording, duration, jail };
 
         let refused = attach(&request, |_| ());
 

@@ -1,7 +1,7 @@
 //! The guest's side of an attached recording: a region that the VM has as a device (`strata region create`).
 
 use super::failure::AttachError;
-use super::hot_plug::HotPlugged;
+use super::unplugging::Unplugging;
 use super::vm::Look;
 use shared_ring::layout::Mode;
 use shared_ring::region::Rings;
@@ -31,8 +31,8 @@ pub struct GuestRegion {
     /// The region.
     pub region: Arc<TraceRegion>,
     rings: Rings,
-    /// What gave it to QEMU, if anything did.
-    plugged: Option<HotPlugged>,
+    /// What takes it away from QEMU, if that was given it.
+    plugged: Option<Unplugging>,
 }
 
 /// The file `path` of a region that process `pid` has as a device, fit for a recording in mode `mode` of the VM that `look` shows.
@@ -88,8 +88,8 @@ impl GuestRegion {
         Ok(Self { region, rings, plugged: None })
     }
 
-    /// The same, which `plugged` gave to QEMU and takes away behind it.
-    pub(super) fn plugged_by(mut self, plugged: Option<HotPlugged>) -> Self {
+    /// The same, which `plugged` takes away from QEMU behind it.
+    pub(super) fn plugged_by(mut self, plugged: Option<Unplugging>) -> Self {
         self.plugged = plugged;
         self
     }

@@ -6,21 +6,27 @@ use super::failure::AttachError;
 use super::follower::{Follower, Sinks};
 use super::hot_plug::HotPlugged;
 use super::region::{self, GuestRegion};
-use super::stop::Stop;
+use super::stop::{STOPS, Stop};
+use super::unplugging::Unplugging;
 use super::vm::{ForeignVm, Look};
-use super::{AttachReport, AttachRequest, Ending, answers, stop_on_signals, tell_begin, wait};
+use super::{AttachReport, AttachRequest, Ending, answers, end_by_signals, tell_begin, wait};
+use crate::confinement::places;
 use crate::run::descriptors;
 use clock_sync::calibration::read_together;
 use rustix::process::geteuid;
 use shared_ring::event::EventDescription;
+use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use strata_clock::{ClockParameters, EpochSink, HostClock, HostTime, KVM_DEBUGFS, VcpuClocks, VcpuTsc};
 use strata_host_kernel::namespace::check_thread_ids;
 use strata_host_kernel::{HostTracer, Tracefs};
+use strata_jail::Jail;
+use strata_jail::files::Places;
+use strata_jail::policy::Thread;
 use strata_machine::{KvmProbe, probe_kvm};
 use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
 use strata_recorder::control::server::ControlServer;
@@ -36,6 +42,9 @@ use strata_recording::manifest::{Attached, Missing, Vm};
 use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 use uuid::Uuid;
 
+/// What is read while a VM of another process is recorded: its threads, the limits of its control groups, KVM's debugfs,
+/// the clock source. Not all of `/sys`: this process is root, whose other tracing instances are there.
+const READ: [&str; 4] = ["/proc", "/sys/fs/cgroup", KVM_DEBUGFS, "/sys/devices/system"];
 /// Most times that a process's threads are listed until no new one has come.
 const MAX_LISTINGS: u32 = 100;
 
@@ -48,6 +57,7 @@ pub(super) struct Checked<'a> {
     first: Look,
     /// The region that the VM has as a device.
     region: Option<RegionFile>,
+    jail: Jail,
 }
 
 impl<'a> Checked<'a> {
@@ -60,6 +70,7 @@ impl<'a> Checked<'a> {
         };
         let mut recording = RecordingBuilder::new(&request.recording, layers)?;
         recording.say = say;
+        let jail = Jail::choose(&request.jail)?;
         if !geteuid().is_root() {
             return Err(AttachError::NotRoot { pid: request.pid });
         }
@@ -73,7 +84,7 @@ impl<'a> Checked<'a> {
         let first = vm.look()?.ok_or(AttachError::Ended { pid: request.pid })?;
         let open = |path: &Path| region::open(path, request.pid, request.recording.layers.mode, &first);
         let region = request.region.as_deref().map(open).transpose()?;
-        Ok(Self { request, recording, vm, name, first, region })
+        Ok(Self { request, recording, vm, name, first, region, jail })
     }
 
     /// Makes the folder that other processes find the recording by, unless somebody records the process already. From
@@ -81,10 +92,10 @@ impl<'a> Checked<'a> {
     pub(super) fn claim(self) -> Result<Claimed<'a>, AttachError> {
         let description = self.describe();
         let (ending, endings) = channel();
-        let stop = Stop::default();
-        stop_on_signals(ending.clone(), stop.clone())?;
+        let stop = Stop::by_signals().map_err(AttachError::Threads)?;
+        let signals = Signals::new(STOPS).map_err(AttachError::Threads)?;
         let directory = claim(&directory::runtime_folder()?, &description, self.request.pid)?;
-        Ok(Claimed { checked: self, description, ending, endings, stop, directory })
+        Ok(Claimed { checked: self, description, ending, endings, stop, signals, directory })
     }
 
     fn describe(&self) -> VmDescription {
@@ -105,6 +116,8 @@ pub(super) struct Claimed<'a> {
     endings: Receiver<Ending>,
     /// Signals end waits by it.
     stop: Stop,
+    /// The same signals, for the thread that they will end the recording by: no thread is made before the jail is closed.
+    signals: Signals,
     /// Removed when it is dropped, with the control socket in it.
     directory: VmDirectory,
 }
@@ -140,7 +153,7 @@ impl<'a> HostTraced<'a> {
     /// vCPUs' clocks, and has the guest begin.
     pub(super) fn reach_guest(mut self) -> Result<GuestReached<'a>, AttachError> {
         let offset_honoured = self.probed.tsc_offset_honoured != Some(false);
-        let Checked { request, recording, name, first, region, .. } = &mut self.claimed.checked;
+        let Checked { request, recording, name, first, region, jail, .. } = &mut self.claimed.checked;
         if request.has_guest() {
             region::check_clock(self.clock.time, offset_honoured, first)?;
         }
@@ -148,8 +161,10 @@ impl<'a> HostTraced<'a> {
         let stop = &self.claimed.stop;
         let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), mode, say, stop);
         let plugged = request.qmp.as_deref().map(plug).transpose()?;
-        let file = match &plugged {
-            Some(plugged) => Some(region::open(&plugged.file(), request.pid, mode, first)?),
+        let path = plugged.as_ref().map(HotPlugged::file);
+        let plugged = plugged.map(|plugged| Unplugging::begin(plugged, jail.mode())).transpose()?;
+        let file = match path {
+            Some(path) => Some(region::open(&path, request.pid, mode, first)?),
             None => region.take(),
         };
         let clock = clock_statement(&self.clock, name, first, offset_honoured);
@@ -195,11 +210,12 @@ pub(super) struct GuestReached<'a> {
 }
 
 impl GuestReached<'_> {
-    /// Begins to record, to answer what the control socket asks for, and to follow the VM.
+    /// Gives up what needs no longer be had, then begins to record, to answer what the control socket asks for, and to
+    /// follow the VM.
     pub(super) fn record(self) -> Result<Recorded, AttachError> {
         let Self { claimed, guest, side, vcpus, recorded, sinks } = self;
-        let Claimed { checked, description, ending, endings, directory, .. } = claimed;
-        let Checked { request, mut recording, vm, name, .. } = checked;
+        let Claimed { checked, description, ending, endings, signals, directory, .. } = claimed;
+        let Checked { request, mut recording, vm, name, jail, .. } = checked;
         let (folder, snapshots) = request.recording.files.create()?;
         let (failed, say) = (ending.clone(), recording.say);
         recording.process_descriptors = if side.is_some() { descriptors::for_processes(vcpus, false) } else { 0 };
@@ -209,10 +225,17 @@ impl GuestReached<'_> {
             let _ = failed.send(Ending::TraceFailed);
             true
         }));
+        let read = READ.map(PathBuf::from).into();
+        let places = Places { read, ..places(&directory, Some((&folder, &snapshots))) };
+        let closed = jail.close(Thread::AttachStart, places)?;
+        closed.missing.iter().for_each(|line| say(line));
+        tell_hidden(&vm, say);
+        end_by_signals(signals, ending.clone())?;
         let recorder = Recorder::start(recording, recorded)?;
-        let answers = answers::answers(description, recorder.control(), ending.clone());
+        let answers = answers::answers(description, recorder.control(), ending.clone(), closed);
         let control = ControlServer::start(&directory.socket(), answers)?;
         let follower = Follower::start(vm, sinks, ending)?;
+        strata_jail::enter(Thread::Attached);
         tell_begin(request, &name, say);
         Ok(Recorded {
             follower,
@@ -301,6 +324,16 @@ fn claim(runtime: &Path, description: &VmDescription, pid: u32) -> Result<VmDire
     match found.into_iter().find(|found| found.alive && found.vm.attached.as_ref().is_some_and(of_process)) {
         Some(other) => Err(AttachError::Attached { pid, by: other.vm.pid, trace: other.vm.trace }),
         None => Ok(VmDirectory::create(runtime, description)?),
+    }
+}
+
+/// Tells what the jail keeps from view on a host that shows processes only to who may look into them (`hidepid`).
+fn tell_hidden(vm: &ForeignVm, say: Say) {
+    if vm.thread_ids().is_empty() && !vm.has_ended_within(Duration::ZERO) {
+        say(
+            "this host hides processes from those who may not look into them (hidepid): CPU limits, vCPUs' threads before \
+             Linux 5.19, and threads of the kernel that begin to work for the VM from now on are missing; --jail off has them",
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! `strata attach`.
 
 use super::SEE_MORE;
+use super::jail::JailArgs;
 use super::recording::{RECORDING, RecordingArgs};
 use super::values;
 use crate::attach::AttachRequest;
@@ -8,6 +9,7 @@ use crate::attach::libvirt::{self, DomainError};
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 use std::time::Duration;
+use strata_jail::NewUser;
 use strata_recording::manifest::is_vm_name;
 
 /// Arguments of `strata attach`.
@@ -25,7 +27,7 @@ use strata_recording::manifest::is_vm_name;
     strata attach 4242 --region /dev/shm/web --trace trace\n  \
     strata attach 4242 --qmp /run/web.qmp --trace trace\n  \
     strata attach 4242 --trace trace --max-size 2G --events 'host-kernel:kvm:*,host-kernel:sched:*,host-kernel:irq:*'\n  \
-    strata attach 4242 --trace trace --mode flight-recorder --name web; strata ctl web snapshot now\n  \
+    strata attach 4242 --trace trace --mode flight-recorder --name web; strata ctl web snapshot trace-snapshots/now\n  \
     strata report vcpus trace",
     group(ArgGroup::new("machine").args(["pid", "libvirt"]).requires("trace"))
 )]
@@ -61,6 +63,9 @@ pub struct AttachArgs {
     /// End after this time: a number of seconds, or one with ms, s, m or h, as in 90s
     #[arg(long, value_name = "TIME", help_heading = RECORDING, value_parser = values::duration, requires = "machine")]
     pub duration: Option<Duration>,
+    /// How the process is confined.
+    #[command(flatten)]
+    pub jail: JailArgs,
 }
 
 impl AttachArgs {
@@ -78,7 +83,7 @@ impl TryFrom<AttachArgs> for AttachRequest {
     ///
     /// libvirt does not run the domain that was asked for.
     fn try_from(args: AttachArgs) -> Result<Self, DomainError> {
-        let AttachArgs { pid, libvirt, region, qmp, trace, name, vm, recording, duration } = args;
+        let AttachArgs { pid, libvirt, region, qmp, trace, name, vm, recording, duration, jail } = args;
         let pid = match (&libvirt, pid) {
             (Some(domain), _) => libvirt::process_of(domain)?,
             // Without one, machines are listed and nothing is recorded.
@@ -86,7 +91,9 @@ impl TryFrom<AttachArgs> for AttachRequest {
         };
         let name = name.or(libvirt.filter(|domain| is_vm_name(domain)));
         let recording = recording.into_request(trace.unwrap_or_default());
-        Ok(Self { pid, vm, name, region, qmp, recording, duration })
+        // KVM's debugfs, which is looked at all the time, is root's.
+        let jail = jail.into_request(NewUser::Same);
+        Ok(Self { pid, vm, name, region, qmp, recording, duration, jail })
     }
 }
 

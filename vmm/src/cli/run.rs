@@ -1,6 +1,7 @@
 //! `strata run`.
 
 use super::SEE_MORE;
+use super::jail::{JailArgs, PROCESS};
 use super::recording::{RECORDING, RecordingArgs};
 use super::values;
 use crate::agentless::{self, AgentlessRequest};
@@ -8,8 +9,7 @@ use crate::run::{Agent, Boot, KERNEL_RINGS, OnReboot, OnTraceFailure, PROCESS_SL
 use clap::Args;
 use shared_ring::layout::{Geometry, MAX_PROCESS_SLOTS};
 use std::path::PathBuf;
-use strata_jail::JailRequest;
-use strata_jail::inherited::Inherited;
+use strata_jail::NewUser;
 use strata_machine::{CpuExtras, DiskConfig, MemoryBacking, NetConfig, VsockConfig};
 use strata_rate_limit::RateLimit;
 use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
@@ -17,7 +17,6 @@ use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
 /// Headings of options, besides those of the guest.
 const DEVICES: &str = "Devices";
 const GUEST_RECORDING: &str = "Recording in the guest";
-const PROCESS: &str = "Process of the VM";
 
 /// How a disk is written.
 const DISK: &str = "FILE[,ro][,iops=RATE][,bandwidth=RATE][,lock=off][,format=raw]";
@@ -214,14 +213,9 @@ pub struct RunArgs {
     /// belongs to that user
     #[arg(help_heading = PROCESS, long, value_name = "USER")]
     pub user: Option<String>,
-    /// Give up the user (see --user), capabilities, other files and system calls before the guest runs
-    ///
-    /// 'log' lets forbidden system calls through and names them in the kernel's log; 'off' keeps everything
-    #[arg(help_heading = PROCESS, long, value_name = "MODE", default_value = strata_jail::Mode::default().name(), value_parser = values::jail())]
-    pub jail: strata_jail::Mode,
-    /// Let snapshots and further sessions be written into this folder, as into TRACE-snapshots. May be repeated
-    #[arg(help_heading = PROCESS, long = "writable", value_name = "DIR", requires = "trace")]
-    pub writable: Vec<PathBuf>,
+    /// How the process is confined.
+    #[command(flatten)]
+    pub jail: JailArgs,
     /// Name of the VM in the trace
     #[arg(long, value_name = "NAME", default_value = "vm0", value_parser = values::vm_name)]
     pub name: String,
@@ -272,12 +266,7 @@ impl From<RunArgs> for RunRequest {
             cmdline: args.cmdline,
             recording,
             on_trace_failure: args.on_trace_failure,
-            jail: JailRequest {
-                mode: args.jail,
-                user: args.user,
-                writable: args.writable,
-                inherited: Inherited::default(),
-            },
+            jail: args.jail.into_request(args.user.map_or(NewUser::Caller, NewUser::Named)),
             agent,
         }
     }

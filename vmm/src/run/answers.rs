@@ -1,7 +1,7 @@
 //! What the control socket of a running VM answers.
 
 use super::limits::LimitedDevices;
-use std::path::Path;
+use crate::confinement::refusal;
 use std::time::Instant;
 use strata_jail::Closed;
 use strata_machine::{BalloonState, ControlError, MachineControl, StopHandle};
@@ -35,12 +35,10 @@ pub(super) fn answers(
                     "strata itself runs this VM: its recording ends with it; `strata ctl VM stop` stops both",
                 );
             }
-            Request::Snapshot { dir: path, .. } | Request::SessionCreate { trace: Some(path), .. }
-                if jail.places.as_ref().is_some_and(|places| !places.offer(path)) =>
-            {
-                return Answer::refused(out_of_reach(path, &jail));
-            }
             _ => {}
+        }
+        if let Some(refusal) = refusal(&request, &jail) {
+            return refusal;
         }
         let answer = match &recorder {
             Some(recorder) => recorder.ask(request),
@@ -62,17 +60,6 @@ pub(super) fn answers(
             other => other,
         }
     }
-}
-
-/// Why nothing can be written to `path`.
-fn out_of_reach(path: &Path, jail: &Closed) -> String {
-    let places = jail.places.iter().flat_map(|places| &places.offered);
-    let places: Vec<_> = places.map(|place| format!("'{}'", place.display())).collect();
-    format!(
-        "'{}' is out of the VM's reach: give a folder in {}, or run the VM with --writable DIR",
-        path.display(),
-        places.join(" or ")
-    )
 }
 
 /// Wants so many `bytes` back, or only says how the balloon is.

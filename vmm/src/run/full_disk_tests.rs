@@ -3,9 +3,8 @@
 //! Shows: In the jail, a recording is completed on a full disk, with every counted record.
 
 use super::vm_process::{FLOOD, LIMIT, NOBODY, Vm, instances_of};
-use super::*;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use strata_export::{Options, ctf};
 use strata_recorder::control::protocol::{Answer, Request, Status};

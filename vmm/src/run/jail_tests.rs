@@ -15,7 +15,7 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use strata_recorder::control::protocol::{Answer, Mode, Request};
@@ -81,8 +81,8 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
     assert_eq!(others, []);
     assert_eq!(refused, Vec::<String>::new());
     for refusal in outside.map(|answer| answer.unwrap_err().to_string()) {
-        let offered = format!("give a folder in '{}', or run", vm.path("traces/trace-snapshots").display());
-        assert!(refusal.contains("out of the VM's reach") && refusal.contains(&offered), "{refusal}");
+        let offered = format!("give a folder in '{}', or start", vm.path("traces/trace-snapshots").display());
+        assert!(refusal.contains("out of strata's reach") && refusal.contains(&offered), "{refusal}");
         assert!(refusal.contains("--writable DIR"), "{refusal}");
     }
     assert!(status.jail.as_ref().unwrap().contains(&format!("user {uid}, no capabilities")), "{status:?}");
@@ -119,7 +119,7 @@ fn recorder_writes_its_recording_and_nothing_that_lies_beside_it() {
     let request = RunRequest::from(*args);
     let directory = VmDirectory::create(&path("runtime"), &describe_vm(&request)).unwrap();
     let (folder, snapshots) = RecordingRequest::new(&trace).files.create().unwrap();
-    let places = places(&directory, &request, Some((&folder, &snapshots)));
+    let places = places(&directory, Some((&folder, &snapshots)));
     let write = |name: &str| fs::File::options().append(true).create(true).open(path(name)).is_ok();
 
     let confined = || {

@@ -24,6 +24,7 @@ mod rings;
 mod trace_failure;
 mod traced;
 
+use crate::confinement::{folder_above, places};
 pub use boots::{BootsError, run_boots};
 pub use failure::RunFailure;
 use guest::Ran;
@@ -34,9 +35,9 @@ use prepare::Site;
 pub use request::{Agent, Boot, RunRequest};
 pub(crate) use rings::foreign_region;
 pub use rings::{KERNEL_RINGS, PROCESS_SLOTS};
-use std::path::Path;
 use std::sync::Arc;
 use strata_jail::files::Places;
+use strata_jail::policy::Thread;
 use strata_jail::{Closed, Jail, JailError};
 use strata_machine::{Machine, Outcome};
 use strata_observer::NoObserver;
@@ -128,23 +129,11 @@ fn close(
     recording: Option<(&TraceFolder, &SnapshotFolder)>,
     say: Say,
 ) -> Result<Closed, JailError> {
-    let closed = jail.close(places(directory, request, recording))?;
+    // The socket is removed in the end.
+    let cleared = request.vsock.iter().filter_map(|vsock| folder_above(&vsock.path)).collect();
+    let closed = jail.close(Thread::Start, Places { cleared, ..places(directory, recording) })?;
     closed.missing.iter().for_each(|line| say(line));
     Ok(closed)
-}
-
-/// Where the process of the VM in `directory`, with its `recording`, makes and writes files.
-fn places(directory: &VmDirectory, request: &RunRequest, recording: Option<(&TraceFolder, &SnapshotFolder)>) -> Places {
-    let above = |path: &Path| std::path::absolute(path).ok()?.parent()?.canonicalize().ok();
-    let (trace, snapshots) = recording.map(|(trace, snapshots)| (trace.path(), snapshots.path())).unzip();
-    let place = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
-    let written = std::iter::once(directory.path().to_path_buf()).chain(place(trace)).collect();
-    let offered = place(snapshots).into_iter().collect();
-    // Folders in which nothing is are removed in the end.
-    let emptied = [Some(directory.path()), trace].into_iter().flatten().filter_map(above).collect();
-    // The socket is removed in the end.
-    let cleared = request.vsock.iter().filter_map(|vsock| above(&vsock.path)).collect();
-    Places { written, offered, emptied, cleared }
 }
 
 fn describe_vm(request: &RunRequest) -> VmDescription {
