@@ -133,7 +133,26 @@ impl<S: Storage> Producer<S> {
     /// Records one event: reserve, copy `payload`, commit. `false` when it was lost (and counted).
     #[inline(always)]
     pub fn record(&self, now: impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
-        let Some(mut reservation) = self.reserve(now, id, payload.len()) else { return false };
+        match self.reserve_inside(&|| Some(now()), id, payload.len()) {
+            Some(reservation) => Self::fill(reservation, payload),
+            None => self.record_slowly(&now, id, payload),
+        }
+    }
+
+    /// [`record`](Self::record) where the short way does not lead there. All of it, so that nothing is kept in registers
+    /// for what comes behind.
+    #[cold]
+    #[inline(never)]
+    fn record_slowly(&self, now: &impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
+        match self.reserve_slowly(&|| Some(now()), id, payload.len()) {
+            Ok(reservation) => Self::fill(reservation, payload),
+            Err(_) => false,
+        }
+    }
+
+    /// Writes and commits a record, which was reserved with the payload's size.
+    #[inline(always)]
+    fn fill(mut reservation: Reservation<'_, S>, payload: &[u8]) -> bool {
         if mutated!(CommitBeforeWrite) {
             reservation.commit_early();
         }
@@ -172,59 +191,33 @@ impl<S: Storage> Producer<S> {
         id: u16,
         payload: usize,
     ) -> Result<Reservation<'_, S>, NotReserved> {
+        match self.reserve_inside(&now, id, payload) {
+            Some(reservation) => Ok(reservation),
+            None => self.reserve_slowly(&now, id, payload),
+        }
+    }
+
+    /// RESERVESLOT, at once, for a record like most: it lies inside a sub-buffer that a writer holds, has a short header,
+    /// and nothing gets in between. `None` when that is not so, or there is no time; nothing was reserved then.
+    #[inline(always)]
+    fn reserve_inside(&self, now: &impl Fn() -> Option<u64>, id: u16, payload: usize) -> Option<Reservation<'_, S>> {
         let geometry = self.geometry;
-        let largest = RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE + padded(payload);
-        if payload > usize::from(u16::MAX) || PACKET_HEADER_SIZE + largest > sub_buffer_bytes(geometry) {
-            self.lose(RING_LOST_TOO_LARGE);
-            return Err(NotReserved::Lost);
+        if payload > usize::from(u16::MAX) {
+            return None;
         }
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
-        let now = || too_early.or_else(&now);
-        let mut attempts = 0;
-        loop {
-            match self.attempt(&now, id, payload) {
-                Ok(reservation) => return Ok(reservation),
-                Err(NotYet::Refused(refused)) => return Err(refused),
-                Err(NotYet::Overtaken) if self.gives_up(&mut attempts) => return Err(NotReserved::Stuck),
-                Err(NotYet::Overtaken) => {}
-            }
-        }
-    }
-
-    /// Counts an attempt that was overtaken; if that was the last one, also the record as lost. Out of the way, so that
-    /// counting takes no register of those that each record needs.
-    #[cold]
-    #[inline(never)]
-    fn gives_up(&self, attempts: &mut usize) -> bool {
-        *attempts += 1;
-        if *attempts == ATTEMPTS {
-            self.lose(RING_LOST_WRAPPED);
-        }
-        *attempts >= ATTEMPTS
-    }
-
-    #[inline(always)]
-    fn attempt(&self, now: &impl Fn() -> Option<u64>, id: u16, payload: usize) -> Result<Reservation<'_, S>, NotYet> {
-        let geometry = self.geometry;
         // SAFETY: a ring's control word.
         let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
-        let Some(time) = now() else { return Err(NotYet::Refused(NotReserved::NoTime)) };
-        let used = geometry.within(write);
-        let size = record_bytes(payload, false);
-        // What happens once per sub-buffer is out of the way of what happens with each record. That the time bears on
-        // a branch only, and not on the new write count, keeps the clock's latency out of the chain from one record
-        // to the next.
-        let stays_inside = used != 0 && used + size < geometry.sub_buffer_size();
+        let (used, size) = (geometry.within(write), record_bytes(payload, false));
         let packet = self.peek_packet(write);
-        if !stays_inside || self.is_extended(&packet, time) {
-            return match self.reserve_at_edge(write, time, payload) {
-                Attempt::Done(place) => Ok(self.reservation(place, time, id, payload)),
-                Attempt::Lost(counter) => {
-                    self.lose(counter);
-                    Err(NotYet::Refused(NotReserved::Lost))
-                }
-                Attempt::Retry => Err(NotYet::Overtaken),
-            };
+        if used == 0 || used + size >= geometry.sub_buffer_size() || !packet.is_held && !mutated!(EnterUnheld) {
+            return None;
+        }
+        let time = too_early.or_else(now)?;
+        // That the time bears on a branch only, and not on the new write count, keeps the clock's latency out of the
+        // chain from one record to the next.
+        if self.is_extended(&packet, time) {
+            return None;
         }
         if mutated!(ReserveNotAtomic) {
             // SAFETY: a ring's control word.
@@ -232,10 +225,45 @@ impl<S: Storage> Producer<S> {
         }
         // SAFETY: a ring's control word.
         if !unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
-            return Err(NotYet::Overtaken);
+            return None;
         }
-        let at = self.enter_peeked(&packet, write);
-        Ok(self.reservation(Place { position: write, at, extended: false, opens: false }, time, id, payload))
+        if self.mode == Mode::FlightRecorder {
+            exchange::show_hold(&self.storage);
+        }
+        let at = packet.start + in_sub_buffer(geometry, write);
+        Some(self.reservation(Place { position: write, at, extended: false, opens: false }, time, id, payload))
+    }
+
+    /// RESERVESLOT in whichever way leads there.
+    #[cold]
+    #[inline(never)]
+    fn reserve_slowly(
+        &self,
+        now: &impl Fn() -> Option<u64>,
+        id: u16,
+        payload: usize,
+    ) -> Result<Reservation<'_, S>, NotReserved> {
+        let largest = RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE + padded(payload);
+        if payload > usize::from(u16::MAX) || PACKET_HEADER_SIZE + largest > sub_buffer_bytes(self.geometry) {
+            self.lose(RING_LOST_TOO_LARGE);
+            return Err(NotReserved::Lost);
+        }
+        let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
+        for _ in 0..ATTEMPTS {
+            // SAFETY: a ring's control word.
+            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
+            let Some(time) = too_early.or_else(now) else { return Err(NotReserved::NoTime) };
+            match self.reserve_at(write, time, payload) {
+                Attempt::Done(place) => return Ok(self.reservation(place, time, id, payload)),
+                Attempt::Lost(counter) => {
+                    self.lose(counter);
+                    return Err(NotReserved::Lost);
+                }
+                Attempt::Retry => {}
+            }
+        }
+        self.lose(RING_LOST_WRAPPED);
+        Err(NotReserved::Stuck)
     }
 
     /// Whether a record of `time` inside the sub-buffer of `packet` needs its full time.
@@ -247,10 +275,9 @@ impl<S: Storage> Producer<S> {
         distance >> 32 != 0 && !(mutated!(ExtendedThresholdOffByOne) && distance == 1 << 32)
     }
 
-    /// The rest of RESERVESLOT: a record that begins or ends at the edge of a sub-buffer, or that carries its full time.
-    #[cold]
+    /// An attempt at RESERVESLOT while `write_count` is `write`.
     #[inline(never)]
-    fn reserve_at_edge(&self, write: u64, time: u64, payload: usize) -> Attempt {
+    fn reserve_at(&self, write: u64, time: u64, payload: usize) -> Attempt {
         let geometry = self.geometry;
         let used = geometry.within(write);
         if used == 0 {
@@ -631,26 +658,6 @@ impl<S: Storage> Producer<S> {
         }
     }
 
-    /// As [`enter`](Self::enter), for a `position` in the middle of `packet`, which was peeked at after `write_count` was
-    /// seen to be `position` and before it was changed from that.
-    #[inline(always)]
-    fn enter_peeked(&self, packet: &Packet, position: u64) -> usize {
-        if !packet.is_held && !mutated!(EnterUnheld) {
-            return self.enter_unheld(position);
-        }
-        if self.mode == Mode::FlightRecorder {
-            exchange::show_hold(&self.storage);
-        }
-        packet.start + in_sub_buffer(self.geometry, position)
-    }
-
-    /// [`enter`](Self::enter) where its opener has not come to: rare, and out of the way.
-    #[cold]
-    #[inline(never)]
-    fn enter_unheld(&self, position: u64) -> usize {
-        self.enter(position)
-    }
-
     /// Offset in the ring of `position`, which this context has reserved, and from now until it commits, its own.
     #[inline(always)]
     fn enter(&self, position: u64) -> usize {
@@ -693,13 +700,7 @@ struct Place {
     opens: bool,
 }
 
-/// Why an attempt reserved nothing.
-enum NotYet {
-    Refused(NotReserved),
-    /// `write_count` has moved on since it was read: the next attempt sees what it is now.
-    Overtaken,
-}
-
+/// What came of an attempt.
 enum Attempt {
     Done(Place),
     /// This counter shows it.
