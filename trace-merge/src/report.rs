@@ -5,6 +5,7 @@ pub mod all;
 pub mod blocks;
 pub mod by_guest;
 pub mod cgroups;
+pub mod choice;
 pub mod columns;
 pub mod cost;
 pub mod death;
@@ -38,6 +39,7 @@ pub mod wakeups;
 
 pub use strata_recording::window::Window;
 
+use choice::ChoiceError;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
@@ -108,6 +110,9 @@ pub enum ReportError {
         #[source]
         source: io::Error,
     },
+    /// The report has no such rows.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
     /// The window is empty.
     #[error("--from is later than --to")]
     EmptyWindow,

@@ -212,11 +212,13 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
 fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
     match args.into_request().map_err(anyhow::Error::msg)? {
         ReportRequest::Page(args) => export::write_page(&args, |line| say(line))?,
-        ReportRequest::Report(ReportCommand { report, window, symbols }) => {
+        ReportRequest::Report(ReportCommand { report, window, symbols, choice }) => {
             let mut out = BufWriter::new(io::stdout().lock());
-            if let Some(missed) = report.run(&window.trace, &window.options()?, symbols.as_deref(), &mut out)? {
-                say(missed);
-            }
+            let (options, choice) = (window.options()?, choice.into());
+            report
+                .run_choice(&window.trace, &options, symbols.as_deref(), &choice, &mut out)?
+                .into_iter()
+                .for_each(say);
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
-//! Commands that read a trace select, cut and refuse as `strata` says, on a recording that is made.
+//! Commands that read a trace select, cut, order and refuse as `strata` says, on a recording that is made.
 //!
-//! Shows: `strata events --where` and `strata cut` take what they say and refuse the rest in one line.
+//! Shows: `strata events --where`, `strata cut` and rows of reports take what they say and refuse the rest in one line.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use std::path::{Path, PathBuf};
@@ -98,4 +98,54 @@ fn part_outside_of_the_recording_is_refused_and_leaves_nothing() {
     assert!(behind.contains("its records are from 0 to "), "{behind}");
     assert!(backwards.contains("--from is later than --to"), "{backwards}");
     assert!(!none.exists());
+}
+
+#[test]
+fn rows_of_every_report_that_has_some_are_chosen_and_written_as_csv() {
+    let (_, trace) = &*MADE;
+    for report in ["tasks", "vcpus", "exits", "wakeups", "syscalls", "locks", "irqs", "functions", "flows", "blocks"] {
+        let path = trace.display().to_string();
+        let output = strata("report", Path::new(report), &[&path, "--csv", "--limit", "2"]);
+        let (rows, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        let fields: Vec<usize> = rows.lines().map(|line| line.split(',').count()).collect();
+
+        assert!(output.status.success(), "{report}: {said}");
+        assert!(
+            fields.len() > 1 && fields.len() < 4 && fields.iter().all(|count| *count == fields[0]),
+            "{report}: {rows}"
+        );
+    }
+}
+
+#[test]
+fn text_json_and_csv_have_the_same_rows_in_the_same_order() {
+    let (_, trace) = &*MADE;
+    let path = trace.display().to_string();
+    let wakeups = |form: &[&str]| {
+        let chosen = [&[&*path, "--sort", "p99_ns:desc", "--limit", "5", "--task", "worker/*"][..], form].concat();
+        printed("report", Path::new("wakeups"), &chosen)
+    };
+
+    let json: serde_json::Value = serde_json::from_str(&wakeups(&["--json"])).unwrap();
+    let (text, csv) = (wakeups(&[]), wakeups(&["--csv"]));
+
+    let rows = json["rows"].as_array().unwrap();
+    let times: Vec<u64> = rows.iter().map(|row| row["latency"]["p99_ns"].as_u64().unwrap()).collect();
+    assert!(rows.len() == 5 && times.is_sorted_by(|left, right| left >= right), "{times:?}");
+    for ((row, csv), text) in rows.iter().zip(csv.lines().skip(1)).zip(text.lines().skip(1)) {
+        let comm = row["comm"].as_str().unwrap();
+        assert!(csv.starts_with(&format!("vm0,{comm},")) && text.contains(comm), "{comm}: {csv}\n{text}");
+    }
+}
+
+#[test]
+fn report_without_the_column_names_those_it_has() {
+    let (_, trace) = &*MADE;
+    let path = trace.display().to_string();
+
+    let column = refusal("report", Path::new("exits"), &[&path, "--sort", "counts"]);
+    let task = refusal("report", Path::new("blocks"), &[&path, "--task", "dd"]);
+
+    assert!(column.contains("have no column counts; they have count, "), "{column}");
+    assert!(task.contains("devices of the report blocks have no column comm; they have "), "{task}");
 }

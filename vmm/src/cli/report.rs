@@ -7,10 +7,12 @@ use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
 use std::path::{Path, PathBuf};
+use strata_analysis::task_choice::TaskChoice;
 use strata_recording::nearest::nearest;
 use strata_recording::reader::ReadError;
 use strata_recording::terminal::{shell_path, shell_word};
 use trace_merge::report::ReportOptions;
+use trace_merge::report::choice::{Choice, Sort};
 use trace_merge::report::description::{Asked, Description};
 use trace_merge::report::registry::REPORTS;
 
@@ -27,6 +29,8 @@ use trace_merge::report::registry::REPORTS;
     strata report tasks trace --from 1.5 --to 2.5\n  \
     strata report tasks trace --by cgroup\n  \
     strata report exits trace --json\n  \
+    strata report wakeups trace --csv --sort p99_ns:desc --limit 10\n  \
+    strata report tasks trace --vm web --task 'nginx*' --sort stolen:desc\n  \
     strata report flows trace\n  \
     strata report trace --html trace.html\n  \
     strata report trace --html part.html --from 1.5 --to 2.5\n  \
@@ -111,7 +115,12 @@ impl ReportArgs {
                 None => {
                     let [report, ..] = REPORTS;
                     let window = WindowArgs { trace, from, to, json };
-                    ReportRequest::Report(ReportCommand { report, window, symbols: None })
+                    ReportRequest::Report(ReportCommand {
+                        report,
+                        window,
+                        symbols: None,
+                        choice: ChoiceArgs::default(),
+                    })
                 }
             }),
             (None, Some(trace), Some(name)) if with_command(&REPORTS).any(|report| name == Path::new(report.name)) => {
@@ -156,6 +165,8 @@ pub struct ReportCommand {
     pub window: WindowArgs,
     /// Folder that holds the guest's root folder.
     pub symbols: Option<PathBuf>,
+    /// Which of its rows.
+    pub choice: ChoiceArgs,
 }
 
 /// The option of a report's command that gives the folder with the guest's files.
@@ -169,7 +180,11 @@ fn commands(reports: &[&'static Description]) -> Vec<Command> {
             [example] => Some(format!("Example:\n  {example}")),
             examples => Some(format!("Examples:\n  {}", examples.join("\n  "))),
         };
-        let mut command = WindowArgs::augment_args(Command::new(report.name)).about(report.about);
+        let mut command = WindowArgs::augment_args(Command::new(report.name));
+        if !report.rows.is_empty() {
+            command = ChoiceArgs::augment_args(command);
+        }
+        command = command.about(report.about);
         command = examples.into_iter().fold(command, Command::after_help);
         if report.takes_symbols {
             let help =
@@ -224,7 +239,9 @@ impl FromArgMatches for ReportCommand {
         let (report, matches) = asked.ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
         // Only commands that take it know of it.
         let symbols = matches.try_get_one(SYMBOLS).ok().flatten().cloned();
-        Ok(Self { report, window: WindowArgs::from_arg_matches(matches)?, symbols })
+        let choice =
+            if report.rows.is_empty() { ChoiceArgs::default() } else { ChoiceArgs::from_arg_matches(matches)? };
+        Ok(Self { report, window: WindowArgs::from_arg_matches(matches)?, symbols, choice })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -271,6 +288,40 @@ impl WindowArgs {
     pub fn options(&self) -> Result<ReportOptions, ReadError> {
         let Part { from, to } = Part::of(&self.trace, self.from, self.to)?;
         Ok(ReportOptions { json: self.json, from, to })
+    }
+}
+
+/// Arguments of a report that has rows: with any of them it is one table.
+#[derive(Debug, Default, Args)]
+pub struct ChoiceArgs {
+    /// CSV in place of text: one table, with the keys of JSON
+    #[arg(help_heading = "Rows", long, conflicts_with = "json")]
+    pub csv: bool,
+    /// Order by this column, a key of JSON or a heading; :desc behind it for the largest first
+    #[arg(help_heading = "Rows", long, value_name = "COLUMN[:desc]")]
+    pub sort: Option<Sort>,
+    /// So many rows at most
+    #[arg(help_heading = "Rows", long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Only rows of this VM
+    #[arg(help_heading = "Rows", long, value_name = "NAME")]
+    pub vm: Option<String>,
+    /// Only rows of these tasks or processes: a number, a name, which may be a glob, or NAME/NUMBER
+    #[arg(help_heading = "Rows", long, value_name = "TASK")]
+    pub task: Option<TaskChoice>,
+    /// Only rows of this CPU or vCPU
+    #[arg(help_heading = "Rows", long, value_name = "N")]
+    pub cpu: Option<u32>,
+    /// Which table, where there are several: the last key of its path in JSON, as in parts. Without it, the first with
+    /// the columns asked for
+    #[arg(help_heading = "Rows", long, value_name = "NAME")]
+    pub table: Option<String>,
+}
+
+impl From<ChoiceArgs> for Choice {
+    fn from(args: ChoiceArgs) -> Self {
+        let ChoiceArgs { csv, sort, limit, vm, task, cpu, table } = args;
+        Self { csv, table, vm, task, cpu, sort, limit }
     }
 }
 
