@@ -154,7 +154,7 @@ fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
     let report = attach::attach(&request, |line| say(line))?;
     say(report.ending);
     summarise(&report.manifest, &request.recording.files.trace);
-    let is_as_asked = report.ending != Ending::TraceFailed && !report.stays_plugged;
+    let is_as_asked = !matches!(report.ending, Ending::TraceFailed | Ending::RegionCut) && !report.stays_plugged;
     Ok(if is_as_asked { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

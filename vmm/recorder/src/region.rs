@@ -1,10 +1,12 @@
 //! The trace region of a running machine: one memory object that the guest sees too.
 #![allow(unsafe_code)] // Clock entries and host views are made from the mapping's raw address, which parts are closed by.
 
+pub mod cut_file;
 pub mod mapped_file;
 pub mod process_table;
 pub mod region_file;
 
+use crate::region::cut_file::CutFile;
 use crate::region::mapped_file::{
     MappedFileError, check_room, commit_blocks, give_back, map_all, no_room, outlive_host, reserve,
 };
@@ -103,6 +105,7 @@ enum Backing {
         /// Nobody else records into the file as long as it is locked.
         #[expect(dead_code, reason = "kept, not read")]
         lock: File,
+        memory: Arc<CutFile>,
     },
 }
 
@@ -187,14 +190,15 @@ impl TraceRegion {
     pub fn behind_device(file: RegionFile, clock: Uuid, clock_frequency: u64) -> Result<Self, RegionError> {
         let RegionConfig { vcpus, process_slots, .. } = file.config;
         let layout = RegionLayout::new(file.config).map_err(|_| RegionError::TooLarge { vcpus, process_slots })?;
-        let memory = file.map()?;
+        let mapped = file.map()?;
+        let memory = mapped.memory();
         let words = HostWords::of_region(memory.clone(), &layout, *clock.as_bytes(), clock_frequency);
         // Above whatever an earlier host has counted to: none makes a billion sessions or epochs a second.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let number = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX / 2).max(1);
         let host = Region::create(words.clone(), layout, *clock.as_bytes(), clock_frequency)?.numbered_from(number);
         let parts = Parts::of(memory, &layout)?.written_through(words.clone());
-        Ok(Self::of(layout, parts, words, host, number, Backing::Device { lock: file.file }))
+        Ok(Self::of(layout, parts, words, host, number, Backing::Device { lock: file.file, memory: mapped }))
     }
 
     /// The region of these parts, whose clock entries had fewer than `number` updates.
@@ -216,6 +220,12 @@ impl TraceRegion {
     #[must_use]
     pub const fn is_behind_device(&self) -> bool {
         matches!(self.backing, Backing::Device { .. })
+    }
+
+    /// Whether its file was cut short by who else may write it: what was behind the end is gone, and reads as zero.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        matches!(&self.backing, Backing::Device { memory, .. } if memory.is_cut())
     }
 
     /// Waits until the guest has let go of the rings of all closed sessions, `limit` at most. Then they are taken from it: it has

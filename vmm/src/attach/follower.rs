@@ -1,4 +1,4 @@
-//! Follows a VM while it is recorded: its vCPUs' threads and TSC offsets, and its end.
+//! Follows a VM while it is recorded: its vCPUs' threads and TSC offsets, its end, and that of its region's file.
 
 use super::Ending;
 use super::failure::AttachError;
@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use strata_clock::VcpuClocks;
 use strata_jail::policy::Thread;
+use strata_recorder::region::TraceRegion;
 use strata_recorder::session::recording::VcpuThreads;
 
 /// How often it is looked whether the VM has ended.
@@ -51,19 +52,22 @@ impl Sinks {
 }
 
 impl Follower {
-    /// Follows `vm`; `ended` is told when that has ended.
+    /// Follows `vm`, and its `region` if it has one; `ended` is told when either has ended.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(vm: ForeignVm, sinks: Sinks, ended: Sender<Ending>) -> Result<Self, AttachError> {
+    pub fn start(
+        vm: ForeignVm,
+        region: Option<Arc<TraceRegion>>,
+        sinks: Sinks,
+        ended: Sender<Ending>,
+    ) -> Result<Self, AttachError> {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
         let follow = move || {
             strata_jail::enter(Thread::Follower);
-            if follow(&vm, &sinks, &asked) {
-                // Nobody listens when the recording has ended for another reason.
-                let _ = ended.send(Ending::VmEnded);
-            }
+            // Nobody listens when the recording has ended for another reason.
+            let _ = follow(&vm, region.as_deref(), &sinks, &asked).map(|ending| ended.send(ending));
         };
         let thread = std::thread::Builder::new().name("strata-follower".into()).spawn(follow);
         Ok(Self { stop, thread: Some(thread.map_err(AttachError::Threads)?) })
@@ -77,15 +81,18 @@ impl Drop for Follower {
     }
 }
 
-/// Follows `vm` until it ends, or `asked` says to stop; says whether it has ended.
-fn follow(vm: &ForeignVm, sinks: &Sinks, asked: &AtomicBool) -> bool {
+/// Follows `vm` until it or the file of its `region` ends, which it says, or `asked` says to stop.
+fn follow(vm: &ForeignVm, region: Option<&TraceRegion>, sinks: &Sinks, asked: &AtomicBool) -> Option<Ending> {
     loop {
         for _ in 0..WAITS_PER_LOOK {
             if vm.has_ended_within(WAIT) {
-                return true;
+                return Some(Ending::VmEnded);
+            }
+            if region.is_some_and(TraceRegion::is_cut) {
+                return Some(Ending::RegionCut);
             }
             if asked.load(Ordering::Relaxed) {
-                return false;
+                return None;
             }
         }
         // What cannot be read now may be in a second; the end is seen above.

@@ -75,6 +75,8 @@ pub enum Ending {
     TimeOver,
     /// The layer could not be written or read any more.
     TraceFailed,
+    /// Somebody has cut the region's file short.
+    RegionCut,
 }
 
 impl fmt::Display for Ending {
@@ -85,6 +87,7 @@ impl fmt::Display for Ending {
             Self::Signal => "detached by a signal; the VM goes on",
             Self::TimeOver => "detached when its time was over; the VM goes on",
             Self::TraceFailed => "detached because the trace failed; the VM goes on",
+            Self::RegionCut => "detached because the file of the trace region was cut short",
         })
     }
 }

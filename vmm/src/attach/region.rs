@@ -5,7 +5,7 @@ use super::unplugging::Unplugging;
 use super::vm::Look;
 use shared_ring::layout::Mode;
 use shared_ring::region::Rings;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use strata_clock::{EpochSink, HostTime};
@@ -30,6 +30,8 @@ pub const JOIN_LIMIT: Duration = Duration::from_secs(20);
 pub struct GuestRegion {
     /// The region.
     pub region: Arc<TraceRegion>,
+    /// The file that it lies in.
+    pub file: PathBuf,
     rings: Rings,
     /// What takes it away from QEMU, if that was given it.
     plugged: Option<Unplugging>,
@@ -85,7 +87,7 @@ impl GuestRegion {
                 path.display()
             ));
         }
-        Ok(Self { region, rings, plugged: None })
+        Ok(Self { region, file: path, rings, plugged: None })
     }
 
     /// The same, which `plugged` takes away from QEMU behind it.

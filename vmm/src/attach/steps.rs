@@ -234,7 +234,8 @@ impl GuestReached<'_> {
         let recorder = Recorder::start(recording, recorded)?;
         let answers = answers::answers(description, recorder.control(), ending.clone(), closed);
         let control = ControlServer::start(&directory.socket(), answers)?;
-        let follower = Follower::start(vm, sinks, ending)?;
+        let region = guest.as_ref().map(|guest| Arc::clone(&guest.region));
+        let follower = Follower::start(vm, region, sinks, ending)?;
         strata_jail::enter(Thread::Attached);
         tell_begin(request, &name, say);
         Ok(Recorded {
@@ -272,6 +273,13 @@ impl Recorded {
     /// Waits until the recording is to end, and completes it.
     pub(super) fn finish(mut self) -> Result<AttachReport, AttachError> {
         let ending = wait(&self.endings, self.limit, self.guest.as_ref(), self.say);
+        if let Some(guest) = self.guest.as_ref().filter(|_| ending == Ending::RegionCut) {
+            (self.say)(&format!(
+                "'{}' was cut short by who may write it, so that nothing more comes from the guest: make another region, and \
+                 start the VM with it",
+                guest.file.display()
+            ));
+        }
         // Nobody asks any more, nor looks at the VM.
         drop((self.follower, self.control));
         let has_vm_ended = ending == Ending::VmEnded;

@@ -205,6 +205,31 @@ fn region_of_a_vm_is_recorded_from_within_the_jail() {
 }
 
 #[test]
+fn region_file_that_is_cut_short_ends_the_recording_in_good_order() {
+    for size in [0, 64 << 10] {
+        let bench = Bench::new();
+        let region = bench.path("region");
+        text(&bench.strata(&["region", "create", region.to_str().unwrap(), "--cpus", "2", "--process-slots", "1"]));
+        let vmm = bench.vmm(&[(REGION_VARIABLE, &region)]);
+
+        let recording = bench.attach(&vmm, &["--region", region.to_str().unwrap()]);
+        std::thread::sleep(Duration::from_millis(500));
+        fs::File::options().write(true).open(&region).unwrap().set_len(size).unwrap();
+        let recorded = recording.wait_with_output().unwrap();
+
+        let said = text(&recorded);
+        assert!(said.contains(&format!("'{}' was cut short", region.display())), "{said}");
+        assert_eq!(recorded.status.code(), Some(1), "{said}");
+        let trace = Trace::open(&bench.path("trace")).unwrap();
+        let layers = trace.manifest().layers.iter().filter(|layer| layer.kind == LayerKind::HostKernel);
+        let of_host: u64 = layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum();
+        assert!(of_host > 100 && check::check(&trace, 10).unwrap().passed(), "{of_host}");
+        assert!(trace.manifest().outcome.as_ref().unwrap().contains("cut short"));
+        assert_eq!(vmm.descriptors(), 3);
+    }
+}
+
+#[test]
 fn region_that_qemu_was_given_is_taken_away_by_a_process_that_can_do_little_else() {
     let bench = Bench::new();
     let socket = bench.socket_of_nobody();

@@ -1,5 +1,6 @@
 //! Memory that outlives this process: a file, mapped. Every page that is used is reserved first: a page that cannot be had
-//! when it is touched ends the process (SIGBUS), and a guest touches them when it likes.
+//! when it is touched ends the process (SIGBUS), and a guest touches them when it likes. Where somebody else may cut the file
+//! short, that is [taken care of](super::cut_file).
 #![allow(unsafe_code)] // The memory is the mapping's raw address.
 
 use memmap2::{MmapOptions, MmapRaw};

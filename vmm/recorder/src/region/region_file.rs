@@ -7,11 +7,11 @@
 //! the size of the file, and has to fit it.
 
 use crate::process_files;
-use crate::region::mapped_file::{MappedFileError, check_room, map_all, no_room, reserve};
+use crate::region::cut_file::CutFile;
+use crate::region::mapped_file::{MappedFileError, check_room, map_all, map_existing, no_room, reserve};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 use shared_ring::host::{HostError, Region};
-use shared_ring::host_memory::HostMemory;
 use shared_ring::layout::{ABI_VERSION, Geometry, Mode, PAGE_SIZE};
 use shared_ring::region::{LayoutError, RegionConfig, RegionLayout, Rings};
 use std::fs::{self, File, OpenOptions};
@@ -263,11 +263,9 @@ impl RegionFile {
     ///
     /// # Errors
     /// It cannot be mapped.
-    pub fn map(&self) -> Result<HostMemory, RegionFileError> {
-        let size = to_usize(self.size);
-        let mapped = crate::region::mapped_file::map_existing(&self.file, size);
-        let mapping = mapped.map_err(|source| RegionFileError::Io { path: self.path.clone(), source })?;
-        Ok(crate::region::mapped_file::memory_of(Arc::new(mapping), size))
+    pub fn map(&self) -> Result<Arc<CutFile>, RegionFileError> {
+        let mapped = map_existing(&self.file, to_usize(self.size)).and_then(CutFile::watch);
+        Ok(Arc::new(mapped.map_err(|source| RegionFileError::Io { path: self.path.clone(), source })?))
     }
 }
 
@@ -313,7 +311,7 @@ pub(crate) mod tests {
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         assert!(found.size.is_power_of_two() && metadata.blocks() * 512 >= found.size);
         assert_eq!(Some(found.config), SHAPE.config());
-        assert_eq!(found.map().unwrap().load(0), layout::MAGIC);
+        assert_eq!(found.map().unwrap().memory().load(0), layout::MAGIC);
         assert!(!found.is_mapped_by(1));
     }
 
@@ -372,7 +370,7 @@ pub(crate) mod tests {
     #[test]
     fn what_the_guest_writes_does_not_change_what_the_region_is_made_for() {
         let (_folder, path) = made(SHAPE);
-        let memory = RegionFile::open(&path).unwrap().map().unwrap();
+        let memory = RegionFile::open(&path).unwrap().map().unwrap().memory();
 
         (0..memory.size()).step_by(8).for_each(|at| memory.store(at, u64::MAX));
         drop(memory);
