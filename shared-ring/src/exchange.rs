@@ -27,6 +27,8 @@ const PHYSICAL: u64 = 0xffff;
 const REFERENCE: u64 = 1 << 16;
 const TAKEN: u64 = 1 << 17;
 const TAG_SHIFT: u32 = 18;
+/// Offset of the word in its entry of the sub-buffer table.
+const EXCHANGE: usize = 16;
 
 /// An exchange word, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,15 +116,31 @@ fn offset_of(geometry: Geometry, index: usize, word: ExchangeWord) -> usize {
     geometry.physical_offset(if physical > spare { spare } else { physical })
 }
 
-/// Writer: offset in the ring of the physical sub-buffer that is behind `index` just now, and whether a writer holds it.
+/// Writer: offset in the ring of the physical sub-buffer that is behind `index` just now. Only [`hold`] keeps it there.
 ///
 /// # Safety
 /// `storage` covers a flight-recorder ring of `geometry`; `index` is one of its sub-buffers.
 #[inline(always)]
-pub unsafe fn peek<S: Storage>(storage: &S, geometry: Geometry, index: usize) -> (usize, bool) {
+pub unsafe fn peek<S: Storage>(storage: &S, geometry: Geometry, index: usize) -> usize {
     // SAFETY: a word of the sub-buffer table, inside the ring (contract).
     let word = ExchangeWord::from_word(unsafe { storage.load(geometry.exchange_offset(index)) });
-    (offset_of(geometry, index, word), word.is_referenced())
+    offset_of(geometry, index, word)
+}
+
+/// Writer: how far behind the first one, bytes, the physical sub-buffer lies that is behind the one of free-running offset
+/// `count`; `None` when no writer holds it, or the word makes no sense.
+///
+/// # Safety
+/// `storage` covers a flight-recorder ring of `geometry`.
+#[inline(always)]
+pub unsafe fn peek_held<S: Storage>(storage: &S, geometry: Geometry, count: u64) -> Option<u64> {
+    // SAFETY: a word of the sub-buffer table, inside the ring (contract).
+    let word = unsafe { storage.load(geometry.table_offset(count) + EXCHANGE) };
+    // Without the reference it is a number that no ring has: one comparison for both.
+    let word = if mutated!(EnterUnheld) { word | REFERENCE } else { word };
+    let number = (word ^ REFERENCE) & (REFERENCE | PHYSICAL);
+    let start = geometry.at_number(number) ^ geometry.start(count);
+    (start <= geometry.data_size()).then_some(start)
 }
 
 /// Writer: makes sure that the consumer leaves sub-buffer `index` alone, and returns the physical sub-buffer's offset in
@@ -151,7 +169,7 @@ pub unsafe fn hold<S: Storage>(storage: &S, geometry: Geometry, index: usize) ->
     }
     // A consumer that changes the word all the time believes nothing that it reads there.
     // SAFETY: passed on from the caller.
-    unsafe { peek(storage, geometry, index) }.0
+    unsafe { peek(storage, geometry, index) }
 }
 
 /// Writer: has a consumer that reads what is written from now on find the reference when it looks at the word again: it

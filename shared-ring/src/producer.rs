@@ -12,12 +12,13 @@
 //! - The record's header word is written last, with release order. In discard mode memory that was reserved but not
 //!   committed holds a zero header word (the host clears a sub-buffer before it gives it back), so that a partly written
 //!   sub-buffer can be read after a crash up to its first hole.
-//! - In flight-recorder mode nobody clears, and the hole is found by counting: a commit after which everything that is
-//!   reserved in the sub-buffer is committed (`commit_count` equals what `write_count` says, read after the commit)
-//!   raises `commit_prefix` to it. Bytes below that are therefore always whole. Of contexts that nest, the outermost one
-//!   raises it; it is a word of its own, never lowered, so that a crash at any instruction hides nothing that lies before
-//!   the first hole. Comparing with the end of one's own record would not do: two nested records of equal size commit as
-//!   many bytes as the interrupted one has reserved.
+//! - In flight-recorder mode nobody clears, and the hole is found by counting. While everything that is reserved in the
+//!   sub-buffer is committed (`commit_count` equals what `write_count` says, read after it), a reader sees that all of it is
+//!   whole. Only who reserves can end that: it raises `commit_prefix` to the commit count before, where the hole begins that
+//!   it may leave. Of contexts that nest, the outermost one does; those inside find a hole. The word is never lowered, so
+//!   that a crash at any instruction hides nothing that lies before the first hole. Comparing with the beginning of one's
+//!   own record alone would not do: two nested records of equal size commit as many bytes as the interrupted one has
+//!   reserved.
 //! - In flight-recorder mode a sub-buffer is entered for a new lap only after `commit_seq` of the last one was published,
 //!   which comes after its exchange word was released; see [`exchange`].
 //! - A flight recorder's record that stays inside a sub-buffer which a writer holds already goes where the exchange word
@@ -43,11 +44,17 @@ pub use reservation::{OutsidePayload, RawReservation, Reservation};
 use crate::exchange;
 use crate::layout::{
     EXTENDED_HEADER_SIZE, EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE,
-    RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED,
-    RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT, RecordHeader, padded,
+    RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED,
+    RING_NESTED, RING_OVERWRITTEN, RING_READ_COUNT, RING_SUB_BUFFER_TABLE, RING_WRITE_COUNT, RecordHeader,
+    SUB_BUFFER_ENTRY_SIZE, padded,
 };
 use crate::storage::Storage;
 use core::mem::offset_of;
+
+/// Offset in an entry of the sub-buffer table, from the commit count.
+const COMMIT_SEQ: usize = 8;
+/// As above.
+const COMMIT_PREFIX: usize = 24;
 
 /// Attempts at a reservation, a forced switch, or one of the words that contexts change by compare-and-swap, before it is
 /// given up. An attempt fails only if another context has got on meanwhile, so that contexts which interrupt each other
@@ -133,7 +140,16 @@ impl<S: Storage> Producer<S> {
     /// Records one event: reserve, copy `payload`, commit. `false` when it was lost (and counted).
     #[inline(always)]
     pub fn record(&self, now: impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
-        match self.reserve_inside(&|| Some(now()), id, payload.len()) {
+        // Each mode its own way, in which nothing asks for the mode again.
+        match self.mode {
+            Mode::Discard => self.record_in(Mode::Discard, now, id, payload),
+            Mode::FlightRecorder => self.record_in(Mode::FlightRecorder, now, id, payload),
+        }
+    }
+
+    #[inline(always)]
+    fn record_in(&self, mode: Mode, now: impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
+        match self.reserve_inside(mode, &|| Some(now()), id, payload.len()) {
             Some(reservation) => Self::fill(reservation, payload),
             None => self.record_slowly(&now, id, payload),
         }
@@ -191,7 +207,11 @@ impl<S: Storage> Producer<S> {
         id: u16,
         payload: usize,
     ) -> Result<Reservation<'_, S>, NotReserved> {
-        match self.reserve_inside(&now, id, payload) {
+        let inside = match self.mode {
+            Mode::Discard => self.reserve_inside(Mode::Discard, &now, id, payload),
+            Mode::FlightRecorder => self.reserve_inside(Mode::FlightRecorder, &now, id, payload),
+        };
+        match inside {
             Some(reservation) => Ok(reservation),
             None => self.reserve_slowly(&now, id, payload),
         }
@@ -199,39 +219,88 @@ impl<S: Storage> Producer<S> {
 
     /// RESERVESLOT, at once, for a record like most: it lies inside a sub-buffer that a writer holds, has a short header,
     /// and nothing gets in between. `None` when that is not so, or there is no time; nothing was reserved then.
+    ///
+    /// `mode` is the producer's, known to the compiler.
     #[inline(always)]
-    fn reserve_inside(&self, now: &impl Fn() -> Option<u64>, id: u16, payload: usize) -> Option<Reservation<'_, S>> {
+    fn reserve_inside(
+        &self,
+        mode: Mode,
+        now: &impl Fn() -> Option<u64>,
+        id: u16,
+        payload: usize,
+    ) -> Option<Reservation<'_, S>> {
         let geometry = self.geometry;
-        if payload > usize::from(u16::MAX) {
-            return None;
-        }
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
         // SAFETY: a ring's control word.
         let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
         let (used, size) = (geometry.within(write), record_bytes(payload, false));
-        let packet = self.peek_packet(write);
-        if used == 0 || used + size >= geometry.sub_buffer_size() || !packet.is_held && !mutated!(EnterUnheld) {
+        if payload > usize::from(u16::MAX) || used == 0 || !geometry.is_inside(used + size) {
             return None;
         }
+        let start = match mode {
+            Mode::Discard => geometry.start(write),
+            // SAFETY: the storage covers a flight-recorder ring (contract of `new`).
+            Mode::FlightRecorder => unsafe { exchange::peek_held(&self.storage, geometry, write) }?,
+        };
+        let packet = RING_HEADER_SIZE + in_memory(start);
         let time = too_early.or_else(now)?;
         // That the time bears on a branch only, and not on the new write count, keeps the clock's latency out of the
         // chain from one record to the next.
-        if self.is_extended(&packet, time) {
+        if self.is_extended(packet, time) || !self.advance(mode, write, write + size) {
             return None;
+        }
+        if mode == Mode::FlightRecorder {
+            exchange::show_hold(&self.storage);
+        }
+        let at = packet + in_memory(used);
+        Some(self.reservation(Place { position: write, at, extended: false, opens: false }, time, id, payload))
+    }
+
+    /// Moves `write_count` from `write` to `new`; `false` when it was not `write` any more. `mode` is the producer's.
+    #[inline(always)]
+    fn advance(&self, mode: Mode, write: u64, new: u64) -> bool {
+        if mode == Mode::FlightRecorder && !mutated!(PrefixAfterReserve) && !self.note_whole(write) {
+            return false;
         }
         if mutated!(ReserveNotAtomic) {
             // SAFETY: a ring's control word.
             unsafe { self.storage.store(RING_WRITE_COUNT, write) };
         }
         // SAFETY: a ring's control word.
-        if !unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
-            return None;
+        let is_reserved = unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, new) };
+        if mode == Mode::FlightRecorder && is_reserved && mutated!(PrefixAfterReserve) {
+            self.note_whole(write);
         }
-        if self.mode == Mode::FlightRecorder {
-            exchange::show_hold(&self.storage);
+        is_reserved
+    }
+
+    /// Raises `commit_prefix` to what is committed in the sub-buffer that `write` lies in, if that is all that was reserved
+    /// there: whoever reserves next may leave a hole behind it. `false` when another context was faster.
+    #[inline(always)]
+    fn note_whole(&self, write: u64) -> bool {
+        let geometry = self.geometry;
+        let entry = geometry.table_offset(write);
+        // The write count is looked at again behind the commit count: else records that were reserved in between would count
+        // there for as much as an earlier one has reserved and not committed.
+        // SAFETY: control words of the ring.
+        let (committed, reserved) =
+            unsafe { (self.storage.load_acquire(entry), self.storage.load_acquire(RING_WRITE_COUNT)) };
+        if reserved != write && !mutated!(PrefixOfLater) {
+            return false;
         }
-        let at = packet.start + in_sub_buffer(geometry, write);
-        Some(self.reservation(Place { position: write, at, extended: false, opens: false }, time, id, payload))
+        // Of one lap, no more is committed than was reserved: the remainders agree only if the counts do.
+        if geometry.within(committed ^ write) != 0 && !mutated!(PrefixOverHole) {
+            return true;
+        }
+        // SAFETY: control words of the ring.
+        unsafe {
+            let prefix = self.storage.load(entry + COMMIT_PREFIX);
+            if mutated!(PublishGoesBack) {
+                self.storage.store_release(entry + COMMIT_PREFIX, committed);
+                return true;
+            }
+            prefix >= committed || self.storage.compare_exchange(entry + COMMIT_PREFIX, prefix, committed)
+        }
     }
 
     /// RESERVESLOT in whichever way leads there.
@@ -266,11 +335,11 @@ impl<S: Storage> Producer<S> {
         Err(NotReserved::Stuck)
     }
 
-    /// Whether a record of `time` inside the sub-buffer of `packet` needs its full time.
+    /// Whether a record of `time` inside the sub-buffer whose packet header lies at offset `packet` needs its full time.
     #[inline(always)]
-    fn is_extended(&self, packet: &Packet, time: u64) -> bool {
+    fn is_extended(&self, packet: usize, time: u64) -> bool {
         // SAFETY: the packet header lies inside the ring.
-        let begin = unsafe { self.storage.load(packet.start + offset_of!(PacketHeader, time_begin)) };
+        let begin = unsafe { self.storage.load(packet + offset_of!(PacketHeader, time_begin)) };
         let distance = time.wrapping_sub(begin);
         distance >> 32 != 0 && !(mutated!(ExtendedThresholdOffByOne) && distance == 1 << 32)
     }
@@ -284,23 +353,18 @@ impl<S: Storage> Producer<S> {
             // The last record filled its sub-buffer exactly, or nothing was recorded yet.
             return self.try_open(write, write, time, payload);
         }
-        let extended = self.is_extended(&self.peek_packet(write), time);
+        let extended = self.is_extended(self.peek_packet(write), time);
         let size = record_bytes(payload, extended);
         if used + size > geometry.sub_buffer_size() {
             return self.try_open(write, self.end_of_sub_buffer(write), time, payload);
         }
         let lost = self.lost();
-        if mutated!(ReserveNotAtomic) {
-            // SAFETY: a ring's control word.
-            unsafe { self.storage.store(RING_WRITE_COUNT, write) };
-        }
-        // SAFETY: a ring's control word.
-        if !unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, write + size) } {
+        if !self.advance(self.mode, write, write + size) {
             return Attempt::Retry;
         }
         let at = self.enter(write);
         if used + size == geometry.sub_buffer_size() {
-            self.close(at - in_sub_buffer(geometry, write), time, geometry.sub_buffer_size(), &lost);
+            self.close(at - in_memory(used), time, geometry.sub_buffer_size(), &lost);
         }
         Attempt::Done(Place { position: write, at, extended, opens: false })
     }
@@ -337,8 +401,7 @@ impl<S: Storage> Producer<S> {
         let lost = self.lost();
         let first = target.wrapping_add(PACKET_HEADER_SIZE as u64);
         let size = record_bytes(payload, false);
-        // SAFETY: a ring's control word.
-        if !unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, first.wrapping_add(size)) } {
+        if !self.advance(self.mode, write, first.wrapping_add(size)) {
             return Attempt::Retry;
         }
         if self.mode == Mode::FlightRecorder {
@@ -415,8 +478,7 @@ impl<S: Storage> Producer<S> {
     fn try_switch(&self, write: u64, time: u64) -> bool {
         let next = self.end_of_sub_buffer(write);
         let lost = self.lost();
-        // SAFETY: a ring's control word.
-        let is_switched = unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, next) };
+        let is_switched = self.advance(self.mode, write, next);
         if is_switched {
             self.leave(write, time, &lost);
         }
@@ -468,12 +530,13 @@ impl<S: Storage> Producer<S> {
         let geometry = self.geometry;
         let used = geometry.within(position);
         let at = self.enter(position);
-        self.close(at - in_sub_buffer(geometry, position), time, used, lost);
+        self.close(at - in_memory(geometry.within(position)), time, used, lost);
         if !mutated!(PaddingNotCommitted) {
-            self.add_committed(geometry.index(position), geometry.sub_buffer_size() - used);
+            self.add_committed(geometry.table_offset(position), geometry.sub_buffer_size() - used);
         }
         if mutated!(PublishWhenLeft) {
-            self.publish(geometry.index(position), geometry.committed_before(position) + geometry.sub_buffer_size());
+            let committed = geometry.committed_before(position) + geometry.sub_buffer_size();
+            self.publish(geometry.table_offset(position), committed);
         }
     }
 
@@ -509,11 +572,9 @@ impl<S: Storage> Producer<S> {
         }
     }
 
-    /// Counts `bytes` of `sub_buffer` as committed, and publishes it when they were the last ones missing.
+    /// Adds `bytes` to the commit count at offset `word`, and publishes its sub-buffer when they were the last ones missing.
     #[inline(always)]
-    fn add_committed(&self, sub_buffer: usize, bytes: u64) {
-        let geometry = self.geometry;
-        let word = geometry.commit_count_offset(sub_buffer);
+    fn add_committed(&self, word: usize, bytes: u64) {
         let before = if mutated!(CommitCountNotAtomic) {
             self.add_in_two_steps(word, bytes)
         } else {
@@ -521,30 +582,24 @@ impl<S: Storage> Producer<S> {
             unsafe { self.storage.fetch_add(word, bytes) }
         };
         let committed = before.wrapping_add(bytes);
-        if geometry.within(committed) == 0 {
-            self.publish(sub_buffer, committed);
-        } else if self.mode == Mode::FlightRecorder {
-            // SAFETY: a control word of the ring.
-            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
-            let reserved = geometry.committed_before(write) + geometry.within(write);
-            let is_whole = committed == reserved || mutated!(PrefixOverHole);
-            if is_whole && geometry.index(write) == sub_buffer {
-                self.raise(geometry.commit_prefix_offset(sub_buffer), committed);
-            }
+        if self.geometry.within(committed) == 0 {
+            self.publish(word, committed);
         }
     }
 
-    /// All of a lap is committed in `sub_buffer`: the consumer may have it, then the next lap may begin.
+    /// All of a lap is committed in the sub-buffer whose commit count lies at offset `word`: the consumer may have it, then
+    /// the next lap may begin.
     #[cold]
     #[inline(never)]
-    fn publish(&self, sub_buffer: usize, committed: u64) {
+    fn publish(&self, word: usize, committed: u64) {
         if self.mode == Mode::FlightRecorder {
+            let index = (word - RING_SUB_BUFFER_TABLE) / SUB_BUFFER_ENTRY_SIZE;
             // The commit count is one sub-buffer's size per lap: the tag is their number.
             let tag = self.geometry.sequence(committed);
-            // SAFETY: `sub_buffer` is one of the ring's; only one addition made its commit count this one.
-            unsafe { exchange::complete(&self.storage, self.geometry, sub_buffer, tag) };
+            // SAFETY: `index` is one of the ring's; only one addition made its commit count this one.
+            unsafe { exchange::complete(&self.storage, self.geometry, index, tag) };
         }
-        self.raise(self.geometry.commit_seq_offset(sub_buffer), committed);
+        self.raise(word + COMMIT_SEQ, committed);
     }
 
     /// Raises a published count to `committed`, never back: a context that was interrupted here must not undo what the
@@ -555,10 +610,6 @@ impl<S: Storage> Producer<S> {
             // SAFETY: a control word of the ring.
             let published = unsafe { self.storage.load(word) };
             let is_newer = committed.wrapping_sub(published) as i64 > 0;
-            if mutated!(PublishGoesBack) {
-                // SAFETY: a control word of the ring.
-                return unsafe { self.storage.store_release(word, committed) };
-            }
             if mutated!(PublishWithoutRelease) {
                 // SAFETY: a control word of the ring.
                 return unsafe { self.storage.store(word, committed) };
@@ -636,25 +687,20 @@ impl<S: Storage> Producer<S> {
                 payload_offset,
                 size: record_bytes(payload, place.extended) + if place.opens { PACKET_HEADER_SIZE as u64 } else { 0 },
                 header: header.to_word(),
-                sub_buffer: self.geometry.index(place.position),
+                commit_count: self.geometry.table_offset(place.position),
             })
         }
     }
 
-    /// The packet of `position`'s sub-buffer, to be read only: nothing keeps a flight recorder's consumer from exchanging
-    /// a sub-buffer that no writer holds. What is read there is the header of this packet or of an earlier one.
-    #[inline(always)]
-    fn peek_packet(&self, position: u64) -> Packet {
+    /// Offset in the ring of the packet header of `position`'s sub-buffer, to be read only: nothing keeps a flight recorder's
+    /// consumer from exchanging a sub-buffer that no writer holds. What is read there is the header of this packet or of an
+    /// earlier one.
+    fn peek_packet(&self, position: u64) -> usize {
         let geometry = self.geometry;
         match self.mode {
-            Mode::Discard => {
-                Packet { start: geometry.data_offset(position - geometry.within(position)), is_held: true }
-            }
-            Mode::FlightRecorder => {
-                // SAFETY: the storage covers a flight-recorder ring (contract of `new`); the index is one of its own.
-                let (start, is_held) = unsafe { exchange::peek(&self.storage, geometry, geometry.index(position)) };
-                Packet { start, is_held }
-            }
+            Mode::Discard => geometry.data_offset(position - geometry.within(position)),
+            // SAFETY: the storage covers a flight-recorder ring (contract of `new`); the index is one of its own.
+            Mode::FlightRecorder => unsafe { exchange::peek(&self.storage, geometry, geometry.index(position)) },
         }
     }
 
@@ -667,18 +713,10 @@ impl<S: Storage> Producer<S> {
             Mode::FlightRecorder => {
                 // SAFETY: as in `peek_packet`.
                 let start = unsafe { exchange::hold(&self.storage, geometry, geometry.index(position)) };
-                start + in_sub_buffer(geometry, position)
+                start + in_memory(geometry.within(position))
             }
         }
     }
-}
-
-/// Where a packet lies.
-struct Packet {
-    /// Offset in the ring of its header.
-    start: usize,
-    /// Whether the sub-buffer is the writer's until all of the packet is committed.
-    is_held: bool,
 }
 
 /// Totals of lost records, by reason.
@@ -717,8 +755,8 @@ const fn record_bytes(payload: usize, extended: bool) -> u64 {
 
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits on every supported target")]
-const fn in_sub_buffer(geometry: Geometry, position: u64) -> usize {
-    geometry.within(position) as usize
+const fn in_memory(bytes: u64) -> usize {
+    bytes as usize
 }
 
 #[inline(always)]

@@ -248,21 +248,20 @@ impl Storage for CpuLocal {
 
     #[inline(always)]
     unsafe fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
-        let swapped: u8;
         // SAFETY: the word lies inside the storage (contract of the method). The asm block may touch memory (no
         // `nomem`), so the compiler moves no access across it.
         unsafe {
             core::arch::asm!(
                 "cmpxchg qword ptr [{word}], {new}",
-                "sete {swapped}",
+                "jne {failed}",
                 word = in(reg) self.smp.base.add(offset),
                 new = in(reg) new,
-                swapped = lateout(reg_byte) swapped,
                 inout("rax") current => _,
+                failed = label { return false },
                 options(nostack),
             );
         }
-        swapped != 0
+        true
     }
 
     #[inline(always)]
@@ -277,8 +276,9 @@ impl Storage for CpuLocal {
         // SAFETY: as for `compare_exchange`.
         unsafe {
             core::arch::asm!(
-                "xadd qword ptr [{word}], {value}",
-                word = in(reg) self.smp.base.add(offset),
+                "xadd qword ptr [{base} + {offset}], {value}",
+                base = in(reg) self.smp.base,
+                offset = in(reg) offset,
                 value = inout(reg) value => before,
                 options(nostack),
             );

@@ -407,6 +407,28 @@ fn entered() -> impl Fn() + Send + Sync + 'static {
     }
 }
 
+/// A thread stops for ever in its second record, beside another one that records. If that comes behind it, so that there was
+/// no other hole when it reserved, what lies before the hole is read all the same.
+fn stopped_beside_another() -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let mode = Mode::FlightRecorder;
+        let memory = ModelMemory::new(geometry(), mode, SharedLoads::Exchanging);
+        record(&producer(&memory, Side::Producers, mode), 0, &[8]);
+        let stops = producer(&memory, Side::Producers, mode);
+        let goes_on = producer(&memory, Side::Producers, mode);
+        let stopping = loom::thread::spawn(move || {
+            record(&stops, 1, &[8]);
+            std::mem::forget(stops.reserve(|| time_of(2), 8, 8));
+        });
+        goes_on.record(|| time_of(1), 8, &payload(3, 8));
+        stopping.join().expect("the producer does not panic");
+        let seen: Vec<_> = read_all(consumer(&memory, mode)).iter().map(|&(number, _)| number).collect();
+        // Behind the packet header there are the records 0 and 1 and the hole, of 16 bytes each.
+        let is_behind = memory.load_as(geometry().data_offset(128 + 3 * 16) + 8, Ordering::Relaxed) == 3;
+        assert!(seen == [0, 1] || !is_behind, "records before the hole are missing: {seen:?}");
+    }
+}
+
 /// A ring whose first record is never finished, which its producer repairs, and records on, beside a consumer that looks
 /// `polls` times, or takes a snapshot of a flight recorder.
 fn repaired(mode: Mode, polls: usize, loads: SharedLoads) -> impl Fn() + Send + Sync + 'static {
@@ -532,15 +554,26 @@ fn forced_switch_beside_a_record() {
     assert!(explore(Some(2), forced_switch(Mode::FlightRecorder)).is_some_and(|executions| executions > 10));
 }
 
+#[test]
+fn records_before_one_that_is_never_finished_are_read() {
+    assert!(explore(Some(2), stopped_beside_another()).is_some());
+}
+
 /// Mutants that cross CPUs: those that no order of steps shows, and the writer reference, which two CPUs dispute.
 fn survives(mutant: Mutant) -> Option<u64> {
     mutant.run(|| match mutant {
         Mutant::PublishWithoutRelease => explore(None, publish_and_consume(2, 1)),
+        Mutant::PublishGoesBack => explore(Some(2), stopped_beside_another()),
         Mutant::EnterWithoutReference => explore(Some(2), exchange(3, 1, SharedLoads::Exchanging)),
         Mutant::EnterUnheld => explore(Some(2), entered()),
         Mutant::EnterWithoutFence => explore(Some(1), snapshot(&[96, 96, 8], &[96, 40], SharedLoads::Plain)),
         _ => unreachable!("the explorer's"),
     })
+}
+
+#[test]
+fn publishing_less_than_before_hides_records_before_the_first_hole() {
+    assert_eq!(survives(Mutant::PublishGoesBack), None);
 }
 
 #[test]

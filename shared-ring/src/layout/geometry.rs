@@ -68,11 +68,15 @@ impl core::error::Error for GeometryError {}
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    sub_buffer_order: u32,
-    ring_order: u32,
-    /// Follow from the orders; a producer would compute them anew with each record.
+    sub_buffer_order: u8,
+    ring_order: u8,
+    // What follows from these, a producer would compute anew with each record.
+    /// How much less the order of a sub-buffer's table entry is than that of the sub-buffer.
+    table_order: u8,
+    /// The bits of a count that say where in its sub-buffer it lies.
     sub_buffer_mask: u64,
-    ring_mask: u64,
+    /// Those that say in which sub-buffer.
+    index_mask: u64,
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits on every supported target")]
@@ -94,13 +98,15 @@ impl Geometry {
     }
 
     const fn of(sub_buffer_size: u64, sub_buffers: u32) -> Self {
-        let sub_buffer_order = sub_buffer_size.trailing_zeros();
-        let ring_order = sub_buffer_order + sub_buffers.trailing_zeros();
+        let sub_buffer_order = sub_buffer_size.trailing_zeros() as u8;
+        let ring_order = sub_buffer_order + sub_buffers.trailing_zeros() as u8;
+        let sub_buffer_mask = (1 << sub_buffer_order) - 1;
         Self {
             sub_buffer_order,
             ring_order,
-            sub_buffer_mask: (1 << sub_buffer_order) - 1,
-            ring_mask: (1 << ring_order) - 1,
+            table_order: sub_buffer_order - SUB_BUFFER_ENTRY_SIZE.trailing_zeros() as u8,
+            sub_buffer_mask,
+            index_mask: ((1 << ring_order) - 1) & !sub_buffer_mask,
         }
     }
 
@@ -135,7 +141,7 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn data_size(self) -> u64 {
-        self.ring_mask + 1
+        self.index_mask + self.sub_buffer_mask + 1
     }
 
     /// Bytes of a ring: control words, data and, in flight-recorder mode, the consumer's spare sub-buffer.
@@ -156,11 +162,25 @@ impl Geometry {
         count & self.sub_buffer_mask
     }
 
+    /// Whether `bytes` are fewer than a sub-buffer has.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_inside(self, bytes: u64) -> bool {
+        bytes <= self.sub_buffer_mask
+    }
+
     /// Index of the sub-buffer that free-running offset `count` lies in.
     #[must_use]
     #[inline(always)]
     pub const fn index(self, count: u64) -> usize {
-        ((count & self.ring_mask) >> self.sub_buffer_order) as usize
+        (self.start(count) >> self.sub_buffer_order) as usize
+    }
+
+    /// Where the sub-buffer that `count` lies in begins, bytes behind the first one.
+    #[must_use]
+    #[inline(always)]
+    pub const fn start(self, count: u64) -> u64 {
+        count & self.index_mask
     }
 
     /// Number of the sub-buffer that `count` lies in, counted from the ring's beginning and never wrapped.
@@ -181,7 +201,7 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn data_offset(self, count: u64) -> usize {
-        RING_HEADER_SIZE + (count & self.ring_mask) as usize
+        RING_HEADER_SIZE + (self.start(count) + self.within(count)) as usize
     }
 
     /// Number of the lap of the ring that `count` lies in.
@@ -191,12 +211,26 @@ impl Geometry {
         count >> self.ring_order
     }
 
+    /// Bytes that `sub_buffers` sub-buffers take.
+    #[must_use]
+    #[inline(always)]
+    pub const fn at_number(self, sub_buffers: u64) -> u64 {
+        sub_buffers << self.sub_buffer_order
+    }
+
     /// Offset in the ring of physical sub-buffer `physical`: the spare of a flight recorder is number
     /// [`sub_buffers`](Self::sub_buffers) at first.
     #[must_use]
     #[inline(always)]
     pub const fn physical_offset(self, physical: usize) -> usize {
         RING_HEADER_SIZE + (physical << self.sub_buffer_order)
+    }
+
+    /// Offset in the ring of what the sub-buffer table says of the sub-buffer that `count` lies in.
+    #[must_use]
+    #[inline(always)]
+    pub const fn table_offset(self, count: u64) -> usize {
+        RING_SUB_BUFFER_TABLE + (self.start(count) >> self.table_order) as usize
     }
 
     /// Offset in the ring of the commit count of sub-buffer `index`.
@@ -251,6 +285,7 @@ mod tests {
         assert_eq!(geometry.sequence(count), 9);
         assert_eq!(geometry.committed_before(count), 2 * 4096);
         assert_eq!(geometry.data_offset(count), RING_HEADER_SIZE + 4096 + 100);
+        assert_eq!((geometry.start(count), geometry.table_offset(count)), (4096, geometry.commit_count_offset(1)));
         assert_eq!((geometry.lap(count), geometry.physical_offset(1)), (2, RING_HEADER_SIZE + 4096));
     }
 

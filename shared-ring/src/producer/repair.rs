@@ -204,7 +204,7 @@ impl<S: Storage> Producer<S> {
         let is_closed = filled.reserved == geometry.sub_buffer_size();
         let Some(hole) = self.hole(begin) else {
             if is_closed {
-                counts.note(self, begin, self.peek_packet(begin).start);
+                counts.note(self, begin, self.peek_packet(begin));
             }
             if !mutated!(RepairUnpublished) {
                 self.publish_again(begin, filled.committed);
@@ -212,7 +212,7 @@ impl<S: Storage> Producer<S> {
             return;
         };
         // Whoever was to hold the sub-buffer, and to write its packet header, may be gone before.
-        let packet = if mutated!(RepairUnheld) { self.peek_packet(begin).start } else { self.enter(begin) };
+        let packet = if mutated!(RepairUnheld) { self.peek_packet(begin) } else { self.enter(begin) };
         // SAFETY: the packet header lies inside the ring, in a sub-buffer that is not complete.
         unsafe { self.storage.store(packet + offset_of!(PacketHeader, sequence), geometry.sequence(begin)) };
         let is_cut = hole.is_lost && (abandoned == Abandoned::Several || hole.end > filled.reserved);
@@ -229,7 +229,7 @@ impl<S: Storage> Producer<S> {
         } else if hole.is_lost && !mutated!(RepairUncovered) {
             self.cover(packet, hole);
         }
-        self.add_committed(geometry.index(begin), filled.reserved - filled.committed);
+        self.add_committed(geometry.table_offset(begin), filled.reserved - filled.committed);
     }
 
     /// Makes records that readers pass over of `hole`.
@@ -279,16 +279,11 @@ impl<S: Storage> Producer<S> {
     /// not have come to say so.
     fn publish_again(&self, begin: u64, committed: u64) {
         let geometry = self.geometry;
-        let index = geometry.index(begin);
         let count = geometry.committed_before(begin).wrapping_add(committed);
         // SAFETY: a control word of the ring.
-        let is_published = || unsafe { self.storage.load(geometry.commit_seq_offset(index)) } == count;
-        if committed == geometry.sub_buffer_size() {
-            if !is_published() {
-                self.publish(index, count);
-            }
-        } else if self.mode == Mode::FlightRecorder {
-            self.raise(geometry.commit_prefix_offset(index), count);
+        let is_published = || unsafe { self.storage.load(geometry.commit_seq_offset(geometry.index(begin))) } == count;
+        if committed == geometry.sub_buffer_size() && !is_published() {
+            self.publish(geometry.table_offset(begin), count);
         }
     }
 }

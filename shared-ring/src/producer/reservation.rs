@@ -96,8 +96,8 @@ pub struct RawReservation<S> {
     /// The header word, made up already: put together in memory from its three fields, it would be read back by one load
     /// that has to wait for three stores.
     pub(super) header: u64,
-    /// Index of the record's sub-buffer.
-    pub(super) sub_buffer: usize,
+    /// Offset in the ring of the commit count of the record's sub-buffer.
+    pub(super) commit_count: usize,
 }
 
 /// Bytes were to be written outside the payload that was reserved.
@@ -192,7 +192,7 @@ impl<S: Storage> Reservation<'_, S> {
     #[inline(always)]
     pub(super) fn commit_early(&mut self) {
         self.write_header();
-        self.producer().add_committed(self.raw.sub_buffer, self.raw.size);
+        self.producer().add_committed(self.raw.commit_count, self.raw.size);
     }
 
     /// Stores the header word, which says that the record is whole.

@@ -158,6 +158,11 @@ fn crash_of_a_flight_recorder_at_any_step() {
 }
 
 #[test]
+fn crash_of_a_flight_recorder_in_records_of_one_size() {
+    verify("recorder crash behind hole", &scenarios::recorder_crash_behind_hole(), 1_000);
+}
+
+#[test]
 fn forced_switch_between_the_steps_of_records() {
     verify("force switch", &scenarios::force_switch(), 1_000);
 }

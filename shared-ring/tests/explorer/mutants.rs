@@ -15,8 +15,10 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::DiscardDelivered => ("recorder discard", scenarios::recorder_discard()),
         Mutant::DiscardEndsPacket => ("discard", scenarios::discard()),
         Mutant::HeaderBeforePayload => ("crash", scenarios::crash()),
-        Mutant::PublishGoesBack => ("recorder crash", scenarios::recorder_crash()),
-        Mutant::PrefixOverHole => ("recorder crash", scenarios::recorder_crash()),
+        Mutant::PrefixOverHole => ("recorder crash behind hole", scenarios::recorder_crash_behind_hole()),
+        Mutant::PrefixReadFirst => ("recorder snapshot", scenarios::recorder_snapshot()),
+        Mutant::PrefixAfterReserve => ("recorder crash", scenarios::recorder_crash()),
+        Mutant::PrefixOfLater => ("recorder crash behind hole", scenarios::recorder_crash_behind_hole()),
         Mutant::PublishWhenLeft => ("wrap", scenarios::wrap()),
         Mutant::PaddingNotCommitted => ("switch", scenarios::switch()),
         Mutant::NoFullyCommittedTest => ("recorder laps", scenarios::recorder_laps()),
@@ -39,7 +41,9 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         Mutant::RepairUnclosed => ("repair switch", scenarios::repair_switch()),
         Mutant::RepairUnheld => ("recorder repair beside consumer", scenarios::recorder_repair_beside_consumer()),
         Mutant::RepairUnpublished => ("repair exact fill", scenarios::repair_exact_fill()),
-        Mutant::PublishWithoutRelease | Mutant::EnterUnheld | Mutant::EnterWithoutFence => return None,
+        Mutant::PublishWithoutRelease | Mutant::PublishGoesBack | Mutant::EnterUnheld | Mutant::EnterWithoutFence => {
+            return None;
+        }
         Mutant::OpenWithoutRelease
         | Mutant::CloseWithoutFence
         | Mutant::FreeUnasked

@@ -289,6 +289,19 @@ pub fn recorder_crash() -> Scenario {
     }
 }
 
+/// Everything may stop while records nest in each other, behind which the last lap's records of the same sizes lie.
+pub fn recorder_crash_behind_hole() -> Scenario {
+    let lap = [Record(312), Record(8), Record(8), Record(8), Record(8)];
+    Scenario {
+        sub_buffer_size: 512,
+        before: [&lap[..], &lap, &lap[..1]].concat(),
+        task: vec![Record(8)],
+        interrupts: vec![Record(8)],
+        crashes: true,
+        ..flight_recorder()
+    }
+}
+
 /// A timer closes sub-buffers under records of the context that it interrupts.
 pub fn force_switch() -> Scenario {
     Scenario {
