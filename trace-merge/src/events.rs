@@ -177,7 +177,7 @@ mod tests {
     use strata_recording::manifest::{Manifest, Process};
     use strata_recording::merge::Merge;
     use strata_recording::test_trace::event;
-    use strata_recording::test_trace::manifest;
+    use strata_recording::test_trace::{TestTrace, manifest};
     use strata_recording::writer::{LayerWriter, NewLayer};
     use tempfile::TempDir;
 
@@ -308,9 +308,9 @@ mod tests {
     #[test]
     fn lines_have_aligned_columns_and_harmless_text() {
         let expected = concat!(
-            "     0.000000000  vmm         vm0  thread 1  -        ",
+            "     0.000000000  -             vmm         vm0  thread 1  -        ",
             "test:event: address = 0x1234, count = -1, text = \"say \\\"\u{fffd}\\n\"\n",
-            "     1.000000000  guest-user  vm0  vcpu 1    42/a\"b?  ",
+            "     1.000000000  +1.000000000  guest-user  vm0  vcpu 1    42/a\"b?  ",
             "test:event: address = 0x1234, count = -1, text = \"say \\\"\u{fffd}\\n\"\n",
         );
 
@@ -545,8 +545,8 @@ mod tests {
         let json = listing(&dir, &EventsOptions { json: true, ..options });
 
         let expected = concat!(
-            "     0.000000000  guest-kernel  db  vcpu 0  7/dd                test:tick: number = 7\n",
-            "     0.000000001  guest-kernel  db  vcpu 0  8/?sh               test:tick: number = 8\n",
+            "     0.000000000  -             guest-kernel  db  vcpu 0  7/dd                test:tick: number = 7\n",
+            "     0.000000001  +0.000000001  guest-kernel  db  vcpu 0  8/?sh               test:tick: number = 8\n",
         );
         assert_eq!(text, expected);
         let tasks: Vec<_> =
@@ -555,6 +555,55 @@ mod tests {
             tasks,
             [serde_json::json!({"tid": 7, "comm": "dd"}), serde_json::json!({"tid": 8, "comm": "\u{1b}sh"})]
         );
+    }
+
+    /// The time since the line before, and the task or process, of the lines of events called `test:`.
+    fn deltas_and_tasks(trace: TestTrace) -> Vec<(String, String)> {
+        let (_dir, trace) = trace.open();
+        let mut out = Vec::new();
+        list(&trace, &EventsOptions::default(), &mut out).unwrap();
+        let cells = |line: &str| {
+            let (prefix, _) = line.split_once("test:").unwrap();
+            let after_cpu = prefix.split_once("cpu ").unwrap().1;
+            (line[18..30].trim().to_owned(), after_cpu[1..].trim().to_owned())
+        };
+        String::from_utf8(out).unwrap().lines().filter(|line| line.contains("test:")).map(cells).collect()
+    }
+
+    #[test]
+    fn lines_say_the_time_since_the_line_before_and_do_not_repeat_its_task() {
+        let trace = TestTrace::new().switch(0, 0, 0, 7).switch(1, 2, 0, 8);
+        let on = |trace: TestTrace, cpu, time| trace.guest(cpu, time, "test:here", &[]);
+        let trace = [(0, 4), (0, 6), (1, 10), (1, 2_000_000_010), (0, 2_000_000_010)]
+            .into_iter()
+            .fold(trace, |trace, (cpu, time)| on(trace, cpu, time));
+        let trace = trace.user(42, 0, 2_000_000_012, "test:app", &[]).user(42, 0, 2_000_000_014, "test:app", &[]);
+
+        let lines = deltas_and_tasks(trace);
+
+        let expected = [
+            ("+0.000000001", "7/seven"),
+            ("+0.000000001", ""),
+            ("+0.000000002", "8/eight"),
+            ("+1.000000000", "7/seven"),
+            ("+0.000000000", "8/eight"),
+            ("+0.000000001", "42/process"),
+            ("+0.000000001", ""),
+        ];
+        let lines: Vec<(&str, &str)> = lines.iter().map(|(delta, task)| (&**delta, &**task)).collect();
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn task_is_not_repeated_and_time_goes_on_where_another_worker_wrote_the_line_before() {
+        let trace = TestTrace::new().switch(0, 0, 0, 7);
+
+        let trace = (1..=5_000).fold(trace, |trace, number| trace.guest(0, 2 * number, "test:here", &[]));
+
+        let lines = deltas_and_tasks(trace);
+        assert!(lines.iter().all(|(delta, _)| delta == "+0.000000001"));
+        assert_eq!(lines.iter().filter(|(_, task)| !task.is_empty()).count(), 1);
+        assert_eq!(lines.len(), 5_000);
     }
 
     #[test]

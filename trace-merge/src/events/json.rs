@@ -22,7 +22,7 @@ impl Form for Objects {
     }
 
     #[inline]
-    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>) {
+    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>, _: bool) {
         match task {
             Some(Task { tid, comm }) => {
                 lines.constant(b"{\"tid\":");
@@ -39,7 +39,7 @@ impl Form for Objects {
         lines.constant(b",\"event\":");
     }
 
-    fn no_task(&self, _: &TraceLayer) -> Vec<u8> {
+    fn no_task(&self, _: &TraceLayer, _: bool) -> Vec<u8> {
         b"null,\"event\":".to_vec()
     }
 
@@ -56,7 +56,7 @@ impl Form for Objects {
     }
 
     #[inline]
-    fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64) {
+    fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64, _: Option<u64>) {
         let (seconds, fraction) = times.since_start(time);
         lines.constant(b"{\"seconds\":");
         lines.decimal(seconds);

@@ -3,7 +3,7 @@
 
 use super::current_task::Task;
 use super::line::Lines;
-use super::plan::{Form, Plan};
+use super::plan::{Before, Form, Plan};
 use super::selection::{Selection, StreamFilter};
 use super::time::Times;
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ pub(super) fn write_with<F: Form>(
     times: &Times<'_>,
     out: &mut dyn Write,
 ) -> io::Result<(u64, Damage)> {
-    let turn = Mutex::new(Turn { records, batches: 0, taken: 0 });
+    let turn = Mutex::new(Turn { records, batches: 0, taken: 0, last: None });
     thread::scope(|scope| {
         let (filled, received) = channel();
         let (mut returns, mut working) = (Vec::new(), Vec::new());
@@ -108,6 +108,8 @@ struct Turn<'t> {
     /// Batches and records taken.
     batches: u64,
     taken: u64,
+    /// The line of the record taken last.
+    last: Option<Before<'t>>,
 }
 
 /// The lines of a batch.
@@ -132,18 +134,22 @@ fn format<'t, F: Form>(
     // A buffer comes before the turn: who has the oldest batch can always finish it.
     while let Ok(mut lines) = empty.recv() {
         batch.clear();
-        let number = {
+        let (number, mut before) = {
             let mut turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
             batch.extend(turn.records.by_ref().take(BATCH));
             turn.taken += batch.len() as u64;
             turn.batches += 1;
-            turn.batches - 1
+            let last = batch.last().map(|(merged, task)| Before::of(merged, *task));
+            (turn.batches - 1, std::mem::replace(&mut turn.last, last))
         };
         if batch.is_empty() {
             return;
         }
         lines.clear();
-        batch.iter().for_each(|(merged, task)| plan.write(&mut lines, &mut times, merged, *task));
+        for (merged, task) in &batch {
+            plan.write(&mut lines, &mut times, merged, *task, before);
+            before = Some(Before::of(merged, *task));
+        }
         if filled.send(Filled { number, worker, lines }).is_err() {
             return;
         }

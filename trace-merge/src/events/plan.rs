@@ -16,11 +16,13 @@ pub(super) trait Form: Sync {
     /// What comes between the time and the task, for the records of `stream`.
     fn prefix(&self, layer: &TraceLayer, stream: &Stream) -> Vec<u8>;
 
-    /// Writes the task of a record of a kernel, and what comes between it and the event.
-    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>);
+    /// Writes the task of a record of a kernel, and what comes between it and the event; `is_same` says whether the line
+    /// before is the same task's in the same stream.
+    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>, is_same: bool);
 
-    /// What comes between [`Form::prefix`] and the event in place of a task, for the records of other layers.
-    fn no_task(&self, layer: &TraceLayer) -> Vec<u8>;
+    /// What comes between [`Form::prefix`] and the event in place of a task, for the records of other layers; `is_same`
+    /// says whether the line before is of the same stream.
+    fn no_task(&self, layer: &TraceLayer, is_same: bool) -> Vec<u8>;
 
     /// What stands before the first field's value: the event and the field's name.
     fn event(schema: &Schema, first: &FieldDescription) -> Vec<u8>;
@@ -34,8 +36,8 @@ pub(super) trait Form: Sync {
     /// An event without fields and what comes after it.
     fn empty_event(schema: &Schema) -> Vec<u8>;
 
-    /// Writes the time of a record, with which a line begins.
-    fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64);
+    /// Writes the time of a record, with which a line begins; `before` is that of the line before.
+    fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64, before: Option<u64>);
 
     /// Writes what a number stands for, a `kind` of thing with this name, after the number.
     fn meaning(lines: &mut Lines, kind: &str, name: &str);
@@ -62,6 +64,21 @@ pub(super) enum Notation {
     Quoted,
 }
 
+/// A line that was written: what the next one is compared with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before<'t> {
+    time: u64,
+    source: usize,
+    task: Option<Task<'t>>,
+}
+
+impl<'t> Before<'t> {
+    /// The line of a record of the merge, which belongs to `task`.
+    pub(super) const fn of(merged: &MergedRecord<'t>, task: Option<Task<'t>>) -> Self {
+        Self { time: merged.record.time, source: merged.source, task }
+    }
+}
+
 /// How the records of a merge become lines.
 #[derive(Debug)]
 pub(super) struct Plan<F> {
@@ -74,6 +91,8 @@ pub(super) struct Plan<F> {
 #[derive(Debug)]
 struct SourcePlan {
     prefix: Literal,
+    /// The same behind a line of the same source.
+    prefix_again: Literal,
     /// Whether a task follows the prefix.
     has_tasks: bool,
     /// Index in [`Plan::events`].
@@ -138,16 +157,17 @@ impl<F: Form> Plan<F> {
                 last = Some(layer);
             }
             let has_tasks = matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel);
-            let mut prefix = form.prefix(layer, stream);
-            if !has_tasks {
-                prefix.extend(form.no_task(layer));
-            }
-            sources.push(SourcePlan { prefix: Literal::from(&prefix[..]), has_tasks, layer: events.len() - 1 });
+            let prefix = |is_same| {
+                let task = if has_tasks { Vec::new() } else { form.no_task(layer, is_same) };
+                Literal::from(&[form.prefix(layer, stream), task].concat()[..])
+            };
+            let layer = events.len() - 1;
+            sources.push(SourcePlan { prefix: prefix(false), prefix_again: prefix(true), has_tasks, layer });
         }
         Self { form, sources, events }
     }
 
-    /// Writes the line of a record of the merge, which belongs to `task`.
+    /// Writes the line of a record of the merge, which belongs to `task`, behind the line `before`.
     #[inline]
     pub(super) fn write(
         &self,
@@ -155,14 +175,16 @@ impl<F: Form> Plan<F> {
         times: &mut Times<'_>,
         merged: &MergedRecord<'_>,
         task: Option<Task<'_>>,
+        before: Option<Before<'_>>,
     ) {
         let schema = merged.record.schema;
         let source = &self.sources[merged.source];
         let event = &self.events[source.layer][schema.position()];
-        self.form.time(lines, times, merged.record.time);
-        lines.literal(&source.prefix);
+        self.form.time(lines, times, merged.record.time, before.map(|before| before.time));
+        let same_source = before.filter(|before| before.source == merged.source);
+        lines.literal(if same_source.is_some() { &source.prefix_again } else { &source.prefix });
         if source.has_tasks {
-            self.form.task(lines, task);
+            self.form.task(lines, task, same_source.is_some_and(|before| before.task == task));
         }
         if let Some(named) = &event.named {
             return Self::write_named(lines, event, named, merged);

@@ -1,4 +1,5 @@
-//! The listing as columns: time, layer, VM, CPU, task or process, event, fields.
+//! The listing as columns: time, time since the line before, layer, VM, CPU, task or process, event, fields. A task or
+//! process that is that of the line before, in the same stream, is not repeated.
 
 use super::current_task::Task;
 use super::line::Lines;
@@ -51,9 +52,10 @@ impl Form for Columns {
     }
 
     #[inline]
-    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>) {
+    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>, is_same: bool) {
         let begin = lines.text().len();
         match task {
+            Some(_) if is_same => {}
             Some(Task { tid, comm }) => {
                 lines.signed(tid.into());
                 if let Some(comm) = comm {
@@ -67,9 +69,10 @@ impl Form for Columns {
         lines.constant(b"  ");
     }
 
-    fn no_task(&self, layer: &TraceLayer) -> Vec<u8> {
-        let width = self.widths[3];
-        format!("{:width$}  ", process(layer)).into_bytes()
+    fn no_task(&self, layer: &TraceLayer, is_same: bool) -> Vec<u8> {
+        let (width, is_repeated) = (self.widths[3], is_same && layer.description.process.is_some());
+        let process = if is_repeated { String::new() } else { process(layer) };
+        format!("{process:width$}  ").into_bytes()
     }
 
     fn event(schema: &Schema, first: &FieldDescription) -> Vec<u8> {
@@ -85,23 +88,30 @@ impl Form for Columns {
     }
 
     #[inline]
-    fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64) {
+    fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64, before: Option<u64>) {
         if self.utc {
             let (second, fraction) = times.utc(time);
             lines.extend(second.as_bytes());
             lines.push(b'.');
             lines.nanoseconds(fraction);
-            return lines.push(b'Z');
-        }
-        let (seconds, fraction) = times.since_start(time);
-        match seconds {
-            0..10 => {
-                lines.constant(b"     ");
-                lines.decimal(seconds);
+            lines.push(b'Z');
+        } else {
+            let (seconds, fraction) = times.since_start(time);
+            match seconds {
+                0..10 => {
+                    lines.constant(b"     ");
+                    lines.decimal(seconds);
+                }
+                // Writing lines cannot fail.
+                _ => drop(write!(lines, "{seconds:>6}")),
             }
-            // Writing lines cannot fail.
-            _ => drop(write!(lines, "{seconds:>6}")),
+            lines.push(b'.');
+            lines.nanoseconds(fraction);
         }
+        let Some(before) = before else { return lines.constant(b"  -           ") };
+        let (seconds, fraction) = times.since(before, time);
+        lines.constant(b"  +");
+        lines.decimal(seconds);
         lines.push(b'.');
         lines.nanoseconds(fraction);
     }

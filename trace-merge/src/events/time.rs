@@ -35,6 +35,7 @@ pub(super) struct Times<'t> {
     start: u64,
     since_start: Seconds,
     since_anchor: Seconds,
+    since_before: Seconds,
     /// The second of UTC that was shown last, ns since 1970, and its text up to the decimals.
     utc_second: i128,
     utc_text: String,
@@ -49,6 +50,7 @@ impl<'t> Times<'t> {
             start,
             since_start: seconds,
             since_anchor: seconds,
+            since_before: seconds,
             utc_second: i128::MIN,
             utc_text: String::new(),
         }
@@ -58,6 +60,12 @@ impl<'t> Times<'t> {
     #[inline]
     pub(super) fn since_start(&mut self, time: u64) -> (u64, u64) {
         self.since_start.of(time.saturating_sub(self.start))
+    }
+
+    /// Whole seconds and nanoseconds from `before` to `time`; none where that is earlier.
+    #[inline]
+    pub(super) fn since(&mut self, before: u64, time: u64) -> (u64, u64) {
+        self.since_before.of(time.saturating_sub(before))
     }
 
     /// UTC at `time`: up to the second, and nanoseconds in it.
