@@ -219,7 +219,7 @@ impl Jail {
     }
 }
 
-/// Confines this process as `mode` says: one of its own, made for what is a `thread`'s to do, which keeps the capabilities
+/// Confines this process as `mode` says: one of its own, made for what is a `thread`'s to do, which keeps of its capabilities
 /// `kept` and changes files in `places` only.
 ///
 /// # Errors
@@ -231,7 +231,8 @@ pub fn confine_process(mode: Mode, thread: Thread, kept: CapabilitySet, places: 
     }
     privileges::limit();
     privileges::empty_bounding_set();
-    privileges::keep_only(kept).map_err(refused("capabilities"))?;
+    let permitted = rustix::thread::capabilities(None).map_err(refused("capabilities"))?.permitted;
+    privileges::keep_only(permitted & kept).map_err(refused("capabilities"))?;
     privileges::no_new().map_err(refused("new privileges"))?;
     places.confine()?;
     if filter::is_available() {
@@ -312,5 +313,20 @@ impl Filters {
     fn apply(&self, thread: Thread) -> Result<(), seccompiler::Error> {
         let of_thread = self.of_threads.iter().filter(|(kind, _)| *kind == thread);
         of_thread.into_iter().try_for_each(|(_, filter)| filter.apply())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_that_lacks_what_it_would_keep_is_confined_all_the_same() {
+        let confined = std::thread::spawn(|| {
+            privileges::keep_only(CapabilitySet::empty()).unwrap();
+            confine_process(Mode::On, Thread::Unplug, CapabilitySet::DAC_OVERRIDE, &Places::default())
+        });
+
+        assert!(confined.join().unwrap().is_ok());
     }
 }
