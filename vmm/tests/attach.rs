@@ -234,7 +234,7 @@ fn agree(top: &str, path: &Path) {
 #[test]
 fn vm_of_another_vmm_is_recorded_until_it_ends_and_is_not_disturbed() {
     let bench = Bench::new();
-    let vmm = Vmm::start(3);
+    let vmm = Vmm::start(10);
     let pid = vmm.0.id();
 
     let recording = bench.attach(&vmm, &[]);
