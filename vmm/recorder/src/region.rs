@@ -262,6 +262,8 @@ impl TraceRegion {
     /// all; none where the guest cannot write them.
     pub fn restore(&self) -> u64 {
         let changed = self.words.restore();
+        // What went with the file nobody has changed.
+        let changed = if self.is_cut() { 0 } else { changed };
         self.restored.fetch_add(changed, Ordering::Relaxed).saturating_add(changed)
     }
 
@@ -565,6 +567,17 @@ mod tests {
         assert!(again > restored && again < restored + 8, "{again}");
         assert!(number > 1_000_000_000 && words(&memory)[0] == written[0]);
         assert_eq!(memory.load(region.layout().session_slot(0) + 72), 0);
+    }
+
+    #[test]
+    fn hosts_words_that_went_with_the_file_were_changed_by_nobody() {
+        let (folder, region, _memory) = behind_device();
+
+        let before = (region.restore(), region.is_cut());
+        File::options().write(true).open(folder.path().join("region")).unwrap().set_len(0).unwrap();
+        let after = (region.restore(), region.is_cut());
+
+        assert_eq!((before, after), ((0, false), (0, true)));
     }
 
     #[test]

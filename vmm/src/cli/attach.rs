@@ -20,7 +20,7 @@ use strata_recording::manifest::is_vm_name;
     after_long_help = "Needs root. The VM and its guest run on; only --qmp changes them. The recording ends with the \
     VM, with Ctrl-C or SIGTERM, by `strata ctl NAME detach`, or after --duration, and is complete each time. Its \
     layers are host-kernel, and with --region or --qmp guest-kernel and guest-user. Exit status: 0; 1 when the trace \
-    failed; 2 when nothing could be recorded.\n\nExamples:\n  \
+    failed or the region's file was cut short; 2 when nothing could be recorded.\n\nExamples:\n  \
     strata attach\n  \
     strata attach --libvirt web --trace trace\n  \
     strata attach 4242 --trace trace --duration 10s\n  \
