@@ -214,7 +214,7 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
         ReportRequest::Page(args) => export::write_page(&args, |line| say(line))?,
         ReportRequest::Report(ReportCommand { report, window, symbols, choice }) => {
             let mut out = BufWriter::new(io::stdout().lock());
-            let (options, choice) = (window.options()?, choice.into());
+            let (options, choice) = (window.options()?, (*choice).into());
             report
                 .run_choice(&window.trace, &options, symbols.as_deref(), &choice, &mut out)?
                 .into_iter()

@@ -115,12 +115,7 @@ impl ReportArgs {
                 None => {
                     let [report, ..] = REPORTS;
                     let window = WindowArgs { trace, from, to, json };
-                    ReportRequest::Report(ReportCommand {
-                        report,
-                        window,
-                        symbols: None,
-                        choice: ChoiceArgs::default(),
-                    })
+                    ReportRequest::Report(ReportCommand { report, window, symbols: None, choice: Box::default() })
                 }
             }),
             (None, Some(trace), Some(name)) if with_command(&REPORTS).any(|report| name == Path::new(report.name)) => {
@@ -166,7 +161,7 @@ pub struct ReportCommand {
     /// Folder that holds the guest's root folder.
     pub symbols: Option<PathBuf>,
     /// Which of its rows.
-    pub choice: ChoiceArgs,
+    pub choice: Box<ChoiceArgs>,
 }
 
 /// The option of a report's command that gives the folder with the guest's files.
@@ -241,7 +236,7 @@ impl FromArgMatches for ReportCommand {
         let symbols = matches.try_get_one(SYMBOLS).ok().flatten().cloned();
         let choice =
             if report.rows.is_empty() { ChoiceArgs::default() } else { ChoiceArgs::from_arg_matches(matches)? };
-        Ok(Self { report, window: WindowArgs::from_arg_matches(matches)?, symbols, choice })
+        Ok(Self { report, window: WindowArgs::from_arg_matches(matches)?, symbols, choice: Box::new(choice) })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
