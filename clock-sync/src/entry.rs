@@ -188,14 +188,21 @@ impl<M: EntryMemory> Reader<M> {
     /// the writer. The loads pair with the release operations of [`Writer::publish`].
     #[inline(always)]
     pub fn now(&self, counter: impl Fn() -> u64) -> u64 {
+        self.now_and(|| (counter(), ())).0
+    }
+
+    /// [`now`](Self::now) with what else `counter` says in the same reading: which CPU's counter it is.
+    #[inline(always)]
+    pub fn now_and<T>(&self, counter: impl Fn() -> (u64, T)) -> (u64, T) {
         loop {
             let number = self.memory.load_acquire(NUMBER);
             let relation = self.relation(number);
-            let time = relation.trace_time(counter());
+            let (ticks, besides) = counter();
+            let time = relation.trace_time(ticks);
             // Keeps the loads of the slot before the second load of the number.
             self.memory.acquire_fence();
             if self.memory.load(NUMBER) == number {
-                return time;
+                return (time, besides);
             }
         }
     }

@@ -12,7 +12,7 @@ use shared_ring::event::Event;
 use shared_ring::layout::{
     FEATURE_RESTARTABLE_RINGS, MAX_VCPUS, ProcessHeader, RING_LOST_FULL, RING_LOST_TOO_LARGE, Superblock,
 };
-use shared_ring::producer::{NotReserved, Producer};
+use shared_ring::producer::{NotReserved, Producer, Reservation};
 use shared_ring::region::Rings;
 use shared_ring::registry::Registry;
 pub(crate) use shared_ring::restartable::Recorded;
@@ -20,7 +20,6 @@ use shared_ring::restartable::{self, Draft, RestartableProducer, RestartableThre
 use shared_ring::storage::{Smp, Storage};
 use shared_ring::view::{ProcessSlotView, ViewError};
 use std::any::Any;
-use std::cell::Cell;
 use std::io;
 use std::mem::offset_of;
 use std::ptr;
@@ -234,28 +233,54 @@ impl ProcessRings {
         if self.is_restartable {
             return self.record_restartable(id, size, fill);
         }
-        for _ in 0..ATTEMPTS {
-            let cpu = counter.cpu();
-            let Some(ring) = self.ring_of(cpu) else { return Recorded::NoRing };
-            let read_on = Cell::new(cpu);
-            let now = || {
-                let time = ring.clock.now(|| {
-                    let (cpu, ticks) = counter.read();
-                    read_on.set(cpu);
-                    ticks
-                });
-                (read_on.get() == cpu).then_some(time)
+        let fill = move |record: &mut Reservation<'_, Smp>| fill(&mut Payload::new(record.payload()));
+        match self.record_here(counter, id, size, fill) {
+            Ok(recorded) => recorded,
+            Err(fill) => self.record_elsewhere(counter, id, size, fill),
+        }
+    }
+
+    /// An attempt at [`record`](Self::record); `fill` is given back when the thread migrates meanwhile.
+    #[inline(always)]
+    fn record_here<F: FnOnce(&mut Reservation<'_, Smp>)>(
+        &self,
+        counter: &impl CpuCounter,
+        id: u16,
+        size: usize,
+        fill: F,
+    ) -> Result<Recorded, F> {
+        let cpu = counter.cpu();
+        let Some(ring) = self.ring_of(cpu) else { return Ok(Recorded::NoRing) };
+        let clock = ring.clock;
+        let now = move || {
+            let (time, read_on) = clock.now_and(|| {
+                let (cpu, ticks) = counter.read();
+                (ticks, cpu)
+            });
+            (read_on == cpu).then_some(time)
+        };
+        match ring.producer.record_with(now, id, size, fill) {
+            Ok(()) => Ok(Recorded::Yes),
+            Err((NotReserved::NoTime, fill)) => Err(fill),
+            Err(_) => Ok(Recorded::Lost),
+        }
+    }
+
+    /// Further attempts, of a thread that has migrated.
+    #[cold]
+    #[inline(never)]
+    fn record_elsewhere(
+        &self,
+        counter: &impl CpuCounter,
+        id: u16,
+        size: usize,
+        mut fill: impl FnOnce(&mut Reservation<'_, Smp>),
+    ) -> Recorded {
+        for _ in 1..ATTEMPTS {
+            fill = match self.record_here(counter, id, size, fill) {
+                Ok(recorded) => return recorded,
+                Err(fill) => fill,
             };
-            match ring.producer.try_reserve(now, id, size) {
-                Ok(mut reservation) => {
-                    fill(&mut Payload::new(reservation.payload()));
-                    reservation.commit();
-                    return Recorded::Yes;
-                }
-                // The thread has migrated in between.
-                Err(NotReserved::NoTime) => {}
-                Err(_) => return Recorded::Lost,
-            }
         }
         Recorded::NoRing
     }
@@ -311,13 +336,11 @@ impl ProcessRings {
         }
         for ring in self.rings {
             ring.producer.force_switch(|| {
-                let read_on = Cell::new(None);
-                let time = ring.clock.now(|| {
+                let (time, read_on) = ring.clock.now_and(|| {
                     let (cpu, ticks) = counter.read();
-                    read_on.set(self.ring_of(cpu));
-                    ticks
+                    (ticks, cpu)
                 });
-                let is_its_own = read_on.get().is_some_and(|here| std::ptr::eq(here, ring));
+                let is_its_own = self.ring_of(read_on).is_some_and(|here| std::ptr::eq(here, ring));
                 if is_its_own { time } else { 0 }
             });
         }
@@ -383,6 +406,7 @@ pub(crate) mod tests {
     use shared_ring::layout::{Geometry, Mode, PAGE_SIZE, REGISTRY_HEADER_SIZE};
     use shared_ring::region::{RegionConfig, RegionLayout, Rings};
     use shared_ring::registry::parse;
+    use std::cell::Cell;
     use strata_abi::class;
 
     /// A record's time, id and payload.

@@ -140,49 +140,84 @@ impl<S: Storage> Producer<S> {
     /// Records one event: reserve, copy `payload`, commit. `false` when it was lost (and counted).
     #[inline(always)]
     pub fn record(&self, now: impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
+        // SAFETY: the record is reserved with the payload's size.
+        let write = |record: &mut Reservation<'_, S>| unsafe { record.write_whole(payload) };
+        self.record_with(move || Some(now()), id, payload.len(), write).is_ok()
+    }
+
+    /// Records one event with `payload` bytes, which `fill` writes: [`try_reserve`](Self::try_reserve) and commit, with less
+    /// to do between them.
+    ///
+    /// # Errors
+    /// As for [`try_reserve`](Self::try_reserve). `fill` was not called then, and is given back.
+    #[inline(always)]
+    pub fn record_with<F: FnOnce(&mut Reservation<'_, S>)>(
+        &self,
+        now: impl Fn() -> Option<u64>,
+        id: u16,
+        payload: usize,
+        fill: F,
+    ) -> Result<(), (NotReserved, F)> {
         // Each mode its own way, in which nothing asks for the mode again.
         match self.mode {
-            Mode::Discard => self.record_in(Mode::Discard, now, id, payload),
-            Mode::FlightRecorder => self.record_in(Mode::FlightRecorder, now, id, payload),
+            Mode::Discard => self.record_in(Mode::Discard, now, id, payload, fill),
+            Mode::FlightRecorder => self.record_in(Mode::FlightRecorder, now, id, payload, fill),
         }
     }
 
     #[inline(always)]
-    fn record_in(&self, mode: Mode, now: impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
-        match self.reserve_inside(mode, &|| Some(now()), id, payload.len()) {
-            Some(reservation) => Self::fill(reservation, payload),
-            None => self.record_slowly(&now, id, payload),
+    fn record_in<F: FnOnce(&mut Reservation<'_, S>)>(
+        &self,
+        mode: Mode,
+        now: impl Fn() -> Option<u64>,
+        id: u16,
+        payload: usize,
+        fill: F,
+    ) -> Result<(), (NotReserved, F)> {
+        match self.reserve_inside(mode, &now, id, payload) {
+            Some(reservation) => {
+                Self::finish(reservation, fill);
+                Ok(())
+            }
+            None => self.record_slowly(now, id, payload, fill),
         }
     }
 
-    /// [`record`](Self::record) where the short way does not lead there. All of it, so that nothing is kept in registers
-    /// for what comes behind.
+    /// [`record_with`](Self::record_with) where the short way does not lead there. All of it, and by value, so that nothing
+    /// is kept in registers or put into memory before.
     #[cold]
     #[inline(never)]
-    fn record_slowly(&self, now: &impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
-        match self.reserve_slowly(&|| Some(now()), id, payload.len()) {
-            Ok(reservation) => Self::fill(reservation, payload),
-            Err(_) => false,
+    fn record_slowly<F: FnOnce(&mut Reservation<'_, S>)>(
+        &self,
+        now: impl Fn() -> Option<u64>,
+        id: u16,
+        payload: usize,
+        fill: F,
+    ) -> Result<(), (NotReserved, F)> {
+        match self.reserve_slowly(now, id, payload) {
+            Ok(reservation) => {
+                Self::finish(reservation, fill);
+                Ok(())
+            }
+            Err(why) => Err((why, fill)),
         }
     }
 
-    /// Writes and commits a record, which was reserved with the payload's size.
+    /// Writes a record by `fill`, and commits it.
     #[inline(always)]
-    fn fill(mut reservation: Reservation<'_, S>, payload: &[u8]) -> bool {
+    fn finish(mut reservation: Reservation<'_, S>, fill: impl FnOnce(&mut Reservation<'_, S>)) {
         if mutated!(CommitBeforeWrite) {
             reservation.commit_early();
         }
         if mutated!(HeaderBeforePayload) {
             reservation.write_header();
         }
-        // SAFETY: the reservation was asked for with the payload's size.
-        unsafe { reservation.write_whole(payload) };
+        fill(&mut reservation);
         if mutated!(CommitBeforeWrite) {
             core::mem::forget(reservation);
         } else {
             reservation.commit();
         }
-        true
     }
 
     /// RESERVESLOT (algorithms 1 and 2): a slot for event `id` with `payload` bytes, or `None` when the record is lost,
@@ -213,7 +248,7 @@ impl<S: Storage> Producer<S> {
         };
         match inside {
             Some(reservation) => Ok(reservation),
-            None => self.reserve_slowly(&now, id, payload),
+            None => self.reserve_slowly(now, id, payload),
         }
     }
 
@@ -308,7 +343,7 @@ impl<S: Storage> Producer<S> {
     #[inline(never)]
     fn reserve_slowly(
         &self,
-        now: &impl Fn() -> Option<u64>,
+        now: impl Fn() -> Option<u64>,
         id: u16,
         payload: usize,
     ) -> Result<Reservation<'_, S>, NotReserved> {
@@ -321,7 +356,7 @@ impl<S: Storage> Producer<S> {
         for _ in 0..ATTEMPTS {
             // SAFETY: a ring's control word.
             let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
-            let Some(time) = too_early.or_else(now) else { return Err(NotReserved::NoTime) };
+            let Some(time) = too_early.or_else(&now) else { return Err(NotReserved::NoTime) };
             match self.reserve_at(write, time, payload) {
                 Attempt::Done(place) => return Ok(self.reservation(place, time, id, payload)),
                 Attempt::Lost(counter) => {

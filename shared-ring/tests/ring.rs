@@ -244,6 +244,19 @@ fn stopped_ring_is_read_up_to_its_first_hole() {
 }
 
 #[test]
+fn record_that_gets_no_time_gives_back_what_fills_it() {
+    let (_memory, producer, mut consumer) = ring();
+    let fill = |record: &mut Reservation<'_, CpuLocal>| record.write(0, &2_u64.to_le_bytes()).unwrap();
+    assert!(producer.record(|| 1000, 5, &1_u64.to_le_bytes()));
+
+    let (why, fill) = producer.record_with(|| None, 5, 8, fill).unwrap_err();
+    let recorded = producer.record_with(|| Some(1001), 5, 8, fill).is_ok();
+
+    assert_eq!((why, recorded), (NotReserved::NoTime, true));
+    assert_eq!(drain(&mut consumer), [(1000, 1), (1001, 2)]);
+}
+
+#[test]
 fn dropped_reservation_leaves_no_record_and_loses_no_other() {
     let (_memory, producer, mut consumer) = ring();
     let clock = ticking(0);
