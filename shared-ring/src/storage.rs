@@ -248,20 +248,21 @@ impl Storage for CpuLocal {
 
     #[inline(always)]
     unsafe fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
+        let swapped: u8;
         // SAFETY: the word lies inside the storage (contract of the method). The asm block may touch memory (no
         // `nomem`), so the compiler moves no access across it.
         unsafe {
             core::arch::asm!(
                 "cmpxchg qword ptr [{word}], {new}",
-                "jne {failed}",
+                "sete {swapped}",
                 word = in(reg) self.smp.base.add(offset),
                 new = in(reg) new,
+                swapped = lateout(reg_byte) swapped,
                 inout("rax") current => _,
-                failed = label { return false },
                 options(nostack),
             );
         }
-        true
+        swapped != 0
     }
 
     #[inline(always)]
