@@ -19,7 +19,7 @@
 //! the writer has entered meanwhile ([`give_back`]).
 #![allow(unsafe_code)] // The storage's methods are unsafe; offsets come from the geometry only.
 
-use crate::layout::Geometry;
+use crate::layout::{ENTRY_EXCHANGE, Geometry};
 use crate::producer::ATTEMPTS;
 use crate::storage::Storage;
 
@@ -27,8 +27,6 @@ const PHYSICAL: u64 = 0xffff;
 const REFERENCE: u64 = 1 << 16;
 const TAKEN: u64 = 1 << 17;
 const TAG_SHIFT: u32 = 18;
-/// Offset of the word in its entry of the sub-buffer table.
-const EXCHANGE: usize = 16;
 
 /// An exchange word, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +133,7 @@ pub unsafe fn peek<S: Storage>(storage: &S, geometry: Geometry, index: usize) ->
 #[inline(always)]
 pub unsafe fn peek_held<S: Storage>(storage: &S, geometry: Geometry, count: u64) -> Option<u64> {
     // SAFETY: a word of the sub-buffer table, inside the ring (contract).
-    let word = unsafe { storage.load(geometry.table_offset(count) + EXCHANGE) };
+    let word = unsafe { storage.load(geometry.table_offset(count) + ENTRY_EXCHANGE) };
     // Without the reference it is a number that no ring has: one comparison for both.
     let word = if mutated!(EnterUnheld) { word | REFERENCE } else { word };
     let number = (word ^ REFERENCE) & (REFERENCE | PHYSICAL);

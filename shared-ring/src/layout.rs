@@ -297,6 +297,12 @@ pub const RING_SUB_BUFFER_TABLE: usize = PAGE_SIZE;
 /// `commit_count` that was a whole number of sub-buffers, which is what the consumer reads), `exchange` (flight recorder:
 /// see docs/abi.md), `commit_prefix` (flight recorder: a `commit_count` below which there was no hole).
 pub const SUB_BUFFER_ENTRY_SIZE: usize = 32;
+/// Offset in such an entry, which `commit_count` begins, of `commit_seq`.
+pub(crate) const ENTRY_COMMIT_SEQ: usize = 8;
+/// Of `exchange`.
+pub(crate) const ENTRY_EXCHANGE: usize = 16;
+/// Of `commit_prefix`.
+pub(crate) const ENTRY_COMMIT_PREFIX: usize = 24;
 /// Smallest sub-buffer, bytes.
 pub const MIN_SUB_BUFFER_SIZE: u64 = 4096;
 /// Largest sub-buffer, bytes.

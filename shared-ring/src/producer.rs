@@ -43,18 +43,13 @@ pub use reservation::{OutsidePayload, RawReservation, Reservation};
 
 use crate::exchange;
 use crate::layout::{
-    EXTENDED_HEADER_SIZE, EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE,
-    RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED,
-    RING_NESTED, RING_OVERWRITTEN, RING_READ_COUNT, RING_SUB_BUFFER_TABLE, RING_WRITE_COUNT, RecordHeader,
-    SUB_BUFFER_ENTRY_SIZE, padded,
+    ENTRY_COMMIT_PREFIX, ENTRY_COMMIT_SEQ, EXTENDED_HEADER_SIZE, EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE,
+    PacketHeader, RECORD_HEADER_SIZE, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_LOST_FULL,
+    RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED, RING_OVERWRITTEN, RING_READ_COUNT, RING_SUB_BUFFER_TABLE,
+    RING_WRITE_COUNT, RecordHeader, SUB_BUFFER_ENTRY_SIZE, padded,
 };
 use crate::storage::Storage;
 use core::mem::offset_of;
-
-/// Offset in an entry of the sub-buffer table, from the commit count.
-const COMMIT_SEQ: usize = 8;
-/// As above.
-const COMMIT_PREFIX: usize = 24;
 
 /// Attempts at a reservation, a forced switch, or one of the words that contexts change by compare-and-swap, before it is
 /// given up. An attempt fails only if another context has got on meanwhile, so that contexts which interrupt each other
@@ -329,12 +324,12 @@ impl<S: Storage> Producer<S> {
         }
         // SAFETY: control words of the ring.
         unsafe {
-            let prefix = self.storage.load(entry + COMMIT_PREFIX);
+            let prefix = self.storage.load(entry + ENTRY_COMMIT_PREFIX);
             if mutated!(PublishGoesBack) {
-                self.storage.store_release(entry + COMMIT_PREFIX, committed);
+                self.storage.store_release(entry + ENTRY_COMMIT_PREFIX, committed);
                 return true;
             }
-            prefix >= committed || self.storage.compare_exchange(entry + COMMIT_PREFIX, prefix, committed)
+            prefix >= committed || self.storage.compare_exchange(entry + ENTRY_COMMIT_PREFIX, prefix, committed)
         }
     }
 
@@ -634,7 +629,7 @@ impl<S: Storage> Producer<S> {
             // SAFETY: `index` is one of the ring's; only one addition made its commit count this one.
             unsafe { exchange::complete(&self.storage, self.geometry, index, tag) };
         }
-        self.raise(word + COMMIT_SEQ, committed);
+        self.raise(word + ENTRY_COMMIT_SEQ, committed);
     }
 
     /// Raises a published count to `committed`, never back: a context that was interrupted here must not undo what the

@@ -1,8 +1,8 @@
 //! How a ring is divided into sub-buffers, and where each of its parts lies.
 
 use super::{
-    MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS, Mode, RING_HEADER_SIZE,
-    RING_SUB_BUFFER_TABLE, SUB_BUFFER_ENTRY_SIZE,
+    ENTRY_COMMIT_PREFIX, ENTRY_COMMIT_SEQ, ENTRY_EXCHANGE, MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE,
+    MIN_SUB_BUFFERS, Mode, RING_HEADER_SIZE, RING_SUB_BUFFER_TABLE, SUB_BUFFER_ENTRY_SIZE,
 };
 
 /// Why rings cannot have sub-buffers of some size or number.
@@ -244,21 +244,21 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn commit_seq_offset(self, index: usize) -> usize {
-        self.commit_count_offset(index) + 8
+        self.commit_count_offset(index) + ENTRY_COMMIT_SEQ
     }
 
     /// Offset in the ring of the count below which all of sub-buffer `index` is known to be committed.
     #[must_use]
     #[inline(always)]
     pub const fn commit_prefix_offset(self, index: usize) -> usize {
-        self.commit_count_offset(index) + 24
+        self.commit_count_offset(index) + ENTRY_COMMIT_PREFIX
     }
 
     /// Offset in the ring of the exchange word of sub-buffer `index`.
     #[must_use]
     #[inline(always)]
     pub const fn exchange_offset(self, index: usize) -> usize {
-        self.commit_count_offset(index) + 16
+        self.commit_count_offset(index) + ENTRY_EXCHANGE
     }
 }
 
