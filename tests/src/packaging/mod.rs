@@ -28,7 +28,7 @@ pub use contents::{PackagingError, VERSION};
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 const LICENSE: &str = env!("CARGO_PKG_LICENSE");
 /// When this version was released, seconds of Unix time, by the day that CHANGELOG.md names. Every file in a package
-/// has this time: two builds of the same sources in the same folder are the same bytes.
+/// has this time: the same programs are packaged as the same bytes on every day.
 const RELEASED: u64 = 1_795_867_200;
 /// The file beside the packages that holds their checksums, as `sha256sum --check` reads them.
 const CHECKSUMS: &str = "SHA256SUMS";
@@ -143,6 +143,32 @@ mod tests {
         let heading = format!("## {RELEASE} - {}", released("+%F").unwrap());
 
         assert!(changelog.lines().any(|line| line == heading), "CHANGELOG.md has no line '{heading}'");
+    }
+
+    #[test]
+    fn files_of_another_day_are_packaged_as_the_same_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let make = |day: &str| {
+            let control = package::Control {
+                name: "x",
+                architecture: "all",
+                section: "utils",
+                relations: &[],
+                summary: "does x",
+                description: "It does x.",
+            };
+            let mut package = Package::begin(&folder.path().join(day), control).unwrap();
+            package.bytes("/usr/bin/x", 0o755, b"#!/bin/sh\n").unwrap();
+            let mut touch = Command::new("touch");
+            process::capture(touch.args(["--date", day]).arg(package.root().join("usr/bin/x"))).unwrap();
+            package.settle().unwrap();
+            let out = folder.path().join(format!("{day}-out"));
+            let archive = archive::write(&[&package], "x-1", &out).unwrap();
+            let deb = deb::write(&mut package, "1-1", "x (1-1)\n", &out).unwrap();
+            [archive, deb].map(|file| fs::read(file).unwrap())
+        };
+
+        assert!(make("2001-01-01") == make("2030-01-01"), "the bytes depend on when files were made");
     }
 
     #[test]
