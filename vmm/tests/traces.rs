@@ -3,6 +3,7 @@
 //! Shows: `strata events --where`, `strata cut` and rows of reports take what they say and refuse the rest in one line.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
@@ -148,4 +149,54 @@ fn report_without_the_column_names_those_it_has() {
 
     assert!(column.contains("have no column counts; they have count, "), "{column}");
     assert!(task.contains("devices of the report blocks have no column comm; they have "), "{task}");
+}
+
+/// Copies of a part of `session.json`, each told from the others by its number.
+fn copies(original: &serde_json::Value, mark: impl Fn(&mut serde_json::Value, usize)) -> serde_json::Value {
+    let marked = (0..20_000).map(|number| {
+        let mut copy = original.clone();
+        mark(&mut copy, number);
+        copy
+    });
+    marked.collect()
+}
+
+#[test]
+fn recordings_that_claim_very_many_parts_are_read_to_their_end() {
+    let (folder, trace) = &*MADE;
+    let made: serde_json::Value = serde_json::from_slice(&fs::read(trace.join("session.json")).unwrap()).unwrap();
+    let layer = |kind: &str| made["layers"].as_array().unwrap().iter().find(|layer| layer["kind"] == kind).unwrap();
+    let (kernel, application) = (layer("guest-kernel"), layer("guest-user"));
+    let path = |layer: &mut serde_json::Value, number| {
+        layer["path"] = format!("vm0/guest-user/{number}").into();
+        layer["events"] = serde_json::json!([]);
+    };
+    let stream = |stream: &mut serde_json::Value, number: usize| {
+        stream["cpu_id"] = number.into();
+        stream["file"] = format!("stream_{number}").into();
+    };
+    let with = |key: &str, many| {
+        let mut layer = kernel.clone();
+        layer[key] = many;
+        serde_json::Value::from(vec![layer])
+    };
+    let all = [
+        ("processes", copies(application, path)),
+        ("layers", copies(kernel, path)),
+        ("streams", with("streams", copies(&kernel["streams"][0], stream))),
+        ("events", with("events", copies(&kernel["events"][0], |event, number| event["id"] = number.into()))),
+    ];
+
+    for (name, layers) in all {
+        let many = folder.path().join(name);
+        fs::create_dir(&many).unwrap();
+        let mut manifest = made.clone();
+        manifest["layers"] = layers;
+        fs::write(many.join("session.json"), manifest.to_string()).unwrap();
+
+        let codes = ["check", "report"].map(|command| strata(command, &many, &[]).status.code());
+        let all = strata("report", Path::new("all"), &[many.to_str().unwrap()]).status.code();
+
+        assert_eq!((codes, all), ([Some(1), Some(0)], Some(0)), "{name}");
+    }
 }

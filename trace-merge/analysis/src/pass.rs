@@ -9,7 +9,9 @@ use crate::event::{Decoder, Event, Task};
 use crate::kernel_symbols::KernelSymbols;
 use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use shared_ring::layout::{RECORD_HEADER_SIZE, padded};
+use std::collections::HashMap;
 use std::num::NonZero;
+use std::ptr;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use strata_recording::layer::LayerKind;
@@ -441,9 +443,11 @@ impl<'t> Reader<'t> {
     fn totals(&self) -> Vec<Totals> {
         let is_whole = self.window.begin == self.trace.start().unwrap_or(0) && self.window.end == u64::MAX;
         let mut totals = vec![Totals::default(); self.trace.layers().len()];
+        let places: HashMap<*const TraceLayer, usize> =
+            self.trace.layers().iter().enumerate().map(|(place, layer)| (ptr::from_ref(layer), place)).collect();
         for ((layer, stream, records), counted) in self.merge.sources().zip(&self.counts) {
-            let place = self.trace.layers().iter().position(|known| std::ptr::eq(known, layer));
-            let Some(sum) = place.and_then(|place| totals.get_mut(place)) else { continue };
+            let place = places.get(&ptr::from_ref(layer));
+            let Some(sum) = place.and_then(|place| totals.get_mut(*place)) else { continue };
             let bytes =
                 if is_whole || self.window == Window::ALL { records.counts().content_bytes } else { counted.bytes };
             *sum = sum.plus(&Totals {

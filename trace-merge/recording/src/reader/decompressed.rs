@@ -1,6 +1,9 @@
 //! A compressed file of a stream, as if it were not: each packet is decompressed when it is first asked for, into a temporary
 //! file that is mapped. So its bytes stay where they are for as long as the stream is open, as those of any stream do, while
 //! the memory that they take can be given back.
+//!
+//! A foreign file may hold packets of a few bytes that decompress to gigabytes. The pages of zeros at a packet's end are not written,
+//! and of all other bytes no more than [`Room`] has.
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
 use crate::compression::{Frames, decompress};
@@ -12,10 +15,19 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
 /// Where the temporary file is if the user does not say: not in `/tmp`, which is often memory.
 const FOLDER: &str = "/var/tmp";
+/// Bytes that any file may be decompressed to.
+const ROOM: u64 = 1 << 30;
+/// How many times its own size a file may be decompressed to beside those. Records compress to a third, or to a fortieth
+/// where all are alike.
+const ROOM_RATIO: u64 = 100;
+
+/// A page that nobody has written.
+const PAGE: [u8; 4096] = [0; 4096];
 
 /// A compressed file, and its packets as far as they have been asked for.
 #[derive(Debug)]
@@ -28,7 +40,12 @@ pub(super) struct DecompressedFile {
     /// Whether each packet is in its place in the temporary file, as far as that has been asked.
     packets: Vec<OnceLock<bool>>,
     temporary: Temporary,
+    room: Room,
 }
+
+/// Bytes that may still be written to the temporary file.
+#[derive(Debug)]
+struct Room(AtomicU64);
 
 /// A file of which parts are written while others are read.
 #[derive(Debug)]
@@ -43,10 +60,15 @@ impl DecompressedFile {
     /// # Errors
     /// When no temporary file of the size of all packets can be made.
     pub(super) fn of(compressed: Mmap, packet_size: usize) -> io::Result<Self> {
+        let room = Room::of(compressed.len());
+        Self::with_room(compressed, packet_size, room)
+    }
+
+    fn with_room(compressed: Mmap, packet_size: usize, room: Room) -> io::Result<Self> {
         let (frames, truncated_bytes) = Frames::of(&compressed, packet_size);
         let temporary = Temporary::of(frames.len().saturating_mul(packet_size))?;
         let packets = (0..frames.len()).map(|_| OnceLock::new()).collect();
-        Ok(Self { compressed, frames, truncated_bytes, packet_size, packets, temporary })
+        Ok(Self { compressed, frames, truncated_bytes, packet_size, packets, temporary, room })
     }
 
     /// Packets in it.
@@ -64,7 +86,7 @@ impl DecompressedFile {
         self.truncated_bytes
     }
 
-    /// The packet `index`; `None` when there is none, it is damaged, or the disk of the temporary file is full, which is said.
+    /// The packet `index`; `None` when there is none, it is damaged, or there is no room for it, which is said.
     pub(super) fn packet(&self, index: usize) -> Option<&[u8]> {
         self.packets.get(index)?.get_or_init(|| self.decompress(index)).then(|| {
             // SAFETY: this packet was written into its place, which lies in the file, and is not written again: `OnceLock`
@@ -80,13 +102,48 @@ impl DecompressedFile {
         if !frame.is_some_and(|frame| decompress(frame, &mut packet)) {
             return false;
         }
-        let written = self.temporary.file.write_all_at(&packet, index as u64 * self.packet_size as u64);
-        written.inspect_err(tell_once).is_ok()
+        // The file has zeros already.
+        let zeros: usize =
+            packet.rchunks(PAGE.len()).take_while(|end| **end == PAGE[..end.len()]).map(<[u8]>::len).sum();
+        packet.truncate(packet.len() - zeros);
+        if !self.room.take(packet.len() as u64) {
+            say_once(|| {
+                format!(
+                    "a stream takes over 1 GiB, and over {ROOM_RATIO} times the bytes of its file; `zstd -d --rm` of the file makes \
+                     it readable if you have the space"
+                )
+            });
+            return false;
+        }
+        let place = index as u64 * self.packet_size as u64;
+        let written = self.temporary.file.write_all_at(&packet, place);
+        if let Err(error) = &written {
+            let folder = temporary_folder();
+            say_once(|| {
+                format!(
+                    "{} cannot hold what they are decompressed to: {error}; set TMPDIR to a folder with more room",
+                    folder.display()
+                )
+            });
+        }
+        written.is_ok()
     }
 
     /// Lets go of the memory that the bytes `range` of the packets in the temporary file take in this process.
     pub(super) fn release(&self, range: Range<usize>) {
         self.temporary.release(&range);
+    }
+}
+
+impl Room {
+    /// For what a file of `compressed` bytes is decompressed to.
+    fn of(compressed: usize) -> Self {
+        Self(AtomicU64::new((compressed as u64).saturating_mul(ROOM_RATIO).saturating_add(ROOM)))
+    }
+
+    /// Takes `bytes` of it, if it has so many.
+    fn take(&self, bytes: u64) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| room.checked_sub(bytes)).is_ok()
     }
 }
 
@@ -130,15 +187,55 @@ fn temporary_folder() -> PathBuf {
     env::var_os("TMPDIR").map_or_else(|| PathBuf::from(FOLDER), PathBuf::from)
 }
 
-/// Says on standard error that packets are taken for damaged that are not, the first time.
-fn tell_once(error: &io::Error) {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| {
-        let folder = temporary_folder();
-        let folder = folder.display();
-        eprintln!(
-            "strata: {folder} cannot hold the decompressed trace, so that packets of it cannot be read: {error}; set TMPDIR to \
-             a folder with more room"
-        );
-    });
+/// Says on standard error, the first time, why packets are taken for damaged that are not.
+fn say_once(reason: impl FnOnce() -> String) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| eprintln!("strata: packets of the recording cannot be read: {}", reason()));
+}
+
+#[cfg(test)]
+mod tests {
+    //! Shows: A recording that decompresses to many times its size fills no disk.
+
+    use super::*;
+    use crate::compression::compress;
+    use std::io::Write;
+
+    const SIZE: usize = 1 << 16;
+
+    /// A file of a packet for each of `contents`, which zeros follow.
+    fn file(contents: &[&[u8]], room: u64) -> DecompressedFile {
+        let mut file = tempfile::tempfile().unwrap();
+        contents.iter().for_each(|content| file.write_all(&compress(&[content], SIZE).unwrap()).unwrap());
+        // SAFETY: the file has no name, and nobody changes it.
+        let map = unsafe { Mmap::map(&file).unwrap() };
+        DecompressedFile::with_room(map, SIZE, Room(AtomicU64::new(room))).unwrap()
+    }
+
+    #[test]
+    fn zeros_behind_a_packet_take_no_room() {
+        let file = file(&[&[7; 100], &[8; 100], &[]], 2 * PAGE.len() as u64);
+
+        let sums: Vec<_> = (0..3)
+            .map(|index| file.packet(index).map(|packet| packet.iter().map(|byte| u32::from(*byte)).sum::<u32>()))
+            .collect();
+
+        assert_eq!(sums, [Some(700), Some(800), Some(0)]);
+    }
+
+    #[test]
+    fn packet_without_room_is_not_there_and_a_smaller_one_is() {
+        let file = file(&[&[7; 100], &[8; PAGE.len() + 1], &[9; 100]], 2 * PAGE.len() as u64);
+
+        let are_there: Vec<bool> = (0..3).map(|index| file.packet(index).is_some()).collect();
+
+        assert_eq!(are_there, [true, false, true]);
+    }
+
+    #[test]
+    fn room_grows_with_the_file() {
+        let [small, large] = [0, 1 << 30].map(|compressed| Room::of(compressed).0.into_inner());
+
+        assert_eq!((small, large), (1 << 30, 101 << 30));
+    }
 }
