@@ -6,9 +6,11 @@
 
 use anyhow::{Context, Result, ensure};
 use libc::{EACCES, EBUSY, EFAULT, EINVAL, EPERM, MAP_FAILED, PROT_EXEC, PROT_READ, PROT_WRITE};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Error, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::ptr::{self, NonNull};
 
@@ -16,6 +18,8 @@ const DEVICE: &str = "/dev/strata";
 const PAGE: usize = 4096;
 const SLOT: i64 = 0;
 const HOST_AREA: i64 = 1 << 32;
+/// As [`SLOT`], for a process that is not counted where it is refused.
+const SLOT_AGAIN: i64 = 2 << 32;
 /// Offsets of numbers in the superblock, see `docs/abi.md`.
 const GUEST_WRITABLE_OFFSET: usize = 32;
 const PROCESS_STRIDE: usize = 88;
@@ -80,7 +84,7 @@ fn run() -> Result<u8> {
     attempts.failed("a second slot", try_map(SLOT, stride, PROT_READ), EBUSY);
     let other = open()?;
     attempts.failed("a second slot by another file", map(&other, SLOT, stride, PROT_READ).map(|_| ()), EBUSY);
-    attempts.failed("a mapping that is treated as ordinary memory", advise(slot, libc::MADV_DOFORK), EINVAL);
+    attempts.failed("a mapping that is treated as ordinary memory", advise(slot, PAGE, libc::MADV_DOFORK), EINVAL);
     attempts.failed("a slot that grows", grow(slot, stride), EFAULT);
 
     // something of this process's own, which its child must not see
@@ -116,10 +120,67 @@ fn run() -> Result<u8> {
     })?;
     attempts.refused("the device, by a user outside the group", by_user == 0);
 
+    attempts.refused("an address of the kernel's, by the device's file elsewhere", !is_called_swapped(&elsewhere()?)?);
+    attempts.refused("other processes' slots, by one that children inherit", locked_out(stride)? == 0);
+
     // the slot of the first mapping was not taken from it by all this
     ensure!(word(slot, secret) == 0x5ec7e7, "the slot has changed");
     println!("isolation: {} of the attempts were allowed", attempts.allowed);
     Ok(attempts.allowed)
+}
+
+/// The device, by a file on another file system.
+fn elsewhere() -> Result<File> {
+    let (folder, node) = (c"/isolation", c"/isolation/strata");
+    let number = fs::metadata(DEVICE)?.rdev();
+    // SAFETY: makes a file system in memory, and a file in it.
+    let is_made = unsafe {
+        libc::mkdir(folder.as_ptr(), 0o700) == 0
+            && libc::mount(c"none".as_ptr(), folder.as_ptr(), c"ramfs".as_ptr(), 0, ptr::null()) == 0
+            && libc::mknod(node.as_ptr(), libc::S_IFCHR | 0o600, number) == 0
+    };
+    ensure!(is_made, "cannot make a file of the device's: {}", Error::last_os_error());
+    Ok(File::open("/isolation/strata")?)
+}
+
+/// Whether the kernel says that some of a mapping of `device` is swapped out, which nothing of it can be. It would, from
+/// whatever lies behind the file's own inode, if it took that for one in memory.
+fn is_called_swapped(device: &File) -> Result<bool> {
+    map(device, HOST_AREA, PAGE, PROT_READ)?;
+    let mappings = fs::read_to_string("/proc/self/smaps")?;
+    let (_, mapping) = mappings.split_once("/isolation/strata").context("the mapping is not in smaps")?;
+    let swapped = mapping.lines().find_map(|line| line.strip_prefix("Swap:")).context("smaps says nothing of swap")?;
+    Ok(swapped.trim() != "0 kB")
+}
+
+/// How many processes are said to have a slot already because one has died whose child still uses its slot, of `stride` bytes.
+fn locked_out(stride: usize) -> Result<usize> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let keeps = child(&|| {
+        let kept = open().and_then(|device| map(&device, SLOT_AGAIN, stride, PROT_READ | PROT_WRITE));
+        let kept = kept.and_then(|slot| advise(slot, stride, libc::MADV_KEEPONFORK));
+        // SAFETY: a copy of the parent's, which is not used here.
+        unsafe { libc::close(ours.as_raw_fd()) };
+        // SAFETY: this program has one thread.
+        let is_child = unsafe { libc::fork() } == 0;
+        // Until the other end is closed.
+        let _ = is_child.then(|| (&theirs).read(&mut [0; 1]));
+        i32::from(kept.is_err())
+    })?;
+    drop(theirs);
+    ensure!(keeps == 0, "cannot keep a slot");
+    let refused = || {
+        child(&|| {
+            i32::from(
+                open()
+                    .and_then(|device| map(&device, SLOT_AGAIN, stride, PROT_READ))
+                    .is_err_and(|error| error.raw_os_error() == Some(EBUSY)),
+            )
+        })
+    };
+    let refused = (0..20).map(|_| refused()).collect::<Result<Vec<_>>>()?;
+    drop(ours);
+    Ok(refused.into_iter().filter(|status| *status != 0).count())
 }
 
 fn open() -> Result<File, Error> {
@@ -141,9 +202,9 @@ fn protect(page: NonNull<u8>, access: i32) -> Result<(), Error> {
     result(unsafe { libc::mprotect(page.as_ptr().cast(), PAGE, access) })
 }
 
-fn advise(page: NonNull<u8>, advice: i32) -> Result<(), Error> {
-    // SAFETY: one of this program's own pages; the advice changes no content.
-    result(unsafe { libc::madvise(page.as_ptr().cast(), PAGE, advice) })
+fn advise(mapping: NonNull<u8>, size: usize, advice: i32) -> Result<(), Error> {
+    // SAFETY: one of this program's own mappings; the advice changes no content.
+    result(unsafe { libc::madvise(mapping.as_ptr().cast(), size, advice) })
 }
 
 fn grow(mapping: NonNull<u8>, size: usize) -> Result<(), Error> {

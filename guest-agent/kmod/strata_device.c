@@ -13,16 +13,18 @@
 
 #include <linux/cred.h>
 #include <linux/device.h>
-#include <linux/file.h>
+#include <linux/err.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/mount.h>
 #include <linux/mutex.h>
+#include <linux/pseudo_fs.h>
 #include <linux/rwsem.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
-#include <linux/shmem_fs.h>
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 #include <linux/uidgid.h>
@@ -47,8 +49,11 @@ struct strata_account {
 
 /* Who has a slot. */
 struct strata_owner {
-	/* Only compared: it is there as long as mappings of it are. NULL for a slot that nobody has. */
-	const struct mm_struct *mm;
+	/*
+	 * Only compared, and held, so that no other process gets this address: mappings that the owner's children share
+	 * (MADV_KEEPONFORK) outlive it. NULL for a slot that nobody has.
+	 */
+	struct mm_struct *mm;
 	/* Of who has it, or had it last. */
 	struct strata_account account;
 	/* Mappings of the slot: more than one when parts of the first were changed. */
@@ -57,25 +62,26 @@ struct strata_owner {
 
 /* Indexed by slot; NULL while there is no region. */
 static struct strata_owner *strata_owners;
+/* How many there are: as the region said when it came, whatever its memory says since. */
+static u32 strata_slot_count;
 /* How many regions there have been: mappings of an earlier one outlive it. */
 static unsigned long strata_regions;
 /* Guards the process table, strata_owners, strata_regions and strata_vcpu_of_cpu. */
 static DEFINE_MUTEX(strata_slots);
 /* Taken for writing to let go of the region, outside of strata_slots: whoever makes a mapping clears its slot without that. */
 static DECLARE_RWSEM(strata_device_use);
-/* A file of which only the address space is used: all mappings of the device, under whatever name it was opened, are in it. */
-static struct file *strata_mappings;
+/*
+ * An inode of which only the address space is used: all mappings of the device, under whatever name it was opened, are in it.
+ * It has a file system of its own: by an address space, the kernel tells of which kind a mapped file's own inode is.
+ */
+static struct inode *strata_mappings;
+static struct vfsmount *strata_mount;
 
 static unsigned int slots_per_user;
 module_param(slots_per_user, uint, 0644);
 MODULE_PARM_DESC(slots_per_user,
 		 "Most process slots that one user's processes have at a time (0: half of those that others do not have); "
 		 "root may have them all");
-
-static u32 strata_slot_count(void)
-{
-	return strata_superblock_u32(STRATA_SUPERBLOCK_PROCESS_SLOTS);
-}
 
 static struct strata_account strata_account(void)
 {
@@ -112,7 +118,7 @@ static u32 strata_slots_used(struct strata_account account, u32 *by_others)
 	u32 slot, used = 0;
 
 	*by_others = 0;
-	for (slot = 0; slot < strata_slot_count(); slot++) {
+	for (slot = 0; slot < strata_slot_count; slot++) {
 		if (!strata_slot_is_used(slot))
 			continue;
 		if (strata_is_same(strata_owners[slot].account, account))
@@ -126,7 +132,7 @@ static u32 strata_slots_used(struct strata_account account, u32 *by_others)
 /* Unless it is set, half of what others leave: however many users there are, each new one finds some. */
 static u32 strata_account_limit(struct strata_account account, u32 used_by_others)
 {
-	u32 slots = strata_slot_count();
+	u32 slots = strata_slot_count;
 	u32 limit = READ_ONCE(slots_per_user);
 
 	if (uid_eq(account.uid, GLOBAL_ROOT_UID) && !account.is_container_of_root)
@@ -143,17 +149,18 @@ static int strata_slot_find(void)
 	struct strata_account account = strata_account();
 	u32 slot, used, used_by_others;
 
-	for (slot = 0; slot < strata_slot_count(); slot++)
+	for (slot = 0; slot < strata_slot_count; slot++)
 		if (strata_owners[slot].mm == current->mm)
 			return -EBUSY;
-	for (slot = 0; slot < strata_slot_count() && strata_slot_is_used(slot); slot++)
+	for (slot = 0; slot < strata_slot_count && strata_slot_is_used(slot); slot++)
 		;
-	if (slot == strata_slot_count())
+	if (slot == strata_slot_count)
 		return -ENOSPC;
 	/* Counted behind the search, since the host frees slots at any time: one that is found free is not counted as used. */
 	used = strata_slots_used(account, &used_by_others);
 	if (used >= strata_account_limit(account, used_by_others))
 		return -EDQUOT;
+	mmgrab(current->mm);
 	strata_owners[slot].mm = current->mm;
 	strata_owners[slot].account = account;
 	strata_owners[slot].mappings = 1;
@@ -178,6 +185,7 @@ static int strata_slot_clear(u32 slot)
 static void strata_slot_put_locked(u32 slot)
 {
 	if (!--strata_owners[slot].mappings) {
+		mmdrop(strata_owners[slot].mm);
 		strata_owners[slot].mm = NULL;
 		strata_process_close(strata_region.base, strata_region.size, slot);
 	}
@@ -437,7 +445,7 @@ static int strata_mmap(struct file *file, struct vm_area_struct *vma)
 
 static int strata_open(struct inode *inode, struct file *file)
 {
-	file->f_mapping = strata_mappings->f_mapping;
+	file->f_mapping = strata_mappings->i_mapping;
 	return 0;
 }
 
@@ -452,7 +460,7 @@ static const struct file_operations strata_fops = {
 
 static ssize_t slots_show(struct device *device, struct device_attribute *attribute, char *buffer)
 {
-	return sysfs_emit(buffer, "%u\n", strata_slot_count());
+	return sysfs_emit(buffer, "%u\n", strata_slot_count);
 }
 static DEVICE_ATTR_RO(slots);
 
@@ -461,7 +469,7 @@ static ssize_t slots_used_show(struct device *device, struct device_attribute *a
 	u32 slot, used = 0;
 
 	mutex_lock(&strata_slots);
-	for (slot = 0; slot < strata_slot_count(); slot++)
+	for (slot = 0; slot < strata_slot_count; slot++)
 		used += strata_slot_is_used(slot);
 	mutex_unlock(&strata_slots);
 	return sysfs_emit(buffer, "%u\n", used);
@@ -538,40 +546,71 @@ void strata_device_cpu(unsigned int cpu, u16 vcpu)
 	mutex_unlock(&strata_slots);
 }
 
+static int strata_init_fs_context(struct fs_context *context)
+{
+	/* Only userspace could tell it from another one's, and cannot see it. */
+	return init_pseudo(context, 0x73747261) ? 0 : -ENOMEM;
+}
+
+/* Without an owner: it is mounted as long as the module is there, which may go. */
+static struct file_system_type strata_file_system = {
+	.name = "strata",
+	.init_fs_context = strata_init_fs_context,
+	.kill_sb = kill_anon_super,
+};
+
 int strata_device_init(void)
 {
-#ifdef EMPTY_VMA_FLAGS
-	strata_mappings = shmem_file_setup("strata", 0, EMPTY_VMA_FLAGS);
-#else
-	strata_mappings = shmem_file_setup("strata", 0, 0);
-#endif
+	strata_mount = kern_mount(&strata_file_system);
+	if (IS_ERR(strata_mount))
+		return PTR_ERR(strata_mount);
+	strata_mappings = alloc_anon_inode(strata_mount->mnt_sb);
+	if (IS_ERR(strata_mappings))
+		kern_unmount(strata_mount);
 	return PTR_ERR_OR_ZERO(strata_mappings);
 }
 
 /* Files of the device hold the module, so that there is none any more. */
 void strata_device_exit(void)
 {
-	fput(strata_mappings);
+	iput(strata_mappings);
+	kern_unmount(strata_mount);
+}
+
+/* Lets go of the slots' owners. Who maps a slot, or has mapped one, does not use them meanwhile. */
+static void strata_owners_free(void)
+{
+	u32 slot;
+
+	down_write(&strata_device_use);
+	mutex_lock(&strata_slots);
+	for (slot = 0; slot < strata_slot_count; slot++)
+		if (strata_owners[slot].mm)
+			mmdrop(strata_owners[slot].mm);
+	kfree(strata_owners);
+	strata_owners = NULL;
+	mutex_unlock(&strata_slots);
+	up_write(&strata_device_use);
 }
 
 int strata_device_register(void)
 {
-	struct strata_owner *owners = kcalloc(max(strata_slot_count(), 1U), sizeof(*strata_owners), GFP_KERNEL);
 	int error;
 
-	if (!owners)
-		return -ENOMEM;
 	mutex_lock(&strata_slots);
-	strata_regions++;
-	strata_owners = owners;
+	strata_slot_count = strata_superblock_u32(STRATA_SUPERBLOCK_PROCESS_SLOTS);
+	strata_owners = kcalloc(max(strata_slot_count, 1U), sizeof(*strata_owners), GFP_KERNEL);
+	if (strata_owners)
+		strata_regions++;
+	error = strata_owners ? 0 : -ENOMEM;
 	mutex_unlock(&strata_slots);
+	if (error)
+		return error;
 	/* A number that an earlier registration was given. */
 	strata_misc.minor = MISC_DYNAMIC_MINOR;
 	error = misc_register(&strata_misc);
-	if (error) {
-		strata_owners = NULL;
-		kfree(owners);
-	}
+	if (error)
+		strata_owners_free();
 	return error;
 }
 
@@ -579,12 +618,7 @@ void strata_device_unregister(void)
 {
 	/* Waits for those who read its attributes; who has opened it keeps the file. */
 	misc_deregister(&strata_misc);
-	down_write(&strata_device_use);
-	mutex_lock(&strata_slots);
-	kfree(strata_owners);
-	strata_owners = NULL;
-	mutex_unlock(&strata_slots);
-	up_write(&strata_device_use);
+	strata_owners_free();
 	/* Whoever touches a mapping from here on gets memory of its own. */
-	unmap_mapping_range(strata_mappings->f_mapping, 0, 0, 1);
+	unmap_mapping_range(strata_mappings->i_mapping, 0, 0, 1);
 }

@@ -81,7 +81,7 @@ fn applications_record_whatever_becomes_of_them_and_reach_nothing_else() {
 
     // what they may not reach
     results.assert_said("isolation: 0 of the attempts were allowed");
-    assert_eq!(results.console.matches(": refused\n").count(), 18, "{}", results.console);
+    assert_eq!(results.console.matches(": refused\n").count(), 20, "{}", results.console);
 
     // a CPU that came online when the process had its rings
     let late = named(&events, "processes:late_cpu");

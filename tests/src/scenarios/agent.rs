@@ -21,7 +21,7 @@ pub const COUNTED_CALLS: &str = "counted-calls";
 const COUNTED_CALLS_KERNEL: KernelChoice = KernelChoice::cloud(Suite::BookwormBackports);
 /// Functions of the module's Rust half that its C half calls. What the kernel has put before each is shown in a line
 /// `before FUNCTION:` and 16 bytes.
-pub const CALLED: [&str; 3] = ["strata_reserve", "strata_commit", "strata_process_close"];
+pub const CALLED: [&str; 3] = ["strata_reserve", "strata_commit", "strata_process_publish"];
 /// Times that the module is unloaded and loaded again.
 pub const RELOADS: u32 = 3;
 
