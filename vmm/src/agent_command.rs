@@ -117,7 +117,7 @@ pub enum AgentCommandError {
         source: io::Error,
     },
     /// The kernel image does not say what it is.
-    #[error("'{}' does not tell its kernel release: give the release itself, as `uname -r` shows it", .0.display())]
+    #[error("'{}' does not contain a kernel release: give the release itself, as `uname -r` shows it", .0.display())]
     NoRelease(PathBuf),
     /// The module is not one for this guest.
     #[error(transparent)]

@@ -39,7 +39,7 @@ pub enum OpenError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A part of a file was asked for.
-    #[error("{}: is a file, of which all is shown; --from and --to are for trace folders", .path.display())]
+    #[error("{}: --from and --to are for trace folders; a file is shown whole", .path.display())]
     Part {
         /// The file.
         path: PathBuf,

@@ -26,7 +26,7 @@ const MOST_NAMED: usize = 8;
 #[derive(Debug, Error)]
 pub enum ReadyMadeError {
     /// Which kernel it is, is not known.
-    #[error("'{}' does not tell its release, by which modules are picked: name the module's file", .0.display())]
+    #[error("'{}' does not contain a kernel release, which chooses the module: name the module's file", .0.display())]
     NoRelease(PathBuf),
     /// No modules are installed.
     #[error(
@@ -177,7 +177,7 @@ mod tests {
 
         let error = pick(folder.path(), Path::new("k"), b"\x7fELF").unwrap_err();
 
-        assert!(error.to_string().starts_with("'k' does not tell its release"), "{error}");
+        assert!(error.to_string().starts_with("'k' does not contain a kernel release"), "{error}");
     }
 
     #[test]

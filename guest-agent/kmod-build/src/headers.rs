@@ -25,7 +25,7 @@ pub enum HeadersError {
         source: io::Error,
     },
     /// The tree does not say for which kernel it is.
-    #[error("{} does not tell the kernel release", .0.display())]
+    #[error("{} does not contain the kernel release", .0.display())]
     NoRelease(PathBuf),
 }
 

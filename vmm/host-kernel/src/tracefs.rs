@@ -45,9 +45,7 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug, thiserror::Error)]
 pub enum TracefsError {
     /// Threads have other numbers here than those that the host's kernel traces by.
-    #[error(
-        "strata is in a PID namespace, where threads have other numbers than those that the host's kernel traces by"
-    )]
+    #[error("strata runs in a PID namespace, so that its thread ids are not those by which the host's kernel traces")]
     PidNamespace,
     /// Nothing tells which numbers threads have.
     #[error(
@@ -72,7 +70,7 @@ pub enum TracefsError {
         source: io::Error,
     },
     /// The kernel does not offer, or did not take, the trace clock that all layers share.
-    #[error("the kernel did not take the trace clock {wanted}: it offers {offered}")]
+    #[error("the kernel refused the trace clock {wanted}: it offers {offered}")]
     Clock {
         /// Name of the clock.
         wanted: String,

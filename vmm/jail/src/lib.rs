@@ -95,7 +95,7 @@ pub enum JailError {
     #[error(transparent)]
     User(#[from] UserError),
     /// A user, or folders, for a jail that is off.
-    #[error("--user and --writable are of a jail that is on: leave out --jail off")]
+    #[error("--user and --writable need the jail: leave out --jail off")]
     Off,
     /// The kernel refused to give something up.
     #[error("cannot give up {what}; `--jail off` goes on without")]

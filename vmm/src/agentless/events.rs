@@ -49,7 +49,7 @@ pub enum EventsError {
     )]
     NoSymbol(&'static str),
     /// What it has is laid out in another way than is known.
-    #[error("its {0} are laid out in a way that strata does not know: use --agent")]
+    #[error("its {0} have a layout that strata does not know: use --agent")]
     Layout(&'static str),
     /// System calls cannot be recorded.
     #[error(

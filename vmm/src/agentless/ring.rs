@@ -55,7 +55,7 @@ impl RingLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// The kernel has not made it.
-    #[error("the guest's kernel has made no ring there: it had not come so far, or did not take the option")]
+    #[error("the guest's kernel made no ring there: it ended too early, or ignored the option")]
     None,
     /// Its header says what cannot be.
     #[error("the header of the ring of CPU {cpu} is damaged")]

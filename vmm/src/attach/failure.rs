@@ -67,7 +67,7 @@ pub enum AttachError {
     },
     /// The process has no VM.
     #[error(
-        "process {pid} ({comm}) runs no VM: it has no descriptor of KVM's; `strata attach` alone lists those that run a VM"
+        "process {pid} ({comm}) runs no VM: it has no KVM descriptor; `strata attach` alone lists those that run a VM"
     )]
     NoVm {
         /// The process.

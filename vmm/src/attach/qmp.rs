@@ -60,7 +60,7 @@ pub enum QmpError {
         socket: PathBuf,
     },
     /// All in all it took too long.
-    #[error("what answers at '{}' takes more than {} s for all that it is asked", socket.display(), limit.as_secs())]
+    #[error("the server at '{}' took over {} s to answer", socket.display(), limit.as_secs())]
     Slow {
         /// The socket.
         socket: PathBuf,
@@ -71,7 +71,7 @@ pub enum QmpError {
     #[error("a signal ended the wait for QEMU")]
     Signal,
     /// Something else than QMP came.
-    #[error("what answers at '{}' does not speak QMP: give the socket of QEMU's option -qmp", socket.display())]
+    #[error("the server at '{}' does not speak QMP: give the socket of QEMU's option -qmp", socket.display())]
     NotQmp {
         /// The socket.
         socket: PathBuf,

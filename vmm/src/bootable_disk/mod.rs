@@ -104,7 +104,7 @@ pub enum BootableDiskError {
         max: u64,
     },
     /// A folder is larger than such folders are.
-    #[error("{folder} in '{}' is no folder that is looked through: it is damaged or too large", path.display())]
+    #[error("{folder} in '{}' cannot be searched: it is damaged or too large", path.display())]
     Folder {
         /// The image.
         path: PathBuf,
@@ -124,7 +124,7 @@ pub enum BootableDiskError {
     },
     /// Looking through it did not end.
     #[error(
-        "'{}' was not looked through within {} s: its file system is damaged, or the disk very slow",
+        "the search of '{}' took over {} s: its file system is damaged, or the disk very slow",
         path.display(),
         TIME_MAX.as_secs()
     )]
@@ -134,7 +134,7 @@ pub enum BootableDiskError {
     },
     /// Looking through it failed in a way that is a bug.
     #[error(
-        "looking through '{}' ended unexpectedly: name the kernel with --kernel and the image with --disk",
+        "the search of '{}' ended unexpectedly: name the kernel with --kernel and the image with --disk",
         path.display()
     )]
     Ended {

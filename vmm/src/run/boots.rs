@@ -25,7 +25,7 @@ pub enum BootsError {
     Taken(PathBuf),
     /// A file that the next boot would open is not the one that the first boot had.
     #[error(
-        "the guest is not started again: '{}' is not the file any more that the VM was started with; start the VM anew",
+        "the guest is not restarted: '{}' was replaced after the VM's start; start the VM anew",
         .0.display()
     )]
     Changed(PathBuf),
@@ -178,6 +178,6 @@ mod tests {
 
         let refused = run_boots(request, replace, SILENT).unwrap_err();
 
-        assert!(refused.to_string().contains("kernel' is not the file any more"), "{refused}");
+        assert!(refused.to_string().contains("kernel' was replaced"), "{refused}");
     }
 }

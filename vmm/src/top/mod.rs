@@ -42,7 +42,7 @@ pub enum TopError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The VM answers something else.
-    #[error("VM '{0}' is run by a version of strata that does not know `strata top`: restart it with this one")]
+    #[error("VM '{0}' runs under a version of strata without `strata top`: restart it with this one")]
     Unknown(String),
     /// No VM runs.
     #[error("no VM is running; start one with `strata run --trace DIR` or `strata attach`")]

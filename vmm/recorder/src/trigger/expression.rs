@@ -68,7 +68,7 @@ pub enum TriggerError {
     )]
     NoHostLoad,
     /// A condition with something behind it that does not belong there.
-    #[error("'{text}' is too much behind '{condition}'")]
+    #[error("unexpected '{text}' behind '{condition}'")]
     Trailing {
         /// The condition.
         condition: String,
@@ -523,7 +523,7 @@ mod tests {
     #[test]
     fn condition_that_there_is_not_is_answered_with_the_nearest() {
         assert!(refusal("stael>1ms").contains("(nearest: steal"), "{}", refusal("stael>1ms"));
-        assert!(refusal("guest-panic>1ms").contains("too much behind 'guest-panic'"));
+        assert!(refusal("guest-panic>1ms").contains("behind 'guest-panic'"));
         assert!(refusal("").contains("1 to 512 bytes") && refusal(&"x".repeat(513)).contains("1 to 512 bytes"));
     }
 

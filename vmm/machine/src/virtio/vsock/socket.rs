@@ -34,7 +34,7 @@ pub struct VsockConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum VsockError {
     /// Something lies there.
-    #[error("--vsock '{}': there is such a file: remove it, or give another path", .0.display())]
+    #[error("--vsock '{}': the file exists: remove it, or give another path", .0.display())]
     Exists(PathBuf),
     /// A program listens there.
     #[error("--vsock '{}': a program listens at this socket: end it, or give another path", .0.display())]
@@ -229,7 +229,7 @@ mod tests {
 
         let socket = config.open().unwrap_err().to_string();
 
-        assert!(file.contains("there is such a file") && link.contains("there is such a file"), "{file} {link}");
+        assert!(file.contains("the file exists") && link.contains("the file exists"), "{file} {link}");
         assert!(socket.contains("a program listens at this socket"), "{socket}");
     }
 
