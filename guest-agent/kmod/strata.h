@@ -96,9 +96,21 @@ int strata_region_register(bool must_be_there);
 void strata_region_unregister(void);
 /* Whether a region begins at the address, which is that of memory. */
 bool strata_region_is_at(phys_addr_t address);
-/* Like strata_start() and strata_stop(), for the region that `device` has. With strata_region_lock held. */
+/*
+ * Like strata_start() and strata_stop(), the former for the region that `device` has, the latter for any, paused or not. With
+ * strata_region_lock held.
+ */
 int strata_region_start(struct device *device, phys_addr_t address, u64 size);
 void strata_region_stop(void);
+/*
+ * Lets go of the region, if there is one, while its memory may go away or become another one's; and records into it again, as
+ * often paused as resumed. May sleep.
+ */
+void strata_region_pause(void);
+void strata_region_resume(void);
+/* Pauses while the machine hibernates, and before another kernel takes it over. */
+int strata_power_register(void);
+void strata_power_unregister(void);
 /* The two kinds of devices, looked through in this order. */
 int strata_ivshmem_register(void);
 void strata_ivshmem_unregister(void);

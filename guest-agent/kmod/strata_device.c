@@ -103,20 +103,22 @@ static bool strata_is_same(struct strata_account one, struct strata_account othe
 	return uid_eq(one.uid, other.uid) && one.is_container_of_root == other.is_container_of_root;
 }
 
-/* Whether a process has the slot, is getting it, or had it and the host has not read it to its end. With strata_slots held. */
+/* Whether a process has the slot, is getting it, or had it and the host has not read it to its end. */
 static bool strata_slot_is_used(u32 slot)
 {
+	lockdep_assert_held(&strata_slots);
 	return strata_owners[slot].mm || !strata_process_is_free(strata_region.base, strata_region.size, slot);
 }
 
 /*
  * Slots that are used by an account, and by others. Those that are not read to their end count: processes that come and go
- * quickly must not take more of them than others. With strata_slots held.
+ * quickly must not take more of them than others.
  */
 static u32 strata_slots_used(struct strata_account account, u32 *by_others)
 {
 	u32 slot, used = 0;
 
+	lockdep_assert_held(&strata_slots);
 	*by_others = 0;
 	for (slot = 0; slot < strata_slot_count; slot++) {
 		if (!strata_slot_is_used(slot))
@@ -141,14 +143,14 @@ static u32 strata_account_limit(struct strata_account account, u32 used_by_other
 }
 
 /*
- * Finds a slot for the calling process, which nobody else gets from then on; negative when it cannot have one. With
- * strata_slots held.
+ * Finds a slot for the calling process, which nobody else gets from then on; negative when it cannot have one.
  */
 static int strata_slot_find(void)
 {
 	struct strata_account account = strata_account();
 	u32 slot, used, used_by_others;
 
+	lockdep_assert_held(&strata_slots);
 	for (slot = 0; slot < strata_slot_count; slot++)
 		if (strata_owners[slot].mm == current->mm)
 			return -EBUSY;
@@ -181,9 +183,9 @@ static int strata_slot_clear(u32 slot)
 	return 0;
 }
 
-/* With strata_slots held. */
 static void strata_slot_put_locked(u32 slot)
 {
+	lockdep_assert_held(&strata_slots);
 	if (!--strata_owners[slot].mappings) {
 		mmdrop(strata_owners[slot].mm);
 		strata_owners[slot].mm = NULL;
@@ -259,9 +261,10 @@ static unsigned long strata_slot_of(const struct vm_area_struct *vma)
 	return (unsigned long)vma->vm_private_data & STRATA_SLOT_MASK;
 }
 
-/* Whether the mapping is of the region that there is, and not a child's. With strata_slots held. */
+/* Whether the mapping is of the region that there is, and not a child's. */
 static bool strata_is_mapped(const struct vm_area_struct *vma)
 {
+	lockdep_assert_held(&strata_slots);
 	return strata_owners && vma->vm_private_data != STRATA_NO_SLOT &&
 	       (unsigned long)vma->vm_private_data >> STRATA_SLOT_BITS == strata_regions;
 }

@@ -12,6 +12,8 @@
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
+#include <linux/pm.h>
+#include <linux/suspend.h>
 
 #include "strata.h"
 
@@ -88,12 +90,50 @@ static const struct pci_device_id strata_ivshmem_ids[] = {
 /* So that udev loads the module when such a device is plugged in. */
 MODULE_DEVICE_TABLE(pci, strata_ivshmem_ids);
 
+/* From here until the device is awake again, its memory is not there; but where the machine is only idle. */
+static int strata_ivshmem_suspend(struct device *device)
+{
+	if (pm_suspend_target_state != PM_SUSPEND_TO_IDLE)
+		strata_region_pause();
+	return 0;
+}
+
+static int strata_ivshmem_resume(struct device *device)
+{
+	if (pm_suspend_target_state != PM_SUSPEND_TO_IDLE)
+		strata_region_resume();
+	return 0;
+}
+
+/* Hibernation is the whole module's (strata_power.c). */
+static const struct dev_pm_ops strata_ivshmem_pm = {
+	.suspend = pm_sleep_ptr(strata_ivshmem_suspend),
+	.resume = pm_sleep_ptr(strata_ivshmem_resume),
+};
+
+static void strata_ivshmem_reset_prepare(struct pci_dev *device)
+{
+	strata_region_pause();
+}
+
+static void strata_ivshmem_reset_done(struct pci_dev *device)
+{
+	strata_region_resume();
+}
+
+static const struct pci_error_handlers strata_ivshmem_errors = {
+	.reset_prepare = strata_ivshmem_reset_prepare,
+	.reset_done = strata_ivshmem_reset_done,
+};
+
 static struct pci_driver strata_ivshmem_driver = {
 	.name = "strata",
 	.id_table = strata_ivshmem_ids,
 	.probe = strata_ivshmem_probe,
 	.remove = strata_ivshmem_remove,
+	.err_handler = &strata_ivshmem_errors,
 	.driver = {
+		.pm = &strata_ivshmem_pm,
 		.suppress_bind_attrs = true,
 		/* Whether there was a region is known when the driver is registered. */
 		.probe_type = PROBE_FORCE_SYNCHRONOUS,

@@ -4,6 +4,7 @@
 #include <linux/cpumask.h>
 #include <linux/kernel.h>
 #include <linux/module.h>
+#include <linux/mutex.h>
 #include <linux/panic_notifier.h>
 #include <linux/slab.h>
 #include <linux/string.h>
@@ -187,6 +188,17 @@ static int __init strata_begin(void)
 	return error && error != -ENOMEM ? -ENODEV : error;
 }
 
+static void strata_end(void)
+{
+	if (!strata_is_by_cpuid) {
+		strata_region_unregister();
+		return;
+	}
+	mutex_lock(&strata_region_lock);
+	strata_region_stop();
+	mutex_unlock(&strata_region_lock);
+}
+
 static int __init strata_init(void)
 {
 	int error;
@@ -198,16 +210,23 @@ static int __init strata_init(void)
 		return error;
 	error = strata_begin();
 	if (error)
-		strata_device_exit();
+		goto device;
+	error = strata_power_register();
+	if (error)
+		goto end;
+	return 0;
+
+end:
+	strata_end();
+device:
+	strata_device_exit();
 	return error;
 }
 
 static void __exit strata_exit(void)
 {
-	if (strata_is_by_cpuid)
-		strata_stop();
-	else
-		strata_region_unregister();
+	strata_power_unregister();
+	strata_end();
 	strata_device_exit();
 	pr_info("unloaded\n");
 }

@@ -80,9 +80,9 @@ static bool strata_pmem_start(struct device *device, phys_addr_t start, u64 size
 	return is_started;
 }
 
-/* With strata_region_lock held. */
 static void strata_pmem_stop(void)
 {
+	lockdep_assert_held(&strata_region_lock);
 	strata_region_stop();
 	release_mem_region(strata_region.address, strata_region.size);
 	strata_pmem = NULL;

@@ -20,6 +20,9 @@
 struct strata_region strata_region;
 DEFINE_MUTEX(strata_region_lock);
 int strata_region_error = -ENXIO;
+/* Who has paused the region, and whether it was recorded into before. Under strata_region_lock. */
+static unsigned int strata_region_pauses;
+static bool strata_region_resumes;
 
 /* The leaf whose signature is ours, among those that hypervisors use; 0 when there is none. */
 static u32 strata_find_leaf(void)
@@ -107,6 +110,7 @@ bool strata_region_is_at(phys_addr_t address)
 
 int strata_region_start(struct device *device, phys_addr_t address, u64 size)
 {
+	lockdep_assert_held(&strata_region_lock);
 	strata_region.address = address;
 	strata_region.size = size;
 	strata_region.device = device;
@@ -118,8 +122,40 @@ int strata_region_start(struct device *device, phys_addr_t address, u64 size)
 
 void strata_region_stop(void)
 {
-	strata_stop();
+	lockdep_assert_held(&strata_region_lock);
+	/* It is mapped while CPUs may record into it. */
+	if (strata_region.base)
+		strata_stop();
+	strata_region_resumes = false;
 	strata_region.device = NULL;
+}
+
+void strata_region_pause(void)
+{
+	mutex_lock(&strata_region_lock);
+	if (!strata_region_pauses++) {
+		strata_region_resumes = strata_region.base;
+		if (strata_region.base)
+			strata_stop();
+	}
+	mutex_unlock(&strata_region_lock);
+}
+
+void strata_region_resume(void)
+{
+	int error = 0;
+
+	mutex_lock(&strata_region_lock);
+	if (!--strata_region_pauses && strata_region_resumes) {
+		/* It may be another one after a hibernation. */
+		if (!strata_region.device)
+			error = strata_region_find();
+		if (!error)
+			error = strata_start();
+		if (error)
+			pr_err("cannot record any more (error %d): load the module again\n", error);
+	}
+	mutex_unlock(&strata_region_lock);
 }
 
 int strata_region_register(bool must_be_there)

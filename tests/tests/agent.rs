@@ -1,6 +1,7 @@
 //! The agent on the lab's kernels, under hardship, and where it cannot work: judged from consoles and traces.
 //!
-//! Shows: The agent loads, records and unloads under load, and stands hot-plugged CPUs, on each kernel.
+//! Shows: The agent loads, records and unloads under load, on each kernel.
+//! Shows: The agent stands hot-plugged CPUs, suspend, hibernation, and a reset of the region's device.
 //! Shows: An agent without a region, or with one that does not fit, says so and harms nothing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -46,7 +47,7 @@ fn judge(name: &str, kernels: &[KernelChoice]) {
         let (one, both) = ("CPUs online: 0\n", "CPUs online: 0-1\n");
         let wanted = ["agent loaded", "workload done\n", &reloaded, one, both, "workload done again"];
         assert_contains(&console.replace('\r', ""), &wanted);
-        assert_contains(&console, &[agent::CLEAN]);
+        assert_contains(&console, &["not hibernated", "region reset", agent::CLEAN]);
         assert!(!console.contains("cannot load again"), "{console}");
         let records =
             [LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| results.records(&kernel, layer).unwrap());
@@ -56,6 +57,9 @@ fn judge(name: &str, kernels: &[KernelChoice]) {
         let count: usize = strata(&["events", "--count"], &trace).trim().parse().unwrap();
         assert_eq!(process::capture(Command::new("babeltrace2").arg(&trace)).unwrap().lines().count(), count);
     }
+
+    // kernels that are no cloud's can have devices sleep without the machine
+    assert_contains(&results.console(&agent::SAMPLE[1].to_string()), &["devices slept"]);
 
     // a kernel that counts its calls: it has put its instruction, a shift of the CPU's count, before the module's functions
     let counted = results.console(agent::COUNTED_CALLS);

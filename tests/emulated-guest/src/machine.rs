@@ -102,7 +102,9 @@ impl Machine {
             let size = fs::metadata(region).with_context(|| format!("no region '{}'", region.display()))?.len();
             let size = 1_u64 << size.ilog2();
             let memory = format!("memory-backend-file,id=strata,share=on,mem-path={},size={size}", region.display());
-            command.args(["-object", &memory, "-device", "ivshmem-plain,memdev=strata"]);
+            // behind a port of its own, by which it can be reset
+            command.args(["-object", &memory, "-device", "pcie-root-port,id=root"]);
+            command.args(["-device", "ivshmem-plain,memdev=strata,bus=root"]);
         }
         for disk in &parts.disks {
             command.arg("-drive").arg(format!("file={},format=raw,if=virtio,werror=report", disk.display()));

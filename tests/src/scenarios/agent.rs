@@ -1,8 +1,9 @@
 //! The agent on kernels of the lab, under load, and where it cannot be loaded: guests whose processors are emulated.
 //!
 //! Each scenario leaves `NAME.log` (the guest's console), `NAME.status` and, with a trace, `NAME.trace`. Those named after a
-//! kernel, and the one with a kernel that counts its calls, load and unload the module under load and take a CPU away and
-//! back. `newer-region.log` says so when the guest of that name has not written to its region.
+//! kernel, and the one with a kernel that counts its calls, load and unload the module under load, take a CPU away and
+//! back, let the machine sleep, as far as it can, and reset the region's device. `newer-region.log` says so when the guest of
+//! that name has not written to its region.
 
 use crate::fetch::kernel_packages::{KernelChoice, Suite};
 use crate::machine::host::{HostResult, HostRun};

@@ -16,6 +16,17 @@ for state in 0 1 0 1; do
     echo $state > /sys/devices/system/cpu/cpu1/online && echo "CPUs online: $(cat /sys/devices/system/cpu/online)"
     cat /proc/interrupts > /dev/null
 done
+# the emulated machine does not wake from a real sleep
+if [ -e /sys/power/pm_test ]; then
+    echo 0 > /sys/module/suspend/parameters/pm_test_delay
+    echo devices > /sys/power/pm_test
+    echo mem > /sys/power/state && echo 'devices slept'
+    echo none > /sys/power/pm_test
+fi
+# an image is made, and cannot be written
+echo disk > /sys/power/state || echo 'not hibernated'
+device=$(dirname "$(grep -l 0x1110 /sys/bus/pci/devices/*/device)")
+echo 1 > "$device/reset" && echo 'region reset'
 kill $kernel_load $user_load
 wait
 workload --events 500 && echo 'workload done again'
