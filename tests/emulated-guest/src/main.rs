@@ -60,6 +60,9 @@ struct Options {
     /// Which events are recorded
     #[arg(long, default_value = "default")]
     events: String,
+    /// What a full ring does: discard or flight-recorder
+    #[arg(long, default_value_t = Mode::Discard)]
+    mode: Mode,
     /// Sub-buffers of each ring of the guest's kernel
     #[arg(long, default_value_t = KERNEL_RINGS.1)]
     sub_buffers: u32,
@@ -88,7 +91,7 @@ fn main() -> anyhow::Result<()> {
     let limit = Duration::from_secs(options.heartbeat_limit);
     let ending = match (region, &options.trace) {
         (Some(region), Some(trace)) => {
-            let order = Order { region, trace, events: &options.events, tsc_offset };
+            let order = Order { region, trace, events: &options.events, mode: options.mode, tsc_offset };
             let recording = GuestRecording::start(description, clock, &order, &folder.socket(), machine.stopper()?)?;
             let ending = machine.wait(limit)?;
             recording.finish(&ending)?;
@@ -108,7 +111,7 @@ fn create_region(options: &Options, path: PathBuf) -> anyhow::Result<PathBuf> {
         file: path.clone(),
         cpus: options.cpus,
         size: None,
-        mode: Mode::Discard,
+        mode: options.mode,
         sub_buffer_size: KERNEL_RINGS.0,
         sub_buffers: options.sub_buffers,
         process_slots: PROCESS_SLOTS,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use strata_clock::{HostClock, VcpuClocks};
 use strata_machine::probe_kvm;
 use strata_recorder::control::directory::VmDescription;
-use strata_recorder::control::protocol::{Answer, Request};
+use strata_recorder::control::protocol::{Answer, Mode, Request};
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::host_description::describe_host;
 use strata_recorder::recorder::{Recorder, RecorderControl};
@@ -18,6 +18,7 @@ use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest};
 use strata_recording::clock::VcpuRelation;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Missing, Vm};
+use strata_recording::trace_folder::TraceFolder;
 use uuid::Uuid;
 use vmm::attach::region::{GuestRegion, missing_agent};
 
@@ -30,6 +31,8 @@ pub struct Order<'a> {
     pub trace: &'a Path,
     /// Which events are recorded.
     pub events: &'a str,
+    /// What a full ring does.
+    pub mode: Mode,
     /// Offset of the guest's TSC to this machine's, ticks.
     pub tsc_offset: i64,
 }
@@ -68,7 +71,7 @@ impl GuestRecording {
         let clocks = Arc::new(VcpuClocks::new(&name, vcpus, clock.parameters(), guest.epoch_sink()));
         (0..vcpus).for_each(|vcpu| clocks.observe_offset(vcpu, order.tsc_offset));
         let mut request = RecordingRequest::new(order.trace);
-        request.layers.events = order.events.into();
+        (request.layers.events, request.layers.mode) = (order.events.into(), order.mode.into());
         let mut asked = RecordingBuilder::new(&request, &LayerKind::ALL)?;
         asked.missing.extend(missing());
         let side = guest.begin(asked.selection())?;
@@ -81,6 +84,7 @@ impl GuestRecording {
         };
         (asked.guest, asked.process_descriptors) = (Some(side), 256);
         asked.say = |line| eprintln!("{line}");
+        TraceFolder::create(order.trace, request.files.readers)?.keep();
         let recorder = Recorder::start(asked, vm)?;
         let control = ControlServer::start(socket, answers(description, recorder.control(), stop))?;
         Ok(Self { recorder, _control: control, _guest: guest })

@@ -1,5 +1,5 @@
-//! Guests in which a CPU may stop recording, or never begin: a task dies in a probe, a CPU is never there, and tasks that
-//! nothing ordinary preempts keep every CPU. One boot of the host.
+//! Guests in which a CPU never begins to record, or may not follow sessions: it is never there, or tasks that nothing ordinary
+//! preempts keep every CPU. One boot of the host.
 //!
 //! Each scenario leaves `NAME.log`, `NAME.status` and `NAME.trace`; `absent-status.log` is what `strata ctl status` said of
 //! the guest whose second CPU never comes, and `kept-control.log` what it said while all CPUs of another were kept.
@@ -7,15 +7,11 @@
 //! session had before.
 
 use crate::build::binaries::{self, Purpose};
-use crate::build::test_module::{self, TestModuleError};
 use crate::fetch::kernel_packages::{KernelChoice, Suite};
 use crate::machine::host::{HostResult, HostRun};
 use crate::provision::{self, Lab, ProvisionError};
 use crate::scenarios::ScenarioError;
 use std::time::Duration;
-
-/// A task dies in a probe on vCPU 1. On each CPU `/tmp/before-CPU` is executed before that, and `/tmp/after-CPU` after it.
-const DYING: &str = include_str!("blinded/dying.sh");
 
 /// The second CPU never comes.
 const ABSENT: &str = include_str!("blinded/absent.sh");
@@ -34,9 +30,6 @@ pub enum BlindedError {
     /// A kernel or its module could not be had.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
-    /// The module with the fault could not be built.
-    #[error(transparent)]
-    TestModule(#[from] TestModuleError),
     /// The host or an image failed.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
@@ -50,17 +43,15 @@ pub enum BlindedError {
 pub fn run(lab: &Lab, name: &str) -> Result<HostResult, BlindedError> {
     let realtime = provision::kernel(&lab.paths, KernelChoice::realtime(Suite::Bookworm))?;
     let realtime_agent = provision::agent_for(&lab.paths, &realtime)?;
-    let faulting = test_module::build(&lab.paths, &lab.kernels, test_module::FAULTING)?;
     let keep_cpus = binaries::build_example(&lab.paths, Purpose::Test, "keep_cpus").map_err(ScenarioError::from)?;
     let mut request = HostRun::new(name, HOST_SCRIPT).file("strata", &lab.binaries.strata);
     for (kernel, kernels, agent) in [("cloud", &lab.kernels, &lab.agent), ("rt", &realtime, &realtime_agent)] {
         let image = lab.paths.images().join(format!("blinded-{kernel}.cpio"));
         let mut guest = kernels.guest_image().map_err(ScenarioError::from)?;
-        for (name, script) in [("dying", DYING), ("absent", ABSENT), ("kept", KEPT)] {
+        for (name, script) in [("absent", ABSENT), ("kept", KEPT)] {
             guest = guest.script(name, script);
         }
         guest = guest.program("workload", &lab.binaries.workload).program("keep_cpus", &keep_cpus);
-        guest = guest.file("modules/faulting.ko", &faulting);
         guest.write_file(&image).map_err(ScenarioError::from)?;
         request = request
             .file(&format!("vmlinux-{kernel}"), &kernels.vmlinux)

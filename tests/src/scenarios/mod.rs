@@ -13,6 +13,7 @@ pub mod claims;
 pub mod deaths;
 pub mod debian_guest;
 pub mod debug_kernel;
+pub mod dying_task;
 pub mod flight_check;
 pub mod flight_recorder;
 pub mod format_file;

@@ -20,8 +20,6 @@ until_said() {
     done
 }
 
-guest dying cloud --events all --cmdline "$cmdline=dying" < /dev/null
-
 mkfifo /tmp/console
 guest absent cloud --cmdline "$cmdline=absent maxcpus=1" < /tmp/console &
 exec 3> /tmp/console
