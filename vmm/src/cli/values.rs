@@ -16,6 +16,7 @@ use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::is_vm_name;
 use strata_recording::writer::MIN_ROTATED_SIZE;
+use trace_merge::moment::parse_length;
 
 /// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
 const MAX_DELAY_MS: u64 = 10_000;
@@ -140,20 +141,15 @@ pub fn host_history(text: &str) -> Result<usize, String> {
     usize::try_from(size).ok().filter(fits).ok_or_else(refuse)
 }
 
-/// A time: seconds, or a number with a suffix ms, s, m or h.
+/// A time of whole milliseconds: seconds, or a number with a unit.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
-    let unit_ms: Option<u64> = match &text[digits.len()..] {
-        "ms" => Some(1),
-        "" | "s" => Some(1000),
-        "m" => Some(60_000),
-        "h" => Some(3_600_000),
-        _ => None,
+    let is_allowed = |time: &Duration| {
+        let allowed = 1..=u128::from(MAX_DURATION_MS);
+        time.subsec_nanos().is_multiple_of(1_000_000) && allowed.contains(&time.as_millis())
     };
-    let ms = digits.parse::<u64>().ok().zip(unit_ms).and_then(|(number, unit)| number.checked_mul(unit));
-    let ms = ms.filter(|ms| (1..=MAX_DURATION_MS).contains(ms));
-    ms.map(Duration::from_millis)
-        .ok_or_else(|| "write a number of seconds, or one with ms, s, m or h, as in 90s".into())
+    parse_length(text)
+        .filter(is_allowed)
+        .ok_or_else(|| "write a number of seconds, or one with ms, s, m or h, as in 90s or 1.5s".into())
 }
 
 /// The size of a sub-buffer, bytes.
@@ -299,7 +295,8 @@ mod tests {
         assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for text in ["", "s", "0", "-1s", "1d", "1.5s", "99999999999h"] {
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        for text in ["", "s", "0", "-1s", "1d", "1.0005s", "999us", "99999999999h"] {
             assert!(duration(text).is_err(), "{text}");
         }
     }
