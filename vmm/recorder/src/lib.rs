@@ -6,6 +6,7 @@ pub mod host_description;
 mod latest;
 pub mod layer;
 pub mod live;
+mod persistent_memory;
 pub mod process_files;
 pub mod recorder;
 pub mod recover;

@@ -6,10 +6,9 @@ pub mod mapped_file;
 pub mod process_table;
 pub mod region_file;
 
+use crate::persistent_memory;
 use crate::region::cut_file::CutFile;
-use crate::region::mapped_file::{
-    MappedFileError, check_room, commit_blocks, give_back, map_all, no_room, outlive_host, reserve,
-};
+use crate::region::mapped_file::{MappedFileError, check_room, give_back, map_all, no_room, reserve};
 use crate::region::region_file::{RegionFile, RegionFileError};
 use clock_sync::entry::{EntryMemory, Writer};
 use clock_sync::relation::Relation;
@@ -164,7 +163,7 @@ impl TraceRegion {
         let mapping = Arc::new(map_all(&file, layout.size).map_err(failed)?);
         for part in always {
             reserve(&file, part.clone()).map_err(|source| no_room(&file, needed, source))?;
-            outlive_host(&file, part.start as u64..part.end as u64).map_err(failed)?;
+            persistent_memory::prepare(&file, part.start as u64..part.end as u64).map_err(failed)?;
         }
         for part in on_demand {
             protect(&mapping, part, MprotectFlags::empty()).map_err(failed)?;
@@ -329,7 +328,7 @@ impl TraceRegion {
             parts.iter().for_each(|part| memory.clear(part.start, part.len()));
             if let Backing::Own { file, .. } = &self.backing {
                 // Where it fails, a crash of the host may take the first records.
-                let _ = commit_blocks(file);
+                let _ = persistent_memory::commit(file);
             }
         };
         let opened = self

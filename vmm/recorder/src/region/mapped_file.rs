@@ -3,15 +3,15 @@
 //! short, that is [taken care of](super::cut_file).
 #![allow(unsafe_code)] // The memory is the mapping's raw address.
 
+use crate::persistent_memory;
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{AtFlags, FallocateFlags, StatxAttributes, StatxFlags, fallocate, fstatvfs, ftruncate, statx};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs, ftruncate};
 use rustix::io::retry_on_intr;
 use rustix::mm::{Advice, madvise};
 use shared_ring::host_memory::HostMemory;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -60,7 +60,7 @@ pub fn map(file: &File, size: usize) -> Result<HostMemory, MappedFileError> {
     check_room(file, size)?;
     let mapping = Arc::new(map_all(file, size).map_err(failed)?);
     reserve(file, 0..size).map_err(|source| no_room(file, size, source))?;
-    outlive_host(file, 0..size as u64).map_err(failed)?;
+    persistent_memory::prepare(file, 0..size as u64).map_err(failed)?;
     Ok(memory_of(mapping, size))
 }
 
@@ -98,41 +98,6 @@ pub(crate) fn map_existing(file: &File, size: usize) -> io::Result<MmapRaw> {
 pub(crate) fn reserve(file: &File, part: Range<usize>) -> io::Result<()> {
     // tmpfs gives up, and takes back what it has, when a signal comes.
     Ok(retry_on_intr(|| fallocate(file, FallocateFlags::empty(), part.start as u64, part.len() as u64))?)
-}
-
-/// Has the bytes `part` of `file`, which are zero and which nobody uses yet, survive a crash of the host from the moment
-/// that they are written, if the file lies on persistent memory (DAX). Elsewhere nothing does, and this does nothing.
-///
-/// Blocks that were only set aside become the file's by the first write to each, which the file system commits seconds
-/// later: after a crash before that they read as zeros.
-///
-/// # Errors
-/// When they cannot be written.
-pub(crate) fn outlive_host(file: &File, part: Range<u64>) -> io::Result<()> {
-    if !is_on_persistent_memory(file) {
-        return Ok(());
-    }
-    let zeros = vec![0; 1 << 20];
-    let mut at = part.start;
-    while at < part.end {
-        let most = usize::try_from(part.end - at).map_or(zeros.len(), |left| left.min(zeros.len()));
-        file.write_all_at(&zeros[..most], at)?;
-        at += most as u64;
-    }
-    file.sync_data()
-}
-
-/// As [`outlive_host`], for bytes that somebody has just written.
-///
-/// # Errors
-/// When the file system cannot commit them.
-pub(crate) fn commit_blocks(file: &File) -> io::Result<()> {
-    if is_on_persistent_memory(file) { file.sync_data() } else { Ok(()) }
-}
-
-fn is_on_persistent_memory(file: &File) -> bool {
-    let about = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
-    about.is_ok_and(|about| about.stx_attributes.contains(StatxAttributes::DAX))
 }
 
 /// Gives the bytes `part` of `file` back to the file system; they read as zero from then on. Where it cannot do that, they

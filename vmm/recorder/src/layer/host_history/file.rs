@@ -14,7 +14,7 @@
 //! Nothing here is synchronised with a disk. A file on persistent memory outlives the host too. Bytes of a slot whose
 //! block the file system had not committed read as zeros then: each write ends with a check of what it wrote.
 
-use crate::region::mapped_file::outlive_host;
+use crate::persistent_memory;
 use shared_ring::event::EventDescription;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -72,7 +72,7 @@ impl HistoryFile {
         file.write_all_at(&description, HEAD as u64)?;
         let slots_at = slots_at(description.len());
         // Where they do not fit, the rest of the file system stays free.
-        outlive_host(&file, slots_at..slots_at + slot_size as u64 * chunks as u64)
+        persistent_memory::prepare(&file, slots_at..slots_at + slot_size as u64 * chunks as u64)
             .inspect_err(|_| drop(file.set_len(0)))?;
         Ok(Self {
             file,
