@@ -22,6 +22,7 @@ pub mod ftrace_page;
 pub mod guest_processes;
 pub mod guest_ring;
 pub mod kernel_image;
+pub mod packed_trace;
 pub mod packet;
 pub mod recover;
 pub mod registry;

@@ -16,7 +16,9 @@ use std::cell::Cell;
 use strata_recorder::control::protocol::{
     Answer, Late, Live, LiveExits, LiveVcpu, Mode, Request, Thief, Times, Watched,
 };
-use strata_recording::manifest::Manifest;
+use strata_recording::manifest::{MANIFEST_FILE, Manifest};
+use strata_recording::packed;
+use strata_recording::reader::Trace;
 use strata_recording::writer::PacketBuilder;
 use uuid::Uuid;
 use vmm::agentless::sample;
@@ -52,6 +54,9 @@ pub fn all() -> Vec<Seed> {
     add("trace_folder", "whole-with-description", recording(&description()));
     add("trace_folder", "with-a-compressed-stream", [recording(b""), block(&compressed_stream())].concat());
     add("trace_folder", "with-a-journal", recording_with_journal());
+    for (name, bytes) in packed_recordings() {
+        add("packed_trace", name, bytes);
+    }
     for (name, rings) in [("streamed", 0), ("snapshots", consumer::FLIGHT_RECORDER)] {
         add("guest_processes", name, process_slots(rings));
     }
@@ -397,6 +402,22 @@ fn compressed_stream() -> Vec<u8> {
     let size = usize::try_from(trace_folder::PACKET_SIZE).expect("512 bytes");
     let packets = stream_of(1, trace_folder::UUIDS[2], &guest_records(30));
     packets.chunks(size).flat_map(|packet| zstd::bulk::compress(packet, 1).expect("there is memory")).collect()
+}
+
+/// One file with a recording, and the archive in it.
+fn packed_recordings() -> [(&'static str, Vec<u8>); 2] {
+    let dir = tempfile::tempdir().expect("the folder for temporary files is writable");
+    std::fs::write(dir.path().join(MANIFEST_FILE), description()).expect("the folder is writable");
+    for ((folder, uuid), from) in trace_folder::FOLDERS.into_iter().zip(trace_folder::UUIDS).zip([0, 10, 20]) {
+        let folder = dir.path().join(folder);
+        std::fs::create_dir_all(&folder).expect("the folder is writable");
+        std::fs::write(folder.join("stream_0"), stream(uuid, &guest_records(from))).expect("the folder is writable");
+    }
+    let mut file = Vec::new();
+    let trace = Trace::open(dir.path()).expect("a recording was written");
+    packed::pack(&trace, &mut file).expect("there is memory");
+    let archive = zstd::decode_all(&*file).expect("it was compressed");
+    [("archive", archive), ("file", file)]
 }
 
 /// What a guest's kernel and its processes do to a region.

@@ -130,6 +130,7 @@ targets!(
     guest_processes,
     guest_ring,
     kernel_image,
+    packed_trace,
     packet,
     recover,
     registry,

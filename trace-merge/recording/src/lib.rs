@@ -10,12 +10,14 @@
 pub mod access;
 pub mod clock;
 pub mod compression;
+mod files;
 pub mod layer;
 pub mod loss;
 pub mod manifest;
 pub mod merge;
 pub mod metadata;
 pub mod nearest;
+pub mod packed;
 pub mod reader;
 pub mod removed_on_signal;
 pub mod reserve;

@@ -4,6 +4,7 @@
 use crate::access::Readers;
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
 use crate::compression::Compression;
+use crate::files::Files;
 use crate::layer::LayerKind;
 use crate::reserve::Reserve;
 pub use limit::RecordLimit;
@@ -490,7 +491,6 @@ impl Manifest {
     /// # Errors
     /// One line that names the file and what to do.
     pub fn load(dir: &Path) -> Result<Self, ManifestError> {
-        let path = dir.join(MANIFEST_FILE);
         let foreign = |error| match foreign::told(dir) {
             Some(what) => ManifestError::Foreign { path: dir.into(), what },
             None => error,
@@ -498,12 +498,20 @@ impl Manifest {
         if !dir.is_dir() {
             return Err(foreign(ManifestError::NoFolder { path: dir.into() }));
         }
-        let journal = journal::read(dir);
-        let text = match read_bounded(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(foreign(ManifestError::NotATrace { path: dir.into() }));
+        match Self::of(&Files::Folder(dir.into())) {
+            Err(ManifestError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(foreign(ManifestError::NotATrace { path: dir.into() }))
             }
+            loaded => loaded,
+        }
+    }
+
+    /// The same of a recording's `files`.
+    pub(crate) fn of(files: &Files) -> Result<Self, ManifestError> {
+        let path = files.place(MANIFEST_FILE);
+        let journal = journal::read(files);
+        let text = match files.read(MANIFEST_FILE) {
+            Ok(text) => text,
             Err(source) => return Err(ManifestError::Read { path, source }),
         };
         let damaged = |source| ManifestError::Damaged { path: path.clone(), source };
@@ -668,17 +676,6 @@ fn is_file_name(name: &str) -> bool {
 pub(crate) fn replace_text(path: &Path, text: &[u8], reserve: &mut Reserve) -> Result<(), ManifestError> {
     let replaced = reserve.replace(path, text).inspect(|()| journal::remove_beside(path));
     replaced.map_err(|source| ManifestError::Write { path: path.into(), source })
-}
-
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    use io::Read;
-    let mut text = Vec::new();
-    let file = open_regular(path)?;
-    if file.metadata()?.len() > MAX_MANIFEST_BYTES {
-        return Err(io::Error::other(format!("larger than {MAX_MANIFEST_BYTES} bytes")));
-    }
-    file.take(MAX_MANIFEST_BYTES).read_to_end(&mut text)?;
-    Ok(text)
 }
 
 /// Opens a file for reading. Anything but a regular file is refused: opening a FIFO would wait for a writer.

@@ -4,16 +4,20 @@
 use self::chunks::{Beginning, Chunk, StreamFiles};
 use self::gaps::PacketGaps;
 use crate::clock::Clock;
+use crate::files::Files;
 use crate::layer::LayerKind;
-use crate::manifest::{Layer, Manifest, ManifestError, StreamDescription};
+use crate::manifest::{JOURNAL_FILE, Layer, MANIFEST_FILE, Manifest, ManifestError, StreamDescription};
 use crate::metadata;
+use crate::packed::{Packed, PackedError};
 use crate::schema::SchemaTable;
 use crate::window::Window;
 use shared_ring::layout::{CTF_MAGIC, PACKET_HEADER_SIZE, PacketHeader, padded};
 use shared_ring::packet::{Records, read_header};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -33,6 +37,9 @@ pub enum ReadError {
     /// Its description cannot be read.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// It is one file, and cannot be unpacked.
+    #[error(transparent)]
+    Packed(#[from] PackedError),
     /// A stream is there but cannot be opened.
     #[error("{}: cannot be opened; check what it is and its permissions", .path.display())]
     Stream {
@@ -48,6 +55,7 @@ pub enum ReadError {
 #[derive(Debug)]
 pub struct Trace {
     path: PathBuf,
+    files: Files,
     manifest: Manifest,
     layers: Vec<TraceLayer>,
 }
@@ -62,7 +70,7 @@ pub struct TraceLayer {
     /// Its streams, in the order of their CPUs.
     pub streams: Vec<Stream>,
     has_ended: bool,
-    folder: PathBuf,
+    files: Files,
 }
 
 /// How far a layer has come.
@@ -95,16 +103,23 @@ pub struct Stream {
 }
 
 impl Trace {
-    /// Opens the recording in `dir`.
+    /// Opens the recording at `path`: its folder, or the one file that it was [packed](crate::packed) into.
     ///
     /// # Errors
-    /// When `dir` is no recording or one of its streams cannot be opened. Streams that are missing or damaged are no
+    /// When there is no recording or one of its streams cannot be opened. Streams that are missing or damaged are no
     /// errors: see [`Stream::absent`] and [`StreamRecords::damage`].
-    pub fn open(dir: &Path) -> Result<Self, ReadError> {
-        let manifest = Manifest::load(dir)?;
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let (files, manifest) = match Packed::open(path)? {
+            Some(packed) => {
+                let files = Files::Packed(Arc::new(packed));
+                let manifest = Manifest::of(&files)?;
+                (files, manifest)
+            }
+            None => (Files::Folder(path.into()), Manifest::load(path)?),
+        };
         let mut layers = Vec::with_capacity(manifest.layers.len());
         for layer in &manifest.layers {
-            layers.push(TraceLayer::open(dir, layer, &manifest)?);
+            layers.push(TraceLayer::open(&files, layer, &manifest)?);
         }
         if layers.iter().any(|layer| !layer.has_ended) {
             let end = layers.iter().flat_map(|layer| &layer.streams).map(Stream::last_packet_end).max().unwrap_or(0);
@@ -114,13 +129,30 @@ impl Trace {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
             key(left).cmp(&key(right))
         });
-        Ok(Self { path: dir.into(), manifest, layers })
+        Ok(Self { path: path.into(), files, manifest, layers })
     }
 
-    /// Its folder, as it was opened.
+    /// Its folder or file, as it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Its files.
+    pub(crate) const fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Where its files lie below its folder, `session.json` first; some of them may not be there.
+    pub(crate) fn file_paths(&self) -> Vec<String> {
+        let mut others = BTreeSet::new();
+        for TraceLayer { description: Layer { path, .. }, streams, .. } in &self.layers {
+            let found = StreamFiles::of(self.files.names_in(path));
+            let names = streams.iter().flat_map(|stream| found.names(&stream.description.file)).map(|(_, name)| name);
+            others.extend(names.chain([metadata::FILE]).map(|name| format!("{path}/{name}")));
+        }
+        let journal = self.manifest.outcome.is_none().then_some(JOURNAL_FILE);
+        [MANIFEST_FILE].into_iter().chain(journal).map(Into::into).chain(others).collect()
     }
 
     /// What `session.json` says.
@@ -180,11 +212,10 @@ impl Trace {
 }
 
 impl TraceLayer {
-    fn open(dir: &Path, layer: &Layer, manifest: &Manifest) -> Result<Self, ReadError> {
-        let folder = dir.join(&layer.path);
-        let files = StreamFiles::of(&folder);
+    fn open(files: &Files, layer: &Layer, manifest: &Manifest) -> Result<Self, ReadError> {
+        let found = StreamFiles::of(files.names_in(&layer.path));
         let mut descriptions = layer.streams.clone();
-        descriptions.extend(files.unlisted(&layer.streams));
+        descriptions.extend(found.unlisted(&layer.streams));
         let state = LayerState { is_finished: manifest.outcome.is_some(), has_ended: manifest.has_ended(layer) };
         if !state.has_ended {
             // Of a stream that goes on and has no packet yet, all is missing so far.
@@ -193,13 +224,13 @@ impl TraceLayer {
             descriptions.extend(unseen.into_iter().map(chunks::nothing_of));
         }
         descriptions.sort_by_key(|stream| stream.cpu_id);
-        let streams = descriptions.into_iter().map(|stream| Stream::open(&folder, layer, stream, &files, state));
+        let streams = descriptions.into_iter().map(|stream| Stream::open(files, layer, stream, &found, state));
         Ok(Self {
             description: layer.clone(),
             schemas: SchemaTable::new(&layer.events),
             streams: streams.collect::<Result<_, _>>()?,
             has_ended: state.has_ended,
-            folder,
+            files: files.clone(),
         })
     }
 
@@ -207,12 +238,13 @@ impl TraceLayer {
     /// this layer's.
     #[must_use]
     pub fn metadata_problem(&self) -> Option<String> {
-        let text = match std::fs::read_to_string(self.folder.join("metadata")) {
+        let text = match self.files.read(&format!("{}/{}", self.description.path, metadata::FILE)) {
             Ok(text) => text,
             Err(error) => {
                 return Some(format!("it cannot be read ({error}), so no other reader of CTF reads the layer"));
             }
         };
+        let text = String::from_utf8_lossy(&text);
         let is_its = text.starts_with(metadata::FIRST_LINE) && text.contains(&self.description.uuid.to_string());
         (!is_its).then(|| "it is not the text that describes this layer, so no other reader of CTF reads it".into())
     }
@@ -232,15 +264,15 @@ impl TraceLayer {
 
 impl Stream {
     fn open(
-        folder: &Path,
+        files: &Files,
         layer: &Layer,
         description: StreamDescription,
-        files: &StreamFiles,
+        found: &StreamFiles,
         state: LayerState,
     ) -> Result<Self, ReadError> {
         let packet_size = usize::try_from(layer.packet_size).unwrap_or(usize::MAX);
-        let (chunks, found) = chunks::map(folder, files, &description.file, packet_size)?;
-        let beginning = Beginning::of(&description, found, state.is_finished);
+        let (chunks, first) = chunks::map(files, &layer.path, found, &description.file, packet_size)?;
+        let beginning = Beginning::of(&description, first, state.is_finished);
         let absent = chunks.is_empty() && description.records > beginning.dropped_records(&description);
         let (goes_on, uuid) = (!state.has_ended, layer.uuid.into_bytes());
         Ok(Self { description, absent, chunks, beginning, goes_on, recording_end: 0, packet_size, uuid })

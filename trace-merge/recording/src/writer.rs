@@ -21,7 +21,7 @@ use crate::layer::LayerKind;
 use crate::manifest::{
     JOURNAL_FILE, Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,
 };
-use crate::metadata::{TraceDescription, event_types, tsdl};
+use crate::metadata::{self, TraceDescription, event_types, tsdl};
 use crate::terminal;
 use shared_ring::consumer::Lost;
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
@@ -539,14 +539,14 @@ impl LayerWriter {
     }
 
     fn append_metadata(&mut self, text: &str) -> Result<(), WriteError> {
-        let path = self.place.folder.join("metadata");
+        let path = self.place.folder.join(metadata::FILE);
         self.reserve_metadata(&path, self.metadata_bytes + text.len() as u64)?;
         let written = open_to_append(&path).and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|source| WriteError::Write { path, source })
     }
 
     fn write_metadata(&mut self) -> Result<(), WriteError> {
-        let path = self.place.folder.join("metadata");
+        let path = self.place.folder.join(metadata::FILE);
         let text = tsdl(&self.trace, &self.events);
         self.reserve_metadata(&path, text.len() as u64)?;
         let readers = Readers::of(&self.place.folder);

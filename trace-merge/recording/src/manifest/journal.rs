@@ -5,8 +5,9 @@
 //! line is appended before the first record that needs it. Saving `session.json`, which then says all that the journal
 //! says, removes the journal. A half-written line is the last one, and no record needs it yet.
 
-use super::{JOURNAL_FILE, Layer, Manifest, read_bounded};
+use super::{JOURNAL_FILE, Layer, Manifest};
 use crate::access::{Readers, open_to_append};
+use crate::files::Files;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, Write};
@@ -40,9 +41,10 @@ pub(super) fn remove_beside(path: &Path) {
     let _ = fs::remove_file(path.with_file_name(JOURNAL_FILE));
 }
 
-/// The lines of the journal in `dir`; empty when there is none. A recorder may remove it: it is read before `session.json`.
-pub(super) fn read(dir: &Path) -> Vec<u8> {
-    read_bounded(&dir.join(JOURNAL_FILE)).unwrap_or_default()
+/// The lines of the journal among `files`; empty when there is none. A recorder may remove it: it is read before
+/// `session.json`.
+pub(super) fn read(files: &Files) -> Vec<u8> {
+    files.read(JOURNAL_FILE).unwrap_or_default()
 }
 
 /// `manifest` with what the lines `journal` say beyond it. Lines that are damaged, and a journal that contradicts the

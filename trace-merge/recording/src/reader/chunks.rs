@@ -1,17 +1,14 @@
 //! The files of a stream: one, or chunks whose oldest were dropped to keep the recording within its size.
-#![allow(unsafe_code)] // Streams are memory-mapped files.
 
 use super::ReadError;
 use super::decompressed::DecompressedFile;
 use super::gaps::PacketGaps;
 use crate::compression::EXTENSION;
-use crate::manifest::{StreamDescription, open_regular};
-use memmap2::{Mmap, UncheckedAdvice};
+use crate::files::{Files, MappedFile};
+use crate::manifest::StreamDescription;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
 
 /// A file of a stream, mapped.
 #[derive(Debug)]
@@ -23,7 +20,7 @@ pub(super) struct Chunk {
 
 #[derive(Debug)]
 enum Packets {
-    AsTheyAre(Mmap),
+    AsTheyAre(MappedFile),
     Compressed(DecompressedFile),
 }
 
@@ -66,14 +63,7 @@ impl Chunk {
     /// Lets go of the memory that the bytes `range` of its packets take in this process. They stay readable.
     pub(super) fn release(&self, range: Range<usize>) {
         match &self.packets {
-            Packets::AsTheyAre(map) => {
-                let length = range.end.saturating_sub(range.start);
-                // SAFETY: the mapping is shared and read-only, so that its pages hold nothing but what the file holds: whoever
-                // reads them after this gets the same bytes from the file again.
-                let released = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, length) };
-                // A kernel that refuses leaves the memory taken, which harms nothing.
-                let _ = released;
-            }
+            Packets::AsTheyAre(map) => map.release(&range),
             Packets::Compressed(file) => file.release(range),
         }
     }
@@ -86,11 +76,10 @@ pub(super) struct StreamFiles {
 }
 
 impl StreamFiles {
-    /// Those in `folder`.
-    pub(super) fn of(folder: &Path) -> Self {
+    /// Those of the names `names`.
+    pub(super) fn of(names: Vec<String>) -> Self {
         let mut files = Self::default();
-        let Ok(entries) = fs::read_dir(folder) else { return files };
-        for file in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
+        for file in names {
             let name = file.strip_suffix(EXTENSION).unwrap_or(&file);
             let Some(rest) = name.strip_prefix("stream_") else { continue };
             let (cpu, number) =
@@ -100,6 +89,14 @@ impl StreamFiles {
             }
         }
         files
+    }
+
+    /// Names of the files of the stream whose first file is called `file`: the first one, and what followed it.
+    pub(super) fn names<'f>(&'f self, file: &'f str) -> impl Iterator<Item = (u64, &'f str)> {
+        let chunks = self.chunks.get(file);
+        let first = chunks.and_then(|chunks| chunks.get(&0)).map_or(file, String::as_str);
+        let rotated = chunks.into_iter().flatten().filter(|(number, _)| **number != 0);
+        std::iter::once((0, first)).chain(rotated.map(|(&number, name)| (number, name.as_str())))
     }
 
     /// Descriptions of streams that `listed` does not name.
@@ -117,25 +114,24 @@ pub(super) fn nothing_of(cpu_id: u32) -> StreamDescription {
     StreamDescription { file: format!("stream_{cpu_id}"), cpu_id, ..StreamDescription::default() }
 }
 
-/// Maps what is there of the stream whose first file is `file`; also gives the number of its first packet, if anything is
-/// there.
+/// Maps what is there of the stream of the layer in `folder` whose first file is `file`; also gives the number of its
+/// first packet, if anything is there.
 pub(super) fn map(
-    folder: &Path,
-    files: &StreamFiles,
+    files: &Files,
+    folder: &str,
+    streams: &StreamFiles,
     file: &str,
     packet_size: usize,
 ) -> Result<(Vec<Chunk>, Option<u64>), ReadError> {
     let (mut chunks, mut found): (Vec<Chunk>, _) = (Vec::new(), None);
-    let found_files = files.chunks.get(file);
-    let first = found_files.and_then(|chunks| chunks.get(&0)).cloned().unwrap_or_else(|| file.to_owned());
-    let rotated = found_files.into_iter().flatten().filter(|(number, _)| **number != 0);
-    for (&number, name) in std::iter::once((&0, &first)).chain(rotated) {
-        let path = folder.join(name);
-        let map = match map_file(&path) {
+    for (number, name) in streams.names(file) {
+        let path = format!("{folder}/{name}");
+        let failed = |source| ReadError::Stream { path: files.place(&path), source };
+        let map = match files.map(&path) {
             Ok(map) => map,
             // Its recorder still runs, and may have dropped it meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(source) => return Err(ReadError::Stream { path, source }),
+            Err(source) => return Err(failed(source)),
         };
         if let Some(map) = map {
             found.get_or_insert(number);
@@ -143,7 +139,7 @@ pub(super) fn map(
             let packets = match name.ends_with(EXTENSION) {
                 true => {
                     let file = DecompressedFile::of(map, packet_size);
-                    Packets::Compressed(file.map_err(|source| ReadError::Stream { path: path.clone(), source })?)
+                    Packets::Compressed(file.map_err(failed)?)
                 }
                 false => Packets::AsTheyAre(map),
             };
@@ -151,18 +147,6 @@ pub(super) fn map(
         }
     }
     Ok((chunks, found))
-}
-
-/// Maps a file for reading; `None` when it is empty.
-fn map_file(path: &Path) -> io::Result<Option<Mmap>> {
-    let file = open_regular(path)?;
-    if file.metadata()?.len() == 0 {
-        return Ok(None);
-    }
-    // SAFETY: the mapping is read-only, and a recorder only ever appends to a stream's files or deletes them whole: bytes
-    // that are mapped do not change. (Someone who truncates a recording that is being read ends the reader with SIGBUS;
-    // nothing else.)
-    unsafe { Mmap::map(&file) }.map(Some)
 }
 
 /// How a stream begins.

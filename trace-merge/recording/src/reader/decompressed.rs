@@ -2,24 +2,21 @@
 //! file that is mapped. So its bytes stay where they are for as long as the stream is open, as those of any stream do, while
 //! the memory that they take can be given back.
 //!
-//! A foreign file may hold packets of a few bytes that decompress to gigabytes. The pages of zeros at a packet's end are not written,
-//! and of all other bytes no more than [`Room`] has.
+//! A foreign file may hold packets of a few bytes that decompress to gigabytes. The pages of zeros at a packet's end are not
+//! written, and of all other bytes no more than [`Room`] has.
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
 use crate::compression::{Frames, decompress};
-use memmap2::{Mmap, MmapOptions, MmapRaw, UncheckedAdvice};
-use std::env;
+use crate::files::{MappedFile, temporary_folder};
+use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// Where the temporary file is if the user does not say: not in `/tmp`, which is often memory.
-const FOLDER: &str = "/var/tmp";
 /// Bytes that any file may be decompressed to.
 const ROOM: u64 = 1 << 30;
 /// How many times its own size a file may be decompressed to beside those. Records compress to a third, or to a fortieth
@@ -32,7 +29,7 @@ const PAGE: [u8; 4096] = [0; 4096];
 /// A compressed file, and its packets as far as they have been asked for.
 #[derive(Debug)]
 pub(super) struct DecompressedFile {
-    compressed: Mmap,
+    compressed: MappedFile,
     frames: Frames,
     /// Bytes behind the whole frames.
     truncated_bytes: u64,
@@ -59,12 +56,12 @@ impl DecompressedFile {
     ///
     /// # Errors
     /// When no temporary file of the size of all packets can be made.
-    pub(super) fn of(compressed: Mmap, packet_size: usize) -> io::Result<Self> {
+    pub(super) fn of(compressed: MappedFile, packet_size: usize) -> io::Result<Self> {
         let room = Room::of(compressed.len());
         Self::with_room(compressed, packet_size, room)
     }
 
-    fn with_room(compressed: Mmap, packet_size: usize, room: Room) -> io::Result<Self> {
+    fn with_room(compressed: MappedFile, packet_size: usize, room: Room) -> io::Result<Self> {
         let (frames, truncated_bytes) = Frames::of(&compressed, packet_size);
         let temporary = Temporary::of(frames.len().saturating_mul(packet_size))?;
         let packets = (0..frames.len()).map(|_| OnceLock::new()).collect();
@@ -183,10 +180,6 @@ impl Temporary {
     }
 }
 
-fn temporary_folder() -> PathBuf {
-    env::var_os("TMPDIR").map_or_else(|| PathBuf::from(FOLDER), PathBuf::from)
-}
-
 /// Says on standard error, the first time, why packets are taken for damaged that are not.
 fn say_once(reason: impl FnOnce() -> String) {
     static SAID: Once = Once::new();
@@ -205,10 +198,9 @@ mod tests {
 
     /// A file of a packet for each of `contents`, which zeros follow.
     fn file(contents: &[&[u8]], room: u64) -> DecompressedFile {
-        let mut file = tempfile::tempfile().unwrap();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
         contents.iter().for_each(|content| file.write_all(&compress(&[content], SIZE).unwrap()).unwrap());
-        // SAFETY: the file has no name, and nobody changes it.
-        let map = unsafe { Mmap::map(&file).unwrap() };
+        let map = MappedFile::of(file.path()).unwrap().unwrap();
         DecompressedFile::with_room(map, SIZE, Room(AtomicU64::new(room))).unwrap()
     }
 

@@ -1,0 +1,590 @@
+//! A recording in one file, to attach to a report of a bug: a tar archive of the files of its folder, compressed with zstd.
+//! `tar --zstd -xf FILE` makes the folder of it.
+//!
+//! It is read without a folder. The archive is decompressed into a temporary file that has no name, so that nothing stays
+//! behind, however its reader ends. Zeros take no space there.
+#![allow(unsafe_code)] // The temporary file is mapped.
+
+use crate::files::{MappedFile, temporary_folder};
+use crate::manifest::{MANIFEST_FILE, open_regular};
+use crate::reader::{ReadError, Trace};
+use memmap2::Mmap;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Cursor, Read, Seek, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use tar::{Archive, EntryType, Header};
+use thiserror::Error;
+use zstd::stream::read::Decoder;
+use zstd::stream::write::Encoder;
+
+/// What the names of such files end with.
+pub const EXTENSION: &str = "strata";
+/// What a frame of zstd begins with.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// What the header of an entry holds of a tar archive, and where.
+const TAR_MAGIC: (usize, &[u8]) = (257, b"ustar");
+/// Bytes of that header.
+const TAR_HEADER: usize = 512;
+/// The level of compression: higher ones take four times as long, for a hundredth of the size.
+const LEVEL: i32 = 9;
+/// Bytes to which any file may decompress.
+const SMALL: u64 = 1 << 30;
+/// How many times as many bytes as its own a larger file may decompress to: what repeats without end is no recording.
+const MAX_RATIO: u64 = 1000;
+/// Most files in one.
+const MAX_FILES: usize = 1 << 18;
+/// Bytes that are decompressed at once.
+const BUFFER: usize = 128 << 10;
+/// Permissions that the files get when the archive is unpacked: they are their owner's alone.
+const MODE: u32 = 0o600;
+
+/// Why one file cannot be read as a recording.
+#[derive(Debug, Error)]
+pub enum PackedError {
+    /// It cannot be read.
+    #[error("{}: cannot be read", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Its end is missing.
+    #[error("{}: truncated; copy the whole file again", .path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It does not decompress, or not to an archive.
+    #[error("{}: damaged; copy it again", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: io::Error,
+    },
+    /// It decompresses to more than a recording of its size.
+    #[error("{}: decompresses to more than {limit} bytes, which no recording of its size does", .path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// What it may decompress to.
+        limit: u64,
+    },
+    /// There is no room for what it decompresses to.
+    #[error("{}: {} cannot hold what it decompresses to; set TMPDIR to a folder with more room", .path.display(), .folder.display())]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// The folder for temporary files.
+        folder: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// There is something in it that no recording has.
+    #[error("{}: is no file of `strata cut`: {name:?} in it {problem}", .path.display())]
+    Entry {
+        /// The file.
+        path: PathBuf,
+        /// Name in the archive.
+        name: String,
+        /// What is wrong with that.
+        problem: &'static str,
+    },
+    /// There is more in it than recordings have.
+    #[error("{}: is no file of `strata cut`: more than {MAX_FILES} files are in it", .path.display())]
+    TooMany {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no recording in it.
+    #[error("{}: is no file of `strata cut`: there is no {MANIFEST_FILE} at the top of the archive", .path.display())]
+    NoTrace {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Why a recording is not written as one file.
+#[derive(Debug, Error)]
+pub enum PackError {
+    /// A file of it cannot be read.
+    #[error("{}: cannot be read", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It cannot be written.
+    #[error("the one file cannot be written; check the space and the permissions of its folder")]
+    Write(#[source] io::Error),
+    /// The name of one of its files does not fit into an archive.
+    #[error("{path:?} is too long a name for an archive: give a folder to -o")]
+    Name {
+        /// The name.
+        path: String,
+    },
+    /// What was written would not be read again.
+    #[error("it is {bytes} bytes in {packed}, more than one file is decompressed to: give a folder to -o")]
+    TooLarge {
+        /// Bytes of the archive.
+        bytes: u64,
+        /// Bytes of the archive, compressed.
+        packed: u64,
+    },
+    /// The recording cannot be read.
+    #[error(transparent)]
+    Trace(#[from] ReadError),
+}
+
+/// Whether a recording that is written to `path` becomes one file.
+#[must_use]
+pub fn is_name(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == EXTENSION)
+}
+
+/// Whether the file at `path` is a compressed archive, as those of recordings are.
+#[must_use]
+pub fn is_packed(path: &Path) -> bool {
+    open_compressed(path).is_some()
+}
+
+/// The file at `path`, if a tar archive begins in it that is compressed with zstd. One that [`is_name`] names is taken for
+/// one that is damaged, too.
+fn open_compressed(path: &Path) -> Option<File> {
+    let mut file = open_regular(path).ok()?;
+    let mut magic = [0; ZSTD_MAGIC.len()];
+    file.read_exact_at(&mut magic, 0).ok().filter(|()| magic == ZSTD_MAGIC)?;
+    let mut header = [0; TAR_HEADER];
+    let begun = Decoder::new(&file).and_then(|mut decoder| decoder.read_exact(&mut header));
+    let (at, magic) = TAR_MAGIC;
+    let is_tar = begun.is_ok() && header[at..].starts_with(magic);
+    file.rewind().ok()?;
+    (is_tar || is_name(path)).then_some(file)
+}
+
+/// What a file of `packed` bytes may decompress to, bytes.
+const fn limit_of(packed: u64) -> u64 {
+    let limit = packed.saturating_mul(MAX_RATIO);
+    if limit > SMALL { limit } else { SMALL }
+}
+
+/// One file with a recording, decompressed.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    path: PathBuf,
+    /// The archive.
+    map: Arc<Mmap>,
+    /// Where the files lie in it.
+    files: BTreeMap<String, Range<usize>>,
+}
+
+impl Packed {
+    /// The recording in the file at `path`; `None` when that is no such file.
+    ///
+    /// # Errors
+    /// When it is one, and is damaged or holds what recordings do not.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>, PackedError> {
+        let Some(file) = open_compressed(path) else { return Ok(None) };
+        let size = file.metadata().map_err(|source| PackedError::Read { path: path.into(), source })?.len();
+        Self::within(path, &file, limit_of(size)).map(Some)
+    }
+
+    /// The recording in `file`, which is at `path` and may decompress to `limit` bytes.
+    fn within(path: &Path, file: &File, limit: u64) -> Result<Self, PackedError> {
+        let archive = decompress(path, file, limit)?;
+        // SAFETY: the mapping is read-only, and the file has no name by which somebody could change it or its length.
+        let map = unsafe { Mmap::map(&archive) };
+        let map = map.map_err(|source| PackedError::Damaged { path: path.into(), source })?;
+        let files = index(path, &map)?;
+        if !files.contains_key(MANIFEST_FILE) {
+            return Err(PackedError::NoTrace { path: path.into() });
+        }
+        Ok(Self { path: path.into(), map: Arc::new(map), files })
+    }
+
+    /// Where the one file is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names of the files in `folder`.
+    pub(crate) fn names_in(&self, folder: &str) -> Vec<String> {
+        let folder = plain(folder).unwrap_or_default() + "/";
+        let within = self.files.range(folder.clone()..).map(|(path, _)| path);
+        let names = within.map_while(|path| path.strip_prefix(&folder)).filter(|name| !name.contains('/'));
+        names.map(Into::into).collect()
+    }
+
+    /// The file `path` in it; `None` when it is empty.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub(crate) fn file(&self, path: &str) -> io::Result<Option<MappedFile>> {
+        let range = plain(path).and_then(|path| self.files.get(&path));
+        let range = range.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok(MappedFile::part(&self.map, range.clone()))
+    }
+}
+
+/// Decompresses `file`, which is at `path`, into a temporary file of `limit` bytes at most.
+fn decompress(path: &Path, file: &File, limit: u64) -> Result<File, PackedError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::UnexpectedEof => PackedError::Truncated { path: path.into() },
+        _ => PackedError::Damaged { path: path.into(), source },
+    };
+    let no_room = |source| PackedError::NoRoom { path: path.into(), folder: temporary_folder(), source };
+    let archive = tempfile::tempfile_in(temporary_folder()).map_err(no_room)?;
+    let mut decoder = Decoder::new(file).map_err(failed)?;
+    let (mut buffer, mut length) = (vec![0; BUFFER], 0_u64);
+    loop {
+        let bytes = match decoder.read(&mut buffer).map_err(failed)? {
+            0 => break,
+            read => &buffer[..read],
+        };
+        let end = length.saturating_add(bytes.len() as u64);
+        if end > limit {
+            return Err(PackedError::TooLarge { path: path.into(), limit });
+        }
+        if bytes.iter().any(|&byte| byte != 0) {
+            archive.write_all_at(bytes, length).map_err(no_room)?;
+        }
+        length = end;
+    }
+    // Nothing is an archive without files, whose end is zeros.
+    archive.set_len(length.max(TAR_HEADER as u64)).map_err(no_room)?;
+    Ok(archive)
+}
+
+/// Where the files of `archive` lie in it, which was in the file at `path`.
+fn index(path: &Path, archive: &[u8]) -> Result<BTreeMap<String, Range<usize>>, PackedError> {
+    let damaged = |source| PackedError::Damaged { path: path.into(), source };
+    let mut files = BTreeMap::new();
+    let mut reader = Archive::new(Cursor::new(archive));
+    // As they are: an extension that renames what follows is nothing that is in such a file.
+    for entry in reader.entries_with_seek().map_err(damaged)?.raw(true) {
+        let entry = entry.map_err(damaged)?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let refused = |problem| PackedError::Entry { path: path.into(), name: name.clone(), problem };
+        let place = plain(&name).ok_or_else(|| refused("leads out of it"))?;
+        match entry.header().entry_type() {
+            EntryType::Directory => continue,
+            EntryType::Regular if !place.is_empty() => {}
+            _ => return Err(refused("is no regular file")),
+        }
+        let begin = usize::try_from(entry.raw_file_position()).unwrap_or(usize::MAX);
+        let end = begin.saturating_add(usize::try_from(entry.size()).unwrap_or(usize::MAX));
+        if end > archive.len() {
+            return Err(PackedError::Truncated { path: path.into() });
+        }
+        if files.insert(place, begin..end).is_some() {
+            return Err(refused("is there twice"));
+        }
+        if files.len() > MAX_FILES {
+            return Err(PackedError::TooMany { path: path.into() });
+        }
+    }
+    Ok(files)
+}
+
+/// `path` by its parts alone, with a slash between them; `None` for one that leads out of its folder.
+fn plain(path: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(part) => parts.push(part.to_str()?),
+            Component::CurDir => {}
+            Component::RootDir | Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Writes the files of `trace`, and no others that lie beside them, as one file to `out`. It is the same for the same
+/// files, whenever and by whomever it is written. Returns how many bytes it has.
+///
+/// # Errors
+/// When a file cannot be read or written, or nobody could read the result.
+pub fn pack(trace: &Trace, out: impl Write) -> Result<u64, PackError> {
+    let mut packed = Counting { inner: out, bytes: 0 };
+    let mut compressed = Encoder::new(&mut packed, LEVEL).map_err(PackError::Write)?;
+    compressed.include_checksum(true).map_err(PackError::Write)?;
+    let mut archive = tar::Builder::new(Counting { inner: compressed, bytes: 0 });
+    for path in trace.file_paths() {
+        add(&mut archive, trace, &path)?;
+    }
+    let Counting { inner, bytes } = archive.into_inner().map_err(PackError::Write)?;
+    inner.finish().and_then(|out| out.flush()).map_err(PackError::Write)?;
+    if bytes > limit_of(packed.bytes) {
+        return Err(PackError::TooLarge { bytes, packed: packed.bytes });
+    }
+    Ok(packed.bytes)
+}
+
+/// Adds the file `path` of `trace` to `archive`.
+fn add(archive: &mut tar::Builder<impl Write>, trace: &Trace, path: &str) -> Result<(), PackError> {
+    let content = match trace.files().map(path) {
+        Ok(content) => content,
+        // Its recorder still runs, and may have removed it meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path != MANIFEST_FILE => return Ok(()),
+        Err(source) => return Err(PackError::Read { path: trace.files().place(path), source }),
+    };
+    let content = content.as_deref().unwrap_or_default();
+    let mut header = Header::new_ustar();
+    header.set_path(path).map_err(|_| PackError::Name { path: path.into() })?;
+    header.set_entry_type(EntryType::Regular);
+    header.set_mode(MODE);
+    header.set_size(content.len() as u64);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_cksum();
+    archive.append(&header, content).map_err(PackError::Write)
+}
+
+/// Counts what is written.
+struct Counting<W> {
+    inner: W,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Counting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.bytes = self.bytes.saturating_add(written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Shows: One file with a recording reads as its folder does; a forged, damaged or huge one is refused in a line.
+
+    use super::*;
+    use crate::manifest::{Manifest, ManifestError};
+    use crate::merge::Merge;
+    use crate::test_trace::{Field, TestTrace, manifest};
+    use std::fs;
+    use tempfile::TempDir;
+
+    fn recording() -> (TempDir, Trace) {
+        let number = |number| [("number", Field::Number(number))];
+        let trace = TestTrace::new().host(0, 10, "test:host", &number(1)).guest(1, 20, "test:guest", &number(2));
+        trace.user(42, 0, 30, "app:event", &[]).open()
+    }
+
+    fn packed(trace: &Trace) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let length = pack(trace, &mut bytes).unwrap();
+        assert_eq!(length, bytes.len() as u64);
+        bytes
+    }
+
+    /// A file of these bytes.
+    fn file_of(bytes: &[u8]) -> (TempDir, PathBuf) {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("trace.strata");
+        fs::write(&path, bytes).unwrap();
+        (dir, path)
+    }
+
+    fn records(trace: &Trace) -> Vec<(u64, Vec<u8>)> {
+        Merge::new(trace.layers(), 0).map(|merged| (merged.record.time, merged.record.payload.to_vec())).collect()
+    }
+
+    /// An archive, compressed, with files of these names and types. Names are as they are given, whatever they say.
+    fn archive_of(entries: &[(&str, EntryType, &[u8])]) -> Vec<u8> {
+        let mut archive = tar::Builder::new(Vec::new());
+        for (name, kind, content) in entries {
+            let mut header = Header::new_ustar();
+            header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_entry_type(*kind);
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            archive.append(&header, *content).unwrap();
+        }
+        zstd::encode_all(&*archive.into_inner().unwrap(), 1).unwrap()
+    }
+
+    /// A recording without layers.
+    fn description() -> Vec<u8> {
+        serde_json::to_vec(&manifest()).unwrap()
+    }
+
+    /// The line in which a file of these bytes is refused.
+    fn refusal(bytes: &[u8]) -> String {
+        let (_dir, path) = file_of(bytes);
+        let error = Trace::open(&path).unwrap_err();
+        let line = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        line.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    }
+
+    #[test]
+    fn one_file_reads_as_its_folder_does() {
+        let (_folder, whole) = recording();
+        let (_dir, path) = file_of(&packed(&whole));
+
+        let read = Trace::open(&path).unwrap();
+
+        assert_eq!(records(&read), records(&whole));
+        assert_eq!((read.path(), read.manifest()), (&*path, whole.manifest()));
+        assert!(read.layers().iter().all(|layer| layer.metadata_problem().is_none()));
+    }
+
+    #[test]
+    fn same_files_make_the_same_file_whoever_packs_them() {
+        let (_folder, whole) = recording();
+        let bytes = packed(&whole);
+        let (_dir, path) = file_of(&bytes);
+
+        assert_eq!(packed(&Trace::open(&path).unwrap()), bytes);
+        let archive = zstd::decode_all(&*bytes).unwrap();
+        let mut reader = Archive::new(&*archive);
+        let told = |header: &Header| (header.mtime().unwrap(), header.uid().unwrap(), header.mode().unwrap());
+        assert!(reader.entries().unwrap().all(|entry| told(entry.unwrap().header()) == (0, 0, 0o600)));
+    }
+
+    #[test]
+    fn only_files_of_the_recording_are_packed() {
+        let (folder, whole) = recording();
+        fs::write(folder.path().join("notes"), "private").unwrap();
+        fs::write(folder.path().join("host-kernel/core"), "private").unwrap();
+
+        let archive = zstd::decode_all(&*packed(&whole)).unwrap();
+
+        let mut reader = Archive::new(&*archive);
+        let names = reader.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string());
+        let names: Vec<String> = names.collect();
+        let layers = ["host-kernel", "vm0/guest-kernel", "vm0/guest-user/42"];
+        assert_eq!(names[0], MANIFEST_FILE);
+        assert_eq!(names.len(), 1 + 2 * layers.len(), "{names:?}");
+        assert!(names[1..].chunks(2).zip(layers).all(|(files, layer)| files[0] == format!("{layer}/metadata")));
+    }
+
+    #[test]
+    fn recording_that_goes_on_takes_its_journal_along() {
+        let dir = TempDir::new().unwrap();
+        Manifest { outcome: None, ..manifest() }.save(dir.path()).unwrap();
+        fs::write(dir.path().join("session.journal"), "half a line").unwrap();
+
+        let (_dir, path) = file_of(&packed(&Trace::open(dir.path()).unwrap()));
+
+        let archive = zstd::decode_all(File::open(&path).unwrap()).unwrap();
+        assert!(index(&path, &archive).unwrap().contains_key("session.journal"));
+        assert_eq!(Trace::open(&path).unwrap().manifest().outcome, None);
+    }
+
+    #[test]
+    fn archive_that_a_user_made_of_the_folder_is_read_too() {
+        let bytes = archive_of(&[
+            ("./", EntryType::Directory, b""),
+            ("./session.json", EntryType::Regular, &description()),
+            ("./vm0/", EntryType::Directory, b""),
+        ]);
+        let (_dir, path) = file_of(&bytes);
+
+        assert_eq!(Trace::open(&path).unwrap().manifest(), &manifest());
+    }
+
+    #[test]
+    fn entries_that_no_recording_has_are_refused_by_name() {
+        let refused = |name, kind| {
+            let entries = [(MANIFEST_FILE, EntryType::Regular, &description()[..]), (name, kind, b"")];
+            refusal(&archive_of(&entries))
+        };
+
+        let out = ["../../etc/passwd", "/etc/passwd", "vm0/../../up"].map(|name| refused(name, EntryType::Regular));
+        let kinds = [
+            EntryType::Symlink,
+            EntryType::Link,
+            EntryType::Char,
+            EntryType::Block,
+            EntryType::Fifo,
+            EntryType::GNULongName,
+            EntryType::XHeader,
+            EntryType::GNUSparse,
+        ];
+        let special = kinds.map(|kind| refused("odd\u{1b}name", kind));
+        let twice = ["session.json", "./session.json"].map(|name| refused(name, EntryType::Regular));
+
+        assert!(out.iter().all(|line| line.ends_with("in it leads out of it")), "{out:?}");
+        assert!(special.iter().all(|line| line.ends_with("in it is no regular file")), "{special:?}");
+        assert!(twice.iter().all(|line| line.ends_with("in it is there twice")), "{twice:?}");
+        let all = [&out[..], &special, &twice].concat();
+        assert!(all.iter().all(|line| !line.contains(['\n', '\u{1b}'])), "{all:?}");
+    }
+
+    #[test]
+    fn file_that_is_cut_anywhere_is_truncated() {
+        let bytes = packed(&recording().1);
+
+        let lines: Vec<String> = (5..bytes.len()).step_by(7).map(|length| refusal(&bytes[..length])).collect();
+
+        assert!(lines.iter().all(|line| line.ends_with("truncated; copy the whole file again")), "{lines:?}");
+    }
+
+    #[test]
+    fn entry_that_is_longer_than_the_archive_is_truncated() {
+        let archive = zstd::decode_all(&*archive_of(&[(MANIFEST_FILE, EntryType::Regular, &description())])).unwrap();
+
+        let line = refusal(&zstd::encode_all(&archive[..600], 1).unwrap());
+
+        assert!(line.ends_with("truncated; copy the whole file again"), "{line}");
+    }
+
+    #[test]
+    fn damaged_file_is_refused_by_its_checksum() {
+        let mut bytes = packed(&recording().1);
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 0x10;
+
+        assert!(refusal(&bytes).contains("damaged; copy it again: "));
+    }
+
+    #[test]
+    fn what_decompresses_without_end_is_refused() {
+        let (_dir, path) = file_of(&packed(&recording().1));
+        let file = File::open(&path).unwrap();
+
+        let refused = Packed::within(&path, &file, 1000).unwrap_err().to_string();
+
+        assert!(refused.ends_with("decompresses to more than 1000 bytes, which no recording of its size does"));
+        assert_eq!([0, 1 << 20, 1 << 30, u64::MAX].map(limit_of), [1 << 30, 1 << 30, 1000 << 30, u64::MAX]);
+    }
+
+    #[test]
+    fn archive_without_a_recording_says_so() {
+        let other = refusal(&archive_of(&[("readme", EntryType::Regular, b"text")]));
+        let nothing = refusal(&zstd::encode_all(&b""[..], 1).unwrap());
+        let text = refusal(&zstd::encode_all(&b"text"[..], 1).unwrap());
+
+        assert!(other.ends_with("there is no session.json at the top of the archive"), "{other}");
+        assert!(nothing.ends_with("there is no session.json at the top of the archive"), "{nothing}");
+        assert!(text.contains("damaged; copy it again"), "{text}");
+    }
+
+    #[test]
+    fn compressed_file_of_another_name_is_told_as_before() {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("log.zst");
+        fs::write(&path, zstd::encode_all(&b"text"[..], 1).unwrap()).unwrap();
+
+        let error = Trace::open(&path).unwrap_err();
+
+        assert!(matches!(error, ReadError::Manifest(ManifestError::Foreign { .. })), "{error}");
+        assert!(!is_packed(&path) && !is_packed(dir.path()));
+    }
+}
