@@ -3,20 +3,27 @@
 //! Its records are those of the original, with their times. What lies outside of the part is unknown in it: each stream
 //! that has records before begins late, and is complete up to the part's end. So states are unknown up to the first record
 //! that tells them, as in a snapshot.
+//!
+//! The part, or the whole, becomes a folder or one file ([`packed`]).
 
 use crate::layer_copy::{Target, copy};
 use crate::report::{self, ReportError, ReportOptions, seconds};
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strata_recording::access::Readers;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, ManifestError, Missing, Vm};
 use strata_recording::merge::Merge;
+use strata_recording::packed::{self, PackError};
 use strata_recording::reader::{Damage, ReadError, Trace, TraceLayer};
+use strata_recording::removed_on_signal::RemovedOnSignal;
 use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::writer::WriteError;
+use tempfile::NamedTempFile;
 use thiserror::Error;
 
 /// What is cut out.
@@ -65,6 +72,30 @@ pub enum CutError {
     /// The description cannot be written.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// The one file is there.
+    #[error("{}: is there already; give another name, or remove it", .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The one file cannot be made.
+    #[error("{}: cannot be written; check the space and the permissions of its folder", .path.display())]
+    Make {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The recording does not become one file.
+    #[error("{}: cannot be written", .path.display())]
+    Pack {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: PackError,
+    },
 }
 
 /// What was cut out.
@@ -72,7 +103,7 @@ pub enum CutError {
 pub struct Cut {
     /// Records.
     pub records: u64,
-    /// Bytes of the packets that hold them, as they are stored.
+    /// Bytes of the packets that hold them, as they are stored; those of the one file, where it is one.
     pub bytes: u64,
     /// How long after the original's first record its own first one is, ns: its times count from there.
     pub begin_ns: u64,
@@ -80,29 +111,77 @@ pub struct Cut {
     pub damage: Damage,
 }
 
-/// Writes what `options` ask for of the recording in `dir` into the new folder `out`.
+impl CutOptions {
+    const fn is_whole(&self) -> bool {
+        self.layers.is_empty() && self.from.is_none() && self.to.is_none()
+    }
+}
+
+/// Writes what `options` ask for of the recording at `path` to `out`: a new folder, or a new file where its name
+/// [is that of one](packed::is_name). The file of a whole recording holds its files as they are.
 ///
 /// # Errors
 /// When the recording cannot be read, has no such layer or nothing in that part, or `out` cannot be written. Then nothing
 /// is left of `out`.
-pub fn cut(dir: &Path, options: &CutOptions, out: &Path) -> Result<Cut, CutError> {
-    let trace = Trace::open(dir)?;
+pub fn cut(path: &Path, options: &CutOptions, out: &Path) -> Result<Cut, CutError> {
+    let trace = Trace::open(path)?;
+    if packed::is_name(out) { cut_into_file(&trace, options, out) } else { cut_into_folder(&trace, options, out) }
+}
+
+/// Writes what `options` ask for of `trace` as the file `out`, which appears when it is complete.
+fn cut_into_file(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cut, CutError> {
+    if out.symlink_metadata().is_ok() {
+        return Err(CutError::Exists { path: out.into() });
+    }
+    let failed = |source| CutError::Make { path: out.into(), source };
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let work = tempfile::Builder::new().prefix(".strata-cut-").tempdir_in(folder).map_err(failed)?;
+    let guard = RemovedOnSignal::new(work.path()).map_err(failed)?;
+    let file = NamedTempFile::new_in(work.path()).map_err(failed)?;
+    let cut = if options.is_whole() {
+        let bytes = pack(trace, file.as_file(), out)?;
+        Cut { records: records_in(trace), bytes, begin_ns: 0, damage: Damage::default() }
+    } else {
+        let part = work.path().join("part");
+        let cut = cut_into_folder(trace, options, &part)?;
+        Cut { bytes: pack(&Trace::open(&part)?, file.as_file(), out)?, ..cut }
+    };
+    file.persist_noclobber(out).map_err(|error| match error.error.kind() {
+        io::ErrorKind::AlreadyExists => CutError::Exists { path: out.into() },
+        _ => failed(error.error),
+    })?;
+    drop(guard);
+    Ok(cut)
+}
+
+fn pack(trace: &Trace, file: &File, out: &Path) -> Result<u64, CutError> {
+    packed::pack(trace, file).map_err(|source| CutError::Pack { path: out.into(), source })
+}
+
+/// How many records `trace` has that can be read.
+fn records_in(trace: &Trace) -> u64 {
+    let layers = trace.layers().iter();
+    layers.flat_map(|layer| layer.streams.iter().map(|stream| layer.records(stream).count() as u64)).sum()
+}
+
+/// Writes what `options` ask for of `trace` into the new folder `out`.
+fn cut_into_folder(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cut, CutError> {
     let window = ReportOptions { from: options.from, to: options.to, json: false };
-    if let Some(missed) = report::missed_window(&trace, &window) {
+    if let Some(missed) = report::missed_window(trace, &window) {
         return Err(CutError::Outside(missed));
     }
-    let window = window.window(&trace)?;
+    let window = window.window(trace)?;
     let (start, end) = (trace.start().unwrap_or(0), trace.end().unwrap_or(0));
     let from = if options.from.is_some() { window.begin } else { 0 };
     let times = from..=window.end.min(end);
     for &wanted in &options.layers {
         if trace.layers_of(wanted).next().is_none() {
-            return Err(no_layer(&trace, wanted));
+            return Err(no_layer(trace, wanted));
         }
     }
     let is_wanted = |kind: LayerKind| options.layers.is_empty() || options.layers.contains(&kind);
     let mut folder = TraceFolder::create(out, Readers::Owner)?;
-    let mut manifest = described(&trace, *times.end(), from.max(start), is_wanted);
+    let mut manifest = described(trace, *times.end(), from.max(start), is_wanted);
     let mut damage = Damage::default();
     let is_wanted = |layer: &&TraceLayer| is_wanted(layer.description.kind) && !is_silent(layer, &times);
     for layer in trace.layers().iter().filter(is_wanted) {
@@ -249,6 +328,64 @@ mod tests {
         assert_eq!(trace.layers().len(), 1);
         let missing: Vec<LayerKind> = trace.manifest().missing.iter().map(|missing| missing.layer).collect();
         assert_eq!(missing, [LayerKind::HostKernel, LayerKind::GuestUser]);
+    }
+
+    /// What one file has that is cut out of the recording in `dir`.
+    fn file(dir: &TempDir, options: &CutOptions) -> Result<(TempDir, Cut, Trace), CutError> {
+        let made = TempDir::new().unwrap();
+        let out = made.path().join("part.strata");
+        let written = cut(dir.path(), options, &out)?;
+        assert_eq!(fs::read_dir(made.path()).unwrap().count(), 1);
+        let trace = Trace::open(&out)?;
+        Ok((made, written, trace))
+    }
+
+    fn times(trace: &Trace) -> Vec<u64> {
+        Merge::new(trace.layers(), 0).map(|merged| merged.record.time).collect()
+    }
+
+    #[test]
+    fn part_becomes_one_file_where_it_is_called_so() {
+        let (dir, written, trace) = file(&recording(), &within(40, 60)).unwrap();
+
+        assert_eq!(times(&trace), [40, 41, 50, 50, 51, 60]);
+        let length = fs::metadata(dir.path().join("part.strata")).unwrap().len();
+        assert_eq!((written.records, written.begin_ns, written.bytes), (6, 20, length));
+    }
+
+    #[test]
+    fn whole_recording_becomes_one_file_as_it_is() {
+        let whole = recording();
+        let (_dir, written, trace) = file(&whole, &CutOptions::default()).unwrap();
+
+        let original = Trace::open(whole.path()).unwrap();
+        assert_eq!((trace.manifest(), times(&trace)), (original.manifest(), times(&original)));
+        assert_eq!((written.records, written.begin_ns), (times(&original).len() as u64, 0));
+    }
+
+    #[test]
+    fn one_file_is_cut_into_a_folder_again() {
+        let (dir, _, _) = file(&recording(), &CutOptions::default()).unwrap();
+        let out = dir.path().join("part");
+
+        let written = cut(&dir.path().join("part.strata"), &within(40, 60), &out).unwrap();
+
+        assert_eq!((written.records, times(&Trace::open(&out).unwrap()).len()), (6, 6));
+    }
+
+    #[test]
+    fn one_file_takes_nobodys_place_and_leaves_nothing_where_it_fails() {
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("part.strata");
+        let empty = cut(recording().path(), &within(42, 48), &out).unwrap_err();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        fs::write(&out, "mine").unwrap();
+
+        let taken = cut(recording().path(), &CutOptions::default(), &out).unwrap_err();
+
+        assert!(matches!(empty, CutError::Nothing { .. }) && matches!(taken, CutError::Exists { .. }));
+        assert_eq!(fs::read_to_string(&out).unwrap(), "mine");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use strata_recording::packed;
 use strata_recording::reader::{ReadError, Trace};
 use strata_recording::removed_on_signal::RemovedOnSignal;
 use thiserror::Error;
@@ -39,7 +40,7 @@ pub enum OpenError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A part of a file was asked for.
-    #[error("{}: --from and --to are for trace folders; a file is shown whole", .path.display())]
+    #[error("{}: --from and --to are for Strata's traces; another file is shown whole", .path.display())]
     Part {
         /// The file.
         path: PathBuf,
@@ -89,7 +90,7 @@ pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> 
         let path = path.to_path_buf();
         move |source| OpenError::File { path, source }
     };
-    let (path, _removed) = if args.trace.is_dir() {
+    let (path, _removed) = if args.trace.is_dir() || packed::is_packed(&args.trace) {
         let folder = tempfile::Builder::new().prefix("strata-open-").tempdir();
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let path = folder.path().join("trace.pftrace");

@@ -1,11 +1,13 @@
 //! Commands that read a trace select, cut, order and refuse as `strata` says, on a recording that is made.
 //!
 //! Shows: `strata events --where`, `strata cut` and rows of reports take what they say and refuse the rest in one line.
+//! Shows: Commands that read traces read one file as they read its folder.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
@@ -99,6 +101,113 @@ fn part_outside_of_the_recording_is_refused_and_leaves_nothing() {
     assert!(behind.contains("its records are from 0 to "), "{behind}");
     assert!(backwards.contains("--from is later than --to"), "{backwards}");
     assert!(!none.exists());
+}
+
+/// Commands that read traces, with `TRACE` for one; what each prints of a trace does not depend on where that lies.
+const READERS: [&str; 12] = [
+    "events TRACE",
+    "events TRACE --from -1ms --json",
+    "report TRACE --json",
+    "report all TRACE --json",
+    "report wakeups TRACE --csv",
+    "check TRACE --json",
+    "why TRACE --worst 2 --json",
+    "diff TRACE TRACE --json",
+    "export TRACE --to perfetto -o -",
+    "export TRACE --to ctf --until 2ms -o OUT",
+    "cut TRACE --until 2ms -o OUT",
+    "report TRACE --html OUT",
+];
+
+/// What `command` prints in `folder`, of `trace`; it has a folder of its own for temporary files, and leaves nothing there.
+fn read(command: &str, trace: &str, folder: &Path) -> Output {
+    let (out, temporary) = (folder.join("out"), folder.join("temporary"));
+    fs::create_dir(&temporary).unwrap();
+    let words = command.split(' ').map(|word| match word {
+        "TRACE" => trace,
+        "OUT" => out.to_str().unwrap(),
+        word => word,
+    });
+    let mut strata = Command::new(env!("CARGO_BIN_EXE_strata"));
+    let output = strata.args(words).env("TMPDIR", &temporary).current_dir(folder).output().unwrap();
+    // Fails where something is left in it.
+    fs::remove_dir(&temporary).unwrap();
+    let _ = fs::remove_file(&out).or_else(|_| fs::remove_dir_all(&out));
+    output
+}
+
+/// A folder with a part of the recording as the folder `trace` and as the file `trace.strata`.
+fn folder_and_file() -> TempDir {
+    let (_, whole) = &*MADE;
+    let folder = tempfile::tempdir().unwrap();
+    let [part, file] = ["trace", "trace.strata"].map(|name| folder.path().join(name).display().to_string());
+    assert!(strata("cut", whole, &["--until", "10ms", "-o", &part]).status.success());
+    assert!(strata("cut", Path::new(&part), &["-o", &file]).status.success());
+    folder
+}
+
+#[test]
+fn one_file_is_read_as_its_folder_is() {
+    let folder = folder_and_file();
+    for command in READERS {
+        let [of_folder, of_file] = ["trace", "trace.strata"].map(|trace| read(command, trace, folder.path()));
+
+        let (said, expected) = (of_file.stderr, String::from_utf8_lossy(&of_folder.stderr).into_owned());
+        assert!(
+            of_folder.status.success() && of_file.status.success(),
+            "{command}: {}",
+            String::from_utf8_lossy(&said)
+        );
+        assert_eq!(String::from_utf8_lossy(&said).replace("trace.strata", "trace"), expected, "{command}");
+        let printed = String::from_utf8_lossy(&of_file.stdout).replace("trace.strata", "trace");
+        assert!(printed == String::from_utf8_lossy(&of_folder.stdout), "{command}");
+    }
+}
+
+#[test]
+fn files_of_layers_are_merged() {
+    let folder = folder_and_file();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let trace = folder.path().join("trace.strata");
+    let all = printed("events", &trace, &["--layer", "host", "--layer", "guest", "--count"]);
+    for layer in ["host", "guest"] {
+        printed("cut", &trace, &["--layer", layer, "-o", &path(&format!("{layer}.strata"))]);
+    }
+
+    printed("merge", &folder.path().join("host.strata"), &[&path("guest.strata"), "-o", &path("both")]);
+
+    assert_eq!(printed("events", &folder.path().join("both"), &["--count"]), all);
+}
+
+#[test]
+fn one_file_is_shown_in_the_viewer() {
+    let folder = folder_and_file();
+    let file = folder.path().join("trace.strata");
+
+    let mut open = Command::new(env!("CARGO_BIN_EXE_strata"));
+    let open = open.arg("open").arg(&file).args(["--port", "0", "--no-browser"]).stderr(Stdio::piped()).spawn();
+    let mut open = open.unwrap();
+    let shown = BufReader::new(open.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let is_served = shown.into_iter().any(|line| line.contains("/trace.pftrace"));
+    open.kill().unwrap();
+    open.wait().unwrap();
+
+    assert!(is_served);
+}
+
+#[test]
+fn damaged_file_is_refused_in_one_line_and_leaves_nothing() {
+    let folder = folder_and_file();
+    let file = folder.path().join("trace.strata");
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    for command in READERS {
+        let refused = read(command, "trace.strata", folder.path());
+
+        let said = String::from_utf8(refused.stderr).unwrap();
+        let expected = "strata: trace.strata: truncated; copy the whole file again\n";
+        assert_eq!((said.as_str(), refused.status.code()), (expected, Some(2)), "{command}");
+    }
 }
 
 #[test]

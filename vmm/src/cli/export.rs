@@ -68,7 +68,7 @@ fn format(text: &str) -> Result<Format, String> {
     strata export trace --to parquet --tables events,wakeups -o tables\n  \
     strata open trace")]
 pub struct ExportArgs {
-    /// Trace folder
+    /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
     /// Format to export to
     #[arg(long, value_name = "FORMAT", value_parser = format)]
@@ -136,7 +136,7 @@ impl DrawnWhyArgs {
     strata open trace.pftrace --no-browser"
 )]
 pub struct OpenArgs {
-    /// Trace folder, or a file that `strata export --to perfetto` wrote
+    /// Trace, a folder or a file of `strata cut`; or a file that `strata export --to perfetto` wrote
     pub trace: PathBuf,
     /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]

@@ -40,7 +40,7 @@ pub struct ReportArgs {
     /// What is reported
     #[command(subcommand)]
     pub command: Option<ReportCommand>,
-    /// Trace folder
+    /// Trace: a folder, or a file of `strata cut`
     // Takes two, so that a command that does not exist is told apart from a trace.
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     pub trace: Vec<PathBuf>,
@@ -70,7 +70,7 @@ pub struct ReportArgs {
 /// What `strata report --html` writes.
 #[derive(Debug)]
 pub struct PageArgs {
-    /// Trace folder.
+    /// Trace: a folder or a file.
     pub trace: PathBuf,
     /// The file.
     pub output: PathBuf,
@@ -262,7 +262,7 @@ impl Subcommand for ReportCommand {
 /// Arguments of a report on a part of a trace.
 #[derive(Debug, Args)]
 pub struct WindowArgs {
-    /// Trace folder
+    /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
     /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]

@@ -28,7 +28,7 @@ use trace_merge::report::ReportOptions;
     strata events trace --where 'ret==-ENOENT' --count\n  \
     strata events --list guest-kernel --agent strata.ko")]
 pub struct EventsArgs {
-    /// Trace folder
+    /// Trace: a folder, or a file of `strata cut`
     #[arg(required_unless_present = "list")]
     pub trace: Option<PathBuf>,
     /// List the events of a layer that can be recorded, in place of a trace's records; guest-kernel needs --agent
@@ -92,7 +92,7 @@ pub struct EventsArgs {
     strata why trace --task 812 --vm db --json | jq '.paths[0].shares'"
 )]
 pub struct WhyArgs {
-    /// Trace folder
+    /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
     /// The guest's tasks: all of a name, which may be a glob, all threads of a process by its number, or one thread by its
     /// thread id or NAME/TID
@@ -150,10 +150,10 @@ impl WhyArgs {
     strata diff yesterday today --json | jq '.rows[] | select(.values | any(.changed))'"
 )]
 pub struct DiffArgs {
-    /// Trace folder: before
+    /// Trace, a folder or a file: before
     #[arg(value_name = "A")]
     pub first: PathBuf,
-    /// Trace folder: after
+    /// Trace, a folder or a file: after
     #[arg(value_name = "B")]
     pub second: PathBuf,
     /// Begin this long after each trace's first record, as in 1.5 or 500ms
@@ -187,7 +187,7 @@ impl DiffArgs {
 /// Arguments of `strata check`.
 #[derive(Debug, Args)]
 pub struct ReadArgs {
-    /// Trace folder
+    /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
     /// JSON in place of text
     #[arg(long)]
@@ -223,15 +223,19 @@ pub struct MergeArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The new trace has the records of that part, with their times, and every tool reads it as it does the whole. \
-    Its seconds count from its own first record.\n\nWhat lies outside is unknown in it. So a state is unknown until a record \
+    Its seconds count from its own first record.\n\nA file NAME.strata is a tar archive compressed with zstd. All commands \
+    that read traces open it. Without a part it holds the whole trace, as it is; `tar --zstd -xf` unpacks it.\n\nWhat lies \
+    outside is unknown in it. So a state is unknown until a record \
     tells it: begin a little before what is of interest. What the agent told at the beginning of the whole (files mapped, \
     names of functions and control groups) and what the kernel counted over all of it are not there.\n\nExamples:\n  \
     strata cut trace --from 1.5 --to 2.5 -o part\n  \
     strata cut trace --from -10s -o end\n  \
+    strata cut trace --from 1.5 --to 2.5 -o bug.strata\n  \
+    strata cut trace -o trace.strata\n  \
     strata cut trace --from 1.5 --to 2.5 --layer guest-kernel --layer host-kernel -o part"
 )]
 pub struct CutArgs {
-    /// Trace folder
+    /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
     /// Only records from this long after the first one on, as in 1.5 or 500ms; -2s is 2 s before the last one
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
@@ -242,8 +246,8 @@ pub struct CutArgs {
     /// Only this layer; host, guest and user are understood too. May be repeated
     #[arg(long = "layer", value_name = "LAYER", value_parser = values::layer())]
     pub layers: Vec<LayerKind>,
-    /// New folder for the part
-    #[arg(short, long, value_name = "DIR")]
+    /// New folder for the part, or, where the name ends with .strata, one new file
+    #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
 }
 
