@@ -1,26 +1,31 @@
-//! The commands of `docs/guide.md`: `strata` knows each of them, and those that only read recordings do what they are
-//! shown for, on a recording that is made.
+//! The commands of `docs/guide.md`: `strata` knows each of them. Those that only read recordings, and those of README, do
+//! what they are shown for on the recording that comes with Strata, and print what the guide shows.
 //!
-//! Shows: Commands of the guide that read recordings work.
+//! Shows: Commands of README and the guide that read traces work on `docs/example.strata`, and print what the guide shows.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use clap::Parser;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
 use vmm::cli::Cli;
 
 const GUIDE: &str = include_str!("../../docs/guide.md");
+const README: &str = include_str!("../../README.md");
 /// Commands that read recordings, and end by themselves.
-const READERS: [&str; 6] = ["check", "diff", "events", "export", "report", "why"];
-/// The task that the guide asks about, and its number; in the recording that is made, it is the busiest.
-const TASK: &str = "dd/145";
-const TID: &str = "145";
-/// Recordings that the guide names.
-const RECORDINGS: [&str; 5] = ["recovered", "today", "trace", "trace-snapshots/trigger-1", "yesterday"];
-/// Records of the recording: it is longer than the parts that the guide shows.
-const RECORDS: &str = "100000";
+const READERS: [&str; 7] = ["check", "cut", "diff", "events", "export", "report", "why"];
+/// Recordings that the guide and README name.
+const RECORDINGS: [&str; 6] =
+    ["docs/example.strata", "recovered", "today", "trace", "trace-snapshots/trigger-1", "yesterday"];
+/// Bytes of the recording at most.
+const LARGEST: u64 = 400_000;
+
+/// The recording that comes with Strata.
+fn example() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/example.strata")
+}
 
 /// The words of a command as a shell splits them; quotes as the guide has them.
 fn words(command: &str) -> Vec<String> {
@@ -38,38 +43,58 @@ fn words(command: &str) -> Vec<String> {
     words
 }
 
-/// The commands in the guide's blocks of shell, each as its words, without `sudo`.
-fn commands() -> Vec<Vec<String>> {
-    let blocks = GUIDE.split("```sh\n").skip(1).map(|rest| rest.split_once("```").unwrap().0.replace("\\\n", " "));
-    let commands = blocks.flat_map(|block| block.lines().map(words).collect::<Vec<_>>());
-    commands.map(|words| words.into_iter().skip_while(|word| word == "sudo").collect()).collect()
+/// The blocks of `page` in the language `language`, each with what follows it.
+fn blocks<'p>(page: &'p str, language: &str) -> Vec<(&'p str, &'p str)> {
+    let begin = format!("```{language}\n");
+    page.split(&begin).skip(1).map(|rest| rest.split_once("```\n").unwrap()).collect()
+}
+
+/// The commands in a block of shell, each as its words, without `sudo`.
+fn commands_of(block: &str) -> Vec<Vec<String>> {
+    let block = block.replace("\\\n", " ");
+    let lines = block.lines().map(|line| line.split(" #").next().unwrap_or_default());
+    lines.map(|line| words(line).into_iter().skip_while(|word| word == "sudo").collect()).collect()
+}
+
+/// The commands in the blocks of shell of `page`.
+fn commands(page: &str) -> Vec<Vec<String>> {
+    blocks(page, "sh").into_iter().flat_map(|(block, _)| commands_of(block)).collect()
 }
 
 fn is_reader(command: &[String]) -> bool {
     // Tables are written by a program of its own.
-    READERS.contains(&&*command[1]) && !command.contains(&"parquet".into())
+    command[0] == "strata" && READERS.contains(&&*command[1]) && !command.contains(&"parquet".into())
 }
 
-/// A folder with recordings under the names that the guide gives them, and the busiest task in them: with its name, and
-/// its number alone.
-fn recordings(folder: &Path) -> [String; 2] {
-    let made = folder.join("made");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let example = ["run", "--quiet", "-p", "strata-recording", "--example", "write_layers", "--"];
-    let status = Command::new(cargo).args(example).arg(&made).arg(RECORDS).status().unwrap();
-    assert!(status.success());
-    fs::create_dir(folder.join("trace-snapshots")).unwrap();
-    RECORDINGS.iter().for_each(|name| symlink(&made, folder.join(name)).unwrap());
+/// A folder with the recording under the names that the pages give it.
+fn recordings() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in RECORDINGS {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(example(), path).unwrap();
+    }
+    folder
+}
+
+/// What `command` does in `folder`.
+fn run(command: &[String], folder: &Path) -> Output {
     let mut strata = Command::new(env!("CARGO_BIN_EXE_strata"));
-    let tasks = strata.args(["report", "tasks", "--json"]).arg(&made).output().unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&tasks.stdout).unwrap();
-    let task = &report["vms"][0]["tasks"][0];
-    [format!("{}/{}", task["comm"].as_str().unwrap(), task["tid"]), task["tid"].to_string()]
+    strata.args(&command[1..]).current_dir(folder).output().unwrap()
+}
+
+/// Whether `text` is what `shown` stands for, in which `…` stands for anything.
+fn is_shown(text: &str, shown: &str) -> bool {
+    let (begin, rest) = shown.split_once('…').unwrap_or((shown, ""));
+    let Some(text) = text.strip_prefix(begin) else { return false };
+    let (middle, end) = rest.rsplit_once('…').unwrap_or(("", rest));
+    let found = middle.split('…').try_fold(text, |text, part| Some(text.split_once(part)?.1));
+    found.is_some_and(|text| text.ends_with(end) && (shown.contains('…') || text.is_empty()))
 }
 
 #[test]
 fn every_command_of_the_guide_is_one_of_strata() {
-    let commands = commands();
+    let commands = commands(GUIDE);
 
     assert!(commands.len() > 30, "{}", commands.len());
     for command in commands {
@@ -91,31 +116,75 @@ fn pictures_of_the_guide_are_small() {
 }
 
 #[test]
-fn commands_of_the_guide_that_read_recordings_work() {
-    let folder = tempfile::tempdir().unwrap();
-    let [task, tid] = recordings(folder.path());
+fn commands_that_read_recordings_work() {
+    let folder = recordings();
 
-    let readers: Vec<_> = commands().into_iter().filter(|command| is_reader(command)).collect();
+    let readers: Vec<_> = [README, GUIDE].into_iter().flat_map(commands).filter(|command| is_reader(command)).collect();
 
-    assert!(readers.len() > 15, "{}", readers.len());
+    assert!(readers.len() > 20, "{}", readers.len());
     for command in readers {
-        let arguments = command.iter().skip(1).map(|word| match &**word {
-            TASK => &task,
-            TID => &tid,
-            // The recording is shorter than the guide's.
-            "8.04" => "0.1",
-            "8.06" => "0.2",
-            _ => word,
-        });
-        let mut strata = Command::new(env!("CARGO_BIN_EXE_strata"));
-        let output = strata.args(arguments).current_dir(folder.path()).output().unwrap();
+        // What is written is not there yet.
+        for file in ["part.strata", "trace.html"] {
+            let _ = fs::remove_file(folder.path().join(file));
+        }
+        let output = run(&command, folder.path());
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{command:?}: {complaint}");
-        assert!(!output.stdout.is_empty() || complaint.contains("open "), "{command:?}: {complaint}");
+        let leads_on = complaint.contains("open ") || complaint.contains("next: ");
+        assert!(!output.stdout.is_empty() || leads_on, "{command:?}: {complaint}");
     }
-    for (file, begin) in
-        [("trace.html", &b"<!doctype html>"[..]), ("part.html", b"<!doctype html>"), ("trace.pftrace", b"\n")]
-    {
+    for (file, begin) in [("part.html", &b"<!doctype html>"[..]), ("trace.pftrace", b"\n")] {
         assert!(fs::read(folder.path().join(file)).unwrap().starts_with(begin), "{file}");
     }
+}
+
+#[test]
+fn commands_of_the_guide_print_what_it_shows() {
+    let folder = recordings();
+
+    // Output is shown right behind its commands.
+    let shown = blocks(GUIDE, "sh").into_iter().filter_map(|(commands, behind)| {
+        let shown =
+            behind.strip_prefix("\n```text\n").filter(|_| commands_of(commands).iter().all(|one| is_reader(one)));
+        Some((commands, shown?.split_once("```").unwrap().0))
+    });
+    let shown: Vec<_> = shown.collect();
+
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    for (commands, shown) in shown {
+        let outputs = commands_of(commands).into_iter().map(|command| run(&command, folder.path()).stdout);
+        let text = String::from_utf8(outputs.collect::<Vec<_>>().concat()).unwrap();
+        assert!(is_shown(&text, shown), "{commands} prints\n{text}\nand is shown to print\n{shown}");
+    }
+}
+
+#[test]
+fn what_is_shown_is_compared_but_for_what_is_left_out() {
+    let text = "one\ntwo: 2 of 3\nthree\n";
+
+    assert!(
+        ["one\ntwo: 2 of 3\nthree\n", "one\n…", "…\nthree\n", "one\ntwo: … 3\n…", "…"]
+            .iter()
+            .all(|shown| is_shown(text, shown))
+    );
+    assert!(!["one\n", "two…", "one\ntwo: 1…", "…\ntwo\n…", ""].iter().any(|shown| is_shown(text, shown)));
+}
+
+#[test]
+fn recording_that_comes_with_strata_is_small_whole_and_the_one_that_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = folder.path().join("made");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let example_of = ["run", "--quiet", "-p", "strata-recording", "--example", "write_layers", "--"];
+    let status = Command::new(cargo).args(example_of).arg(&made).arg("story").status().unwrap();
+    assert!(status.success());
+    let printed = |command: &str, trace: &Path| {
+        let command = ["strata", command, trace.to_str().unwrap()].map(Into::into);
+        String::from_utf8(run(&command, folder.path()).stdout).unwrap()
+    };
+
+    assert!(fs::metadata(example()).unwrap().len() < LARGEST);
+    assert!(printed("check", &example()).contains("\n0 violations: "));
+    assert!(printed("events", &example()) == printed("events", &made), "write_layers writes other records now");
+    assert!(printed("report", &example()).contains("all of it is made up"));
 }

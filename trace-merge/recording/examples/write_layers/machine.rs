@@ -19,6 +19,7 @@ pub(super) const DEVICE_THREAD: i64 = 90;
 pub(super) const VCPU_THREAD_0: i64 = 100;
 /// Tasks of the host that take the CPU from vCPUs.
 const HOG: i64 = 300;
+pub(super) const BACKUP_THREAD: i64 = 4711;
 /// Tasks of each vCPU, and the thread id of the first one of vCPU 0.
 const TASKS: u32 = 20;
 const FIRST_TASK: u32 = 1000;
@@ -51,6 +52,9 @@ pub(super) struct Task(u32);
 
 impl Task {
     pub(super) const IDLE: Self = Self(0);
+    /// Of the story: who reads the disk, and the threads of a server, of which the first records events of its own.
+    pub(super) const DD: Self = Self(145);
+    pub(super) const WEB: [Self; 4] = [Self(812), Self(813), Self(814), Self(815)];
 
     pub(super) fn tid(self) -> i64 {
         self.0.into()
@@ -59,6 +63,8 @@ impl Task {
     pub(super) fn comm(self) -> String {
         match self.0 {
             0 => "swapper".into(),
+            145 => "dd".into(),
+            812..=815 => "web".into(),
             child @ FIRST_CHILD.. => format!("job/{}", child % 4),
             worker => format!("worker/{}", worker % TASKS),
         }
@@ -66,13 +72,19 @@ impl Task {
 
     /// The process whose records it makes, if it makes any.
     pub(super) fn recording_process(self) -> Option<u32> {
-        processes().iter().any(|&(pid, _)| pid == self.0).then_some(self.0)
+        let [server, ..] = Self::WEB;
+        (self == server || processes().iter().any(|&(pid, _)| pid == self.0)).then_some(self.0)
     }
+}
+
+/// The tasks of `vcpu`.
+pub(super) fn tasks(vcpu: u32) -> Vec<Task> {
+    (0..TASKS).map(|task| Task(FIRST_TASK + vcpu * TASKS + task)).collect()
 }
 
 /// The processes that record events of their own: the first two tasks of each vCPU.
 pub(super) fn processes() -> Vec<(u32, String)> {
-    let firsts = (0..VCPUS).flat_map(|vcpu| [0, 1].map(|number| Task(FIRST_TASK + vcpu * TASKS + number)));
+    let firsts = (0..VCPUS).flat_map(|vcpu| tasks(vcpu).into_iter().take(2));
     firsts.map(|task| (task.0, task.comm())).collect()
 }
 
@@ -95,20 +107,22 @@ pub(super) struct Machine {
     draws: u64,
     children: u32,
     pub(super) next_sector: u64,
+    /// About how long a vCPU that has nothing to do halts, ticks.
+    pub(super) idle: u64,
 }
 
 impl Machine {
-    /// A machine whose vCPUs are in the guest, each with a task that runs.
-    pub(super) fn boot(recorder: Recorder, begin: u64) -> Result<Self, Box<dyn Error>> {
+    /// A machine whose vCPUs are in the guest, each with one of its `tasks` that runs.
+    pub(super) fn boot(recorder: Recorder, begin: u64, tasks: fn(u32) -> Vec<Task>) -> Result<Self, Box<dyn Error>> {
         let vcpus = (0..VCPUS).map(|number| Vcpu {
             time: begin,
             running: Task::IDLE,
             ready: VecDeque::new(),
             arriving: Vec::new(),
-            asleep: (0..TASKS).map(|task| Task(FIRST_TASK + number * TASKS + task)).collect(),
+            asleep: tasks(number).into(),
         });
         let vcpus = vcpus.collect();
-        let mut machine = Self { recorder, vcpus, draws: 1, children: 0, next_sector: 0 };
+        let mut machine = Self { recorder, vcpus, draws: 1, children: 0, next_sector: 0, idle: 60 * MICROSECOND };
         for vcpu in 0..VCPUS {
             let thread = machine.thread(vcpu);
             machine.vmm(vcpu, vcpu, &VCPU_THREAD, &[Number(vcpu.into()), Number(thread)])?;
@@ -245,16 +259,26 @@ impl Machine {
 
     /// Another task of the host takes the CPU from the vCPU for a while.
     pub(super) fn steal(&mut self, vcpu: u32) -> Done {
+        self.steal_by(vcpu, HOG + i64::from(vcpu), 400 * MICROSECOND)
+    }
+
+    /// The task `thief` of the host takes the CPU from the vCPU for about `ticks`.
+    pub(super) fn steal_by(&mut self, vcpu: u32, thief: i64, ticks: u64) -> Done {
         let thread = self.thread(vcpu);
-        let hog = HOG + i64::from(vcpu);
         self.exit(vcpu, EXIT_INTERRUPT)?;
-        self.host_wake(vcpu, vcpu, thread, hog)?;
-        self.host_switch(vcpu, (thread, PREEMPTED), (hog, "hog"))?;
-        self.wait(vcpu, 400 * MICROSECOND);
-        let runtime = [Number(hog), Text("hog"), Number(hog), Number(400_000), Number(1 << 30)];
-        self.host(vcpu, vcpu, &HOST_RUNTIME, &runtime)?;
-        self.host_switch(vcpu, (hog, SLEEPS), (thread, "vcpu"))?;
+        self.host_wake(vcpu, vcpu, thread, thief)?;
+        self.host_switch(vcpu, (thread, PREEMPTED), (thief, host_comm(thief)))?;
+        self.run_on(vcpu, thief, ticks)?;
+        self.host_switch(vcpu, (thief, SLEEPS), (thread, "vcpu"))?;
         self.enter(vcpu)
+    }
+
+    /// The task `thief` runs on the CPU of the vCPU for about `ticks`.
+    pub(super) fn run_on(&mut self, vcpu: u32, thief: i64, ticks: u64) -> Done {
+        self.wait(vcpu, ticks);
+        let ran = i64::try_from(ticks / MICROSECOND * 1_000)?;
+        let runtime = [Number(thief), Text(host_comm(thief)), Number(thief), Number(ran), Number(1 << 30)];
+        self.host(vcpu, vcpu, &HOST_RUNTIME, &runtime)
     }
 
     /// Halts the vCPU until the host's timer wakes it for `vector`.
@@ -262,7 +286,7 @@ impl Machine {
         let thread = self.thread(vcpu);
         self.exit(vcpu, EXIT_HLT)?;
         self.host_switch(vcpu, (thread, SLEEPS), (0, "swapper"))?;
-        self.wait(vcpu, 60 * MICROSECOND);
+        self.wait(vcpu, self.idle);
         self.host_wake(vcpu, vcpu, 0, thread)?;
         self.host_switch(vcpu, (0, 0), (thread, "vcpu"))?;
         self.inject(vcpu, vector)
@@ -371,6 +395,7 @@ fn host_comm(thread: i64) -> &'static str {
     match thread {
         0 => "swapper",
         DEVICE_THREAD => "strata",
+        BACKUP_THREAD => "backup",
         HOG.. => "hog",
         _ => "vcpu",
     }

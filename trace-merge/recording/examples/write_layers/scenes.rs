@@ -3,6 +3,7 @@
 use super::event_types::*;
 use super::machine::*;
 use super::recorder::Value::{Number, Numbers, Text};
+use std::error::Error;
 
 const CALL_READ: i64 = 0;
 const CALL_CLONE: i64 = 56;
@@ -34,7 +35,7 @@ pub(super) fn next(machine: &mut Machine, vcpu: u32, has_disk: bool) -> Done {
     }
 }
 
-fn system_calls(machine: &mut Machine, vcpu: u32) -> Done {
+pub(super) fn system_calls(machine: &mut Machine, vcpu: u32) -> Done {
     for _ in 0..3 + machine.below(4) {
         let call = [0, 1, 3, 9, 39, 257][usize::try_from(machine.below(6))?];
         machine.sys_enter(vcpu, call, 3)?;
@@ -73,7 +74,7 @@ fn timer(machine: &mut Machine, vcpu: u32) -> Done {
 }
 
 /// The task sleeps, and where no other one is ready, the vCPU until its timer wakes one.
-fn sleep(machine: &mut Machine, vcpu: u32) -> Done {
+pub(super) fn sleep(machine: &mut Machine, vcpu: u32) -> Done {
     let task = machine.vcpu(vcpu).running;
     machine.switch(vcpu, SLEEPS)?;
     machine.vcpu(vcpu).asleep.push_back(task);
@@ -91,7 +92,7 @@ fn idle(machine: &mut Machine, vcpu: u32) -> Done {
 }
 
 /// The task waits for a futex while another one runs, which wakes it.
-fn futex(machine: &mut Machine, vcpu: u32) -> Done {
+pub(super) fn futex(machine: &mut Machine, vcpu: u32) -> Done {
     machine.wake_one(vcpu)?;
     let waiter = machine.vcpu(vcpu).running;
     let futex = 0x7f00_0000_2000 + machine.below(16) * 64;
@@ -106,7 +107,7 @@ fn futex(machine: &mut Machine, vcpu: u32) -> Done {
 }
 
 /// The guest writes to a port, which the VMM answers.
-fn port(machine: &mut Machine, vcpu: u32) -> Done {
+pub(super) fn port(machine: &mut Machine, vcpu: u32) -> Done {
     let thread = machine.thread(vcpu);
     let rip = machine.address();
     machine.exit(vcpu, EXIT_IO)?;
@@ -121,7 +122,7 @@ fn port(machine: &mut Machine, vcpu: u32) -> Done {
 }
 
 /// The task waits for a mutex that another task holds.
-fn lock(machine: &mut Machine, vcpu: u32) -> Done {
+pub(super) fn lock(machine: &mut Machine, vcpu: u32) -> Done {
     machine.wake_one(vcpu)?;
     let waiter = machine.vcpu(vcpu).running;
     let (lock, caller) = (machine.below(24), machine.below(4));
@@ -160,14 +161,14 @@ fn fork(machine: &mut Machine, vcpu: u32) -> Done {
 }
 
 /// KVM maps a page of the guest's memory.
-fn nested_page_fault(machine: &mut Machine, vcpu: u32) -> Done {
+pub(super) fn nested_page_fault(machine: &mut Machine, vcpu: u32) -> Done {
     machine.exit(vcpu, EXIT_NPF)?;
     machine.wait(vcpu, 5 * MICROSECOND);
     machine.enter(vcpu)
 }
 
 /// The task, one of a process that records events, does something.
-fn user_events(machine: &mut Machine, vcpu: u32) -> Done {
+pub(super) fn user_events(machine: &mut Machine, vcpu: u32) -> Done {
     let Some(pid) = machine.vcpu(vcpu).running.recording_process() else {
         return system_calls(machine, vcpu);
     };
@@ -180,52 +181,80 @@ fn user_events(machine: &mut Machine, vcpu: u32) -> Done {
 
 /// The task reads from the disk and sleeps until it is answered.
 fn disk(machine: &mut Machine, vcpu: u32) -> Done {
-    let (reader, thread) = (machine.vcpu(vcpu).running, machine.thread(vcpu));
-    machine.next_sector = (machine.next_sector + SECTORS.cast_unsigned()) % (1 << 24);
-    let sector = machine.next_sector.cast_signed();
-    machine.sys_enter(vcpu, CALL_READ, 4)?;
-    let issue = [
-        Number(DISK),
-        Number(sector),
-        Number(SECTORS),
-        Number(SECTORS * 512),
-        Text("R"),
-        Text(&reader.comm()),
-        Text(""),
-    ];
-    machine.guest(vcpu, &BLOCK_ISSUE, &issue)?;
-    machine.exit(vcpu, EXIT_NPF)?;
-    machine.host(vcpu, vcpu, &KVM_MMIO, &[thread, 2, 4, DISK_PAGE + 0x50, 0].map(Number))?;
-    machine.enter(vcpu)?;
-    machine.switch(vcpu, WAITS)?;
-    serve(machine, vcpu, sector)?;
+    let request = Disk::issue(machine, vcpu)?;
+    request.serve(machine, 40 * MICROSECOND)?;
     machine.exit(vcpu, EXIT_INTERRUPT)?;
-    machine.inject(vcpu, DISK_VECTOR)?;
-    machine.guest(vcpu, &IRQ_ENTRY, &[Number(24), Text("virtio0")])?;
-    machine.guest(vcpu, &SOFTIRQ_RAISE, &[Number(4)])?;
-    machine.guest(vcpu, &IRQ_EXIT, &[24, 1].map(Number))?;
-    machine.guest(vcpu, &SOFTIRQ_ENTRY, &[Number(4)])?;
-    let complete = [Number(DISK), Number(sector), Number(SECTORS), Number(0), Text("R"), Text("")];
-    machine.guest(vcpu, &BLOCK_COMPLETE, &complete)?;
-    machine.wake(vcpu, reader)?;
-    machine.guest(vcpu, &SOFTIRQ_EXIT, &[Number(4)])?;
-    machine.end_of_interrupt(vcpu, DISK_VECTOR)?;
-    while machine.vcpu(vcpu).running != reader {
-        machine.switch(vcpu, PREEMPTED)?;
-    }
-    machine.sys_exit(vcpu, CALL_READ, SECTORS * 512)
+    request.complete(machine)?;
+    request.go_on(machine)
 }
 
-/// The VMM's thread for devices serves the request at `sector`.
-fn serve(machine: &mut Machine, vcpu: u32, sector: i64) -> Done {
-    machine.host_wake(vcpu, DEVICE_CPU, 0, DEVICE_THREAD)?;
-    machine.host_switch_on(vcpu, DEVICE_CPU, (0, 0), (DEVICE_THREAD, "strata"))?;
-    machine.vmm(vcpu, DEVICE_CPU, &DISK_NOTIFIED, &[Number(0)])?;
-    for done in [0, 1] {
-        let request = [Number(0), Text("read"), Number(sector), Number(SECTORS * 512), Number(done)];
-        machine.vmm(vcpu, DEVICE_CPU, &BLOCK_REQUEST, &request)?;
-        machine.wait(vcpu, 40 * MICROSECOND);
+/// A request to the disk.
+pub(super) struct Disk {
+    vcpu: u32,
+    reader: Task,
+    sector: i64,
+}
+
+impl Disk {
+    /// The task on `vcpu` reads, and sleeps.
+    pub(super) fn issue(machine: &mut Machine, vcpu: u32) -> Result<Self, Box<dyn Error>> {
+        let (reader, thread) = (machine.vcpu(vcpu).running, machine.thread(vcpu));
+        machine.next_sector = (machine.next_sector + SECTORS.cast_unsigned()) % (1 << 24);
+        let sector = machine.next_sector.cast_signed();
+        machine.sys_enter(vcpu, CALL_READ, 4)?;
+        let issue = [
+            Number(DISK),
+            Number(sector),
+            Number(SECTORS),
+            Number(SECTORS * 512),
+            Text("R"),
+            Text(&reader.comm()),
+            Text(""),
+        ];
+        machine.guest(vcpu, &BLOCK_ISSUE, &issue)?;
+        machine.exit(vcpu, EXIT_NPF)?;
+        machine.host(vcpu, vcpu, &KVM_MMIO, &[thread, 2, 4, DISK_PAGE + 0x50, 0].map(Number))?;
+        machine.enter(vcpu)?;
+        machine.switch(vcpu, WAITS)?;
+        Ok(Self { vcpu, reader, sector })
     }
-    machine.vmm(vcpu, DEVICE_CPU, &DISK_INTERRUPT, &[Number(0)])?;
-    machine.host_switch_on(vcpu, DEVICE_CPU, (DEVICE_THREAD, SLEEPS), (0, "swapper"))
+
+    /// The VMM's thread for devices serves it, which takes about `ticks`.
+    pub(super) fn serve(&self, machine: &mut Machine, ticks: u64) -> Done {
+        let vcpu = self.vcpu;
+        machine.host_wake(vcpu, DEVICE_CPU, 0, DEVICE_THREAD)?;
+        machine.host_switch_on(vcpu, DEVICE_CPU, (0, 0), (DEVICE_THREAD, "strata"))?;
+        machine.vmm(vcpu, DEVICE_CPU, &DISK_NOTIFIED, &[Number(0)])?;
+        for done in [0, 1] {
+            let request = [Number(0), Text("read"), Number(self.sector), Number(SECTORS * 512), Number(done)];
+            machine.vmm(vcpu, DEVICE_CPU, &BLOCK_REQUEST, &request)?;
+            machine.wait(vcpu, ticks);
+        }
+        machine.vmm(vcpu, DEVICE_CPU, &DISK_INTERRUPT, &[Number(0)])?;
+        machine.host_switch_on(vcpu, DEVICE_CPU, (DEVICE_THREAD, SLEEPS), (0, "swapper"))
+    }
+
+    /// The guest is told, and wakes the task.
+    pub(super) fn complete(&self, machine: &mut Machine) -> Done {
+        let Self { vcpu, reader, sector } = *self;
+        machine.inject(vcpu, DISK_VECTOR)?;
+        machine.guest(vcpu, &IRQ_ENTRY, &[Number(24), Text("virtio0")])?;
+        machine.guest(vcpu, &SOFTIRQ_RAISE, &[Number(4)])?;
+        machine.guest(vcpu, &IRQ_EXIT, &[24, 1].map(Number))?;
+        machine.guest(vcpu, &SOFTIRQ_ENTRY, &[Number(4)])?;
+        let complete = [Number(DISK), Number(sector), Number(SECTORS), Number(0), Text("R"), Text("")];
+        machine.guest(vcpu, &BLOCK_COMPLETE, &complete)?;
+        machine.wake(vcpu, reader)?;
+        machine.guest(vcpu, &SOFTIRQ_EXIT, &[Number(4)])?;
+        machine.end_of_interrupt(vcpu, DISK_VECTOR)
+    }
+
+    /// The task goes on.
+    pub(super) fn go_on(&self, machine: &mut Machine) -> Done {
+        let Self { vcpu, reader, .. } = *self;
+        while machine.vcpu(vcpu).running != reader {
+            machine.switch(vcpu, PREEMPTED)?;
+        }
+        machine.sys_exit(vcpu, CALL_READ, SECTORS * 512)
+    }
 }
