@@ -242,7 +242,7 @@ mod tests {
 
         let behind = "--from is behind the end of the trace: its records are from 0 to 1.000000000 s";
         assert_eq!(window(seconds(100), None).as_deref(), Some(behind));
-        assert_eq!(window(seconds(2), seconds(1)).as_deref(), Some("--from is later than --to"));
+        assert_eq!(window(seconds(2), seconds(1)).as_deref(), Some("--from is later than --until"));
         let between = window(Some(Duration::from_millis(100)), Some(Duration::from_millis(200)));
         assert_eq!(between.as_deref(), Some("no record is all of what is asked for at once"));
     }

@@ -1,4 +1,4 @@
-//! Moments of a trace, as `--from` and `--to` take them.
+//! Moments of a trace, as `--from` and `--until` take them.
 
 use std::fmt;
 use std::path::Path;

@@ -114,7 +114,7 @@ pub enum ReportError {
     #[error(transparent)]
     Choice(#[from] ChoiceError),
     /// The window is empty.
-    #[error("--from is later than --to")]
+    #[error("--from is later than --until")]
     EmptyWindow,
     /// The parts of a time are not the whole: a defect of the report itself.
     #[error("the parts of {of} are {parts} ticks and not its {wall}: a defect in strata; please report it")]

@@ -17,6 +17,7 @@ use tempfile::NamedTempFile;
 use thiserror::Error;
 use trace_merge::critical_path::{CriticalPathError, CriticalPathOptions, CriticalPaths, critical_paths};
 use trace_merge::progress;
+use trace_merge::report::{self, ReportOptions};
 
 /// What is written at once.
 const BUFFER: usize = 1 << 20;
@@ -30,6 +31,9 @@ pub enum ExportCommandError {
     /// The recording cannot be exported.
     #[error(transparent)]
     Export(#[from] ExportError),
+    /// The part lies outside of the recording.
+    #[error("{0}")]
+    Outside(String),
     /// The file is there.
     #[error("{}: is there already; give another name, or --force to replace it", .path.display())]
     Exists {
@@ -52,10 +56,10 @@ pub enum ExportCommandError {
     #[error("{} is a folder of files: give the name of a new folder to -o, and no --force", .0.name())]
     NeedsFolder(Format),
     /// The format has no tracks to draw on.
-    #[error("--why and --worst draw tracks, and {} has none: use --to perfetto, or see `strata why`", .0.name())]
+    #[error("--why and --worst draw tracks, and {} has none: use --format perfetto, or see `strata why`", .0.name())]
     NoTracks(Format),
     /// The format has no tables to choose among.
-    #[error("--tables chooses among tables, and {} has none: use --to parquet", .0.name())]
+    #[error("--tables chooses among tables, and {} has none: use --format parquet", .0.name())]
     NoTables(Format),
     /// It cannot be said why tasks took so long.
     #[error(transparent)]
@@ -76,29 +80,29 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
     let part = Part::of(&args.trace, args.from, args.until)?;
     let why = args.why.options(part);
     let is_stdout = args.output == Path::new("-");
-    let exported = match args.to {
+    let exported = match args.format {
         Format::Perfetto | Format::Ctf | Format::Ctf2 if !args.tables.is_empty() => {
-            return Err(ExportCommandError::NoTables(args.to));
+            return Err(ExportCommandError::NoTables(args.format));
         }
         Format::Ctf | Format::Ctf2 | Format::Parquet if why.is_some() => {
-            return Err(ExportCommandError::NoTracks(args.to));
+            return Err(ExportCommandError::NoTracks(args.format));
         }
         Format::Ctf | Format::Ctf2 | Format::Parquet if is_stdout || args.force => {
-            return Err(ExportCommandError::NeedsFolder(args.to));
+            return Err(ExportCommandError::NeedsFolder(args.format));
         }
-        Format::Ctf => write_folder(&Trace::open(&args.trace)?, ctf::Version::V1_8, part, &args.output, &say)?,
-        Format::Ctf2 => write_folder(&Trace::open(&args.trace)?, ctf::Version::V2, part, &args.output, &say)?,
+        Format::Ctf => write_folder(&open(&args.trace, part)?, ctf::Version::V1_8, part, &args.output, &say)?,
+        Format::Ctf2 => write_folder(&open(&args.trace, part)?, ctf::Version::V2, part, &args.output, &say)?,
         Format::Parquet => return Err(query_program::export(args, part).into()),
         Format::Perfetto if is_stdout && io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
         Format::Perfetto if is_stdout => {
-            let trace = Trace::open(&args.trace)?;
+            let trace = open(&args.trace, part)?;
             let why = explain(&trace, why.as_ref())?;
             let out = BufWriter::with_capacity(BUFFER, io::stdout());
             with_progress(part, &say, |options| perfetto::export_with(&trace, options, why.as_ref(), out))?
         }
         Format::Perfetto => {
             refuse_existing(&args.output, args.force)?;
-            let trace = Trace::open(&args.trace)?;
+            let trace = open(&args.trace, part)?;
             let why = explain(&trace, why.as_ref())?;
             write_perfetto(&trace, part, why.as_ref(), &args.output, args.force, &say)?
         }
@@ -118,7 +122,7 @@ fn summary(args: &ExportArgs, exported: &Exported) -> String {
         return format!("{records} records, {size}");
     }
     let output = shell_path(&args.output);
-    let next = match args.to {
+    let next = match args.format {
         Format::Perfetto => format!("strata open {output}"),
         Format::Ctf | Format::Ctf2 => format!("babeltrace2 {output}"),
         Format::Parquet => format!("strata query {output} --list"),
@@ -138,6 +142,19 @@ fn readable_size(bytes: u64) -> String {
     }
 }
 
+/// Opens the recording at `path`, of which `part` is wanted.
+///
+/// # Errors
+/// When it cannot be read, or the part lies outside of it.
+pub fn open(path: &Path, part: Part) -> Result<Trace, ExportCommandError> {
+    let trace = Trace::open(path)?;
+    let window = ReportOptions { from: part.from, to: part.to, json: false };
+    match report::missed_window(&trace, &window) {
+        Some(missed) => Err(ExportCommandError::Outside(missed)),
+        None => Ok(trace),
+    }
+}
+
 /// What `asked` asks of tasks, answered; nothing if nothing is asked.
 fn explain(trace: &Trace, asked: Option<&CriticalPathOptions>) -> Result<Option<CriticalPaths>, ExportCommandError> {
     Ok(asked.map(|asked| critical_paths(trace, asked)).transpose()?.map(|(paths, _)| paths))
@@ -149,8 +166,8 @@ fn explain(trace: &Trace, asked: Option<&CriticalPathOptions>) -> Result<Option<
 /// Those of [`run`].
 pub fn write_page(args: &PageArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
     refuse_existing(&args.output, args.force)?;
-    let trace = Trace::open(&args.trace)?;
     let part = Part::of(&args.trace, args.from, args.to)?;
+    let trace = open(&args.trace, part)?;
     let why = explain(&trace, args.why.options(part).as_ref())?;
     let exported = write_file(part, &args.output, args.force, &say, |options, out| {
         html::export(&trace, options, args.symbols.as_deref(), why.as_ref(), out)
@@ -276,7 +293,7 @@ mod tests {
     fn args(output: &Path, force: bool) -> ExportArgs {
         ExportArgs {
             trace: "/nowhere/at-all".into(),
-            to: Format::Perfetto,
+            format: Format::Perfetto,
             output: output.into(),
             from: None,
             until: None,
@@ -289,7 +306,7 @@ mod tests {
     #[test]
     fn summary_names_the_file_its_size_and_the_next_step() {
         let exported = Exported { bytes: 4_471_970, records: 154_816, ..Exported::default() };
-        let of = |to, output| summary(&ExportArgs { to, ..args(Path::new(output), false) }, &exported);
+        let of = |format, output| summary(&ExportArgs { format, ..args(Path::new(output), false) }, &exported);
 
         let texts = [
             of(Format::Perfetto, "web.pftrace"),
@@ -318,11 +335,11 @@ mod tests {
     fn format_without_tracks_says_where_to_ask_why() {
         let folder = tempfile::tempdir().unwrap();
         let why = DrawnWhyArgs { why: "web".parse().ok(), ..DrawnWhyArgs::default() };
-        let args = ExportArgs { to: Format::Ctf2, why, ..args(&folder.path().join("out"), false) };
+        let args = ExportArgs { format: Format::Ctf2, why, ..args(&folder.path().join("out"), false) };
 
         let refused = run(&args, |_| ()).unwrap_err().to_string();
 
-        assert!(refused.contains("ctf2 has none: use --to perfetto"), "{refused}");
+        assert!(refused.contains("ctf2 has none: use --format perfetto"), "{refused}");
     }
 
     #[test]
@@ -332,7 +349,7 @@ mod tests {
 
         let refused = run(&args, |_| ()).unwrap_err().to_string();
 
-        assert!(refused.contains("perfetto has none: use --to parquet"), "{refused}");
+        assert!(refused.contains("perfetto has none: use --format parquet"), "{refused}");
     }
 
     #[test]

@@ -173,7 +173,7 @@ fn summarise(manifest: &Manifest, trace: &Path) {
     say(format_args!("times of different layers agree within {bound} ns"));
     let others = match manifest.compression {
         None => format!("babeltrace2 {trace}"),
-        Some(_) => format!("for babeltrace2 strata export {trace} --to ctf -o DIR"),
+        Some(_) => format!("for babeltrace2 strata export {trace} --format ctf -o DIR"),
     };
     say(format_args!("trace in {trace}; next: strata report {trace}, strata events {trace}, {others}"));
 }

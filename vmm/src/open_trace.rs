@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use strata_recording::packed;
-use strata_recording::reader::{ReadError, Trace};
+use strata_recording::reader::ReadError;
 use strata_recording::removed_on_signal::RemovedOnSignal;
 use thiserror::Error;
 use uuid::Uuid;
@@ -40,7 +40,7 @@ pub enum OpenError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A part of a file was asked for.
-    #[error("{}: --from and --to are for Strata's traces; another file is shown whole", .path.display())]
+    #[error("{}: --from and --until are for Strata's traces; another file is shown whole", .path.display())]
     Part {
         /// The file.
         path: PathBuf,
@@ -95,7 +95,7 @@ pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> 
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let path = folder.path().join("trace.pftrace");
         let part = Part::of(&args.trace, args.from, args.to)?;
-        export::write_perfetto(&Trace::open(&args.trace)?, part, None, &path, false, &say)?;
+        export::write_perfetto(&export::open(&args.trace, part)?, part, None, &path, false, &say)?;
         let guard = RemovedOnSignal::new(folder.path()).map_err(file_error(folder.path()))?;
         (path, Some((guard, folder)))
     } else if args.from.is_some() || args.to.is_some() {

@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn tables_and_part_are_handed_on() {
-        let line = "strata export trace --to parquet --tables events,exits --from 1.5 -o out";
+        let line = "strata export trace --format parquet --tables events,exits --from 1.5 -o out";
         let Command::Export(args) = Cli::parse_from(line.split(' ')).command else { unreachable!("{line}") };
 
         let part = Part::of(&args.trace, args.from, args.until).unwrap();

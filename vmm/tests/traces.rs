@@ -96,10 +96,10 @@ fn part_outside_of_the_recording_is_refused_and_leaves_nothing() {
     let out = ["-o", none.to_str().unwrap()];
 
     let behind = refusal("cut", trace, &[&["--from", "1h"][..], &out].concat());
-    let backwards = refusal("cut", trace, &[&["--from", "2ms", "--to", "1ms"][..], &out].concat());
+    let backwards = refusal("cut", trace, &[&["--from", "2ms", "--until", "1ms"][..], &out].concat());
 
     assert!(behind.contains("its records are from 0 to "), "{behind}");
-    assert!(backwards.contains("--from is later than --to"), "{backwards}");
+    assert!(backwards.contains("--from is later than --until"), "{backwards}");
     assert!(!none.exists());
 }
 
@@ -113,8 +113,8 @@ const READERS: [&str; 12] = [
     "check TRACE --json",
     "why TRACE --worst 2 --json",
     "diff TRACE TRACE --json",
-    "export TRACE --to perfetto -o -",
-    "export TRACE --to ctf --until 2ms -o OUT",
+    "export TRACE --format perfetto -o -",
+    "export TRACE --format ctf --until 2ms -o OUT",
     "cut TRACE --until 2ms -o OUT",
     "report TRACE --html OUT",
 ];

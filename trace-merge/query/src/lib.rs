@@ -1,4 +1,4 @@
-//! Recordings as Parquet, and SQL over them: what is behind `strata export --to parquet` and `strata query`.
+//! Recordings as Parquet, and SQL over them: what is behind `strata export --format parquet` and `strata query`.
 //!
 //! [`tables`] says what there is, [`parquet`] writes it in one pass over a recording with the timeline, states and
 //! reports of `trace-merge`, and [`sql`] answers questions about it. `docs/query.md` is the documentation.

@@ -1,4 +1,4 @@
-//! `strata-query`: what `strata export --to parquet` and `strata query` run.
+//! `strata-query`: what `strata export --format parquet` and `strata query` run.
 #![allow(unsafe_code)] // The C library's allocator is told what it does with large blocks.
 
 #[cfg(feature = "sql")]
@@ -36,8 +36,8 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  strata export trace --to parquet -o tables\n  \
-    strata export trace --to parquet --tables events,wakeups -o tables")]
+#[command(after_help = "Examples:\n  strata export trace --format parquet -o tables\n  \
+    strata export trace --format parquet --tables events,wakeups -o tables")]
 struct ExportArgs {
     /// Trace folder
     trace: PathBuf,

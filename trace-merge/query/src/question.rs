@@ -15,7 +15,7 @@ use trace_merge::report::table::{Align, Table};
     strata query monday tuesday \"select vm, reason, count(*) from exits group by vm, reason\"\n  \
     strata query tables worst-wakeups --save worst.parquet")]
 pub(crate) struct QueryArgs {
-    /// Trace folders, or folders that `strata export --to parquet` wrote; and the question
+    /// Trace folders, or folders that `strata export --format parquet` wrote; and the question
     #[arg(value_name = "TRACE… QUESTION", required_unless_present = "list")]
     words: Vec<String>,
     /// List the ready questions; with the name of one, show its SQL

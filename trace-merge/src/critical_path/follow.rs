@@ -570,7 +570,7 @@ const fn reason(unknown: Unknown) -> &'static str {
         Unknown::NotTold => "no record tells",
         Unknown::NoInterrupts => "interrupts were not recorded, which could have woken it",
         Unknown::NoWakeup => "its wake-up was not recorded",
-        Unknown::Limit => "more states than are kept; choose a shorter window with --from and --to",
+        Unknown::Limit => "more states than are kept; choose a shorter window with --from and --until",
     }
 }
 

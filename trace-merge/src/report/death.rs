@@ -30,9 +30,9 @@ use strata_recording::terminal::harmless;
 pub const DESCRIPTION: Description = Description {
     name: "death",
     about: "How it ended: what each CPU of guest and host did when the guest's kernel recorded for the last time, its \
-            console, and the last exits, samples and records; with --to, the same of any moment",
+            console, and the last exits, samples and records; with --until, the same of any moment",
     asked: Asked::Command,
-    examples: &["strata report death trace", "strata report death trace --to 12.5"],
+    examples: &["strata report death trace", "strata report death trace --until 12.5"],
     takes_symbols: false,
     is_in_all: false,
     rows: &[],

@@ -34,7 +34,7 @@ const ALL: Description = Description {
     name: "all",
     about: "All reports, in one pass over the trace",
     asked: Asked::Command,
-    examples: &["strata report all trace --json --from 1.5 --to 2.5"],
+    examples: &["strata report all trace --json --from 1.5 --until 2.5"],
     takes_symbols: true,
     is_in_all: false,
     rows: &[],

@@ -45,7 +45,7 @@ fn format(text: &str) -> Result<Format, String> {
     format.ok_or_else(|| {
         let near = nearest(text, names);
         let suggestion = if near.is_empty() { String::new() } else { format!("nearest: {}; ", near.join(", ")) };
-        format!("no format is called that; {suggestion}there is {}", names.join(", "))
+        format!("no format is called that; {suggestion}there is {}; a part ends at --until", names.join(", "))
     })
 }
 
@@ -57,22 +57,22 @@ fn format(text: &str) -> Result<Format, String> {
     ctf2      a folder of CTF 2 traces, which babeltrace2 reads from 2.1 on\n  \
     parquet   a folder of tables for DuckDB, pandas, Spark and `strata query`; see docs/query.md\n\n\
     Examples:\n  \
-    strata export trace --to perfetto -o trace.pftrace\n  \
-    strata export trace --to perfetto --from 1.5 --until 2.5 -o part.pftrace\n  \
-    strata export trace --to perfetto --why web --worst 10 -o trace.pftrace\n  \
-    strata export trace --to perfetto --worst 10 -o trace.pftrace\n  \
-    strata export trace --to perfetto -o - | zstd > trace.pftrace.zst\n  \
-    strata export trace --to ctf --from 1.5 --until 2.5 -o part\n  \
-    strata export trace --to ctf2 -o trace-ctf2\n  \
-    strata export trace --to parquet -o tables\n  \
-    strata export trace --to parquet --tables events,wakeups -o tables\n  \
+    strata export trace --format perfetto -o trace.pftrace\n  \
+    strata export trace --format perfetto --from 1.5 --until 2.5 -o part.pftrace\n  \
+    strata export trace --format perfetto --why web --worst 10 -o trace.pftrace\n  \
+    strata export trace --format perfetto --worst 10 -o trace.pftrace\n  \
+    strata export trace --format perfetto -o - | zstd > trace.pftrace.zst\n  \
+    strata export trace --format ctf --from 1.5 --until 2.5 -o part\n  \
+    strata export trace --format ctf2 -o trace-ctf2\n  \
+    strata export trace --format parquet -o tables\n  \
+    strata export trace --format parquet --tables events,wakeups -o tables\n  \
     strata open trace")]
 pub struct ExportArgs {
     /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
     /// Format to export to
-    #[arg(long, value_name = "FORMAT", value_parser = format)]
-    pub to: Format,
+    #[arg(long, alias = "to", value_name = "FORMAT", value_parser = format)]
+    pub format: Format,
     /// File to write, `-` for standard output; for ctf, ctf2 and parquet a folder: a new one, or an empty one of yours
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
@@ -132,17 +132,17 @@ impl DrawnWhyArgs {
     leaves it. Over ssh, forward the port: ssh -L 9001:127.0.0.1:9001 HOST\n\n\
     Examples:\n  \
     strata open trace\n  \
-    strata open trace --from 1.5 --to 2.5\n  \
+    strata open trace --from 1.5 --until 2.5\n  \
     strata open trace.pftrace --no-browser"
 )]
 pub struct OpenArgs {
-    /// Trace, a folder or a file of `strata cut`; or a file that `strata export --to perfetto` wrote
+    /// Trace, a folder or a file of `strata cut`; or a file that `strata export --format perfetto` wrote
     pub trace: PathBuf,
     /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record
-    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Port of 127.0.0.1 to serve on; ui.perfetto.dev fetches from 9001 only
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
@@ -169,10 +169,10 @@ mod tests {
 
     #[test]
     fn format_is_needed_and_the_part_is_not() {
-        let whole = export(&["--to", "perfetto"]).unwrap();
-        let part = export(&["--to", "perfetto", "--from", "1.5", "--until", "2.5"]).unwrap();
+        let whole = export(&["--format", "perfetto"]).unwrap();
+        let part = export(&["--format", "perfetto", "--from", "1.5", "--until", "2.5"]).unwrap();
 
-        assert_eq!((whole.to, whole.from, whole.until), (Format::Perfetto, None, None));
+        assert_eq!((whole.format, whole.from, whole.until), (Format::Perfetto, None, None));
         assert_eq!(
             (part.from, part.until),
             (Some(Duration::from_millis(1_500).into()), Some(Duration::from_millis(2_500).into()))
@@ -182,32 +182,38 @@ mod tests {
 
     #[test]
     fn waits_of_a_task_are_those_of_the_part_that_is_exported() {
-        let asked = export(&["--to", "perfetto", "--why", "web/42", "--worst", "3", "--from", "1"]).unwrap();
+        let asked = export(&["--format", "perfetto", "--why", "web/42", "--worst", "3", "--from", "1"]).unwrap();
 
         let part = Part::of(&asked.trace, asked.from, asked.until).unwrap();
         let why = asked.why.options(part).unwrap();
 
         assert_eq!((why.task.unwrap().to_string(), why.worst), ("web/42".into(), Some(3)));
         assert_eq!((why.from, why.to), (Some(Duration::from_secs(1)), None));
-        assert!(export(&["--to", "perfetto"]).unwrap().why.options(part).is_none());
+        assert!(export(&["--format", "perfetto"]).unwrap().why.options(part).is_none());
     }
 
     #[test]
     fn longest_waits_are_those_of_all_tasks_where_none_is_named() {
-        let asked = export(&["--to", "perfetto", "--worst", "3", "--vm", "db"]).unwrap();
+        let asked = export(&["--format", "perfetto", "--worst", "3", "--vm", "db"]).unwrap();
 
         let why = asked.why.options(Part::default()).unwrap();
 
         assert_eq!((why.task, why.worst, why.vm.as_deref()), (None, Some(3), Some("db")));
-        assert!(export(&["--to", "perfetto", "--vm", "db"]).is_err());
+        assert!(export(&["--format", "perfetto", "--vm", "db"]).is_err());
+    }
+
+    #[test]
+    fn format_was_called_to_and_still_is() {
+        assert_eq!(export(&["--to", "ctf", "--until", "2"]).unwrap().format, Format::Ctf);
     }
 
     #[test]
     fn unknown_format_is_refused_with_those_that_there_are() {
-        let error = export(&["--to", "perfeto"]).unwrap_err();
+        let error = export(&["--format", "perfeto"]).unwrap_err();
 
         assert!(
-            error.contains("nearest: perfetto") && error.contains("there is perfetto, ctf, ctf2, parquet"),
+            error.contains("nearest: perfetto")
+                && error.contains("there is perfetto, ctf, ctf2, parquet; a part ends at --until"),
             "{error}"
         );
     }

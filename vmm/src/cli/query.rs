@@ -15,7 +15,7 @@ use std::ffi::OsString;
     strata query tables worst-wakeups --save worst.parquet"
 )]
 pub struct QueryArgs {
-    /// Traces, or folders that `strata export --to parquet` wrote; and the question
+    /// Traces, or folders that `strata export --format parquet` wrote; and the question
     #[arg(value_name = "TRACE… QUESTION", required_unless_present = "list")]
     pub words: Vec<OsString>,
     /// List the ready questions; with the name of one, show its SQL

@@ -42,7 +42,7 @@ pub struct RecordingArgs {
     pub bounds: BoundArgs,
     /// Compress the trace, its snapshots and those of further sessions, packet by packet
     ///
-    /// `strata` reads it as it is; for babeltrace2, use `strata export --to ctf`
+    /// `strata` reads it as it is; for babeltrace2, use `strata export --format ctf`
     #[arg(long, value_name = "FORM", value_parser = values::compression(), requires = "trace")]
     pub compress: Option<Compression>,
     /// Who may read the trace and its snapshots

@@ -26,14 +26,14 @@ use trace_merge::report::registry::REPORTS;
     name.\n\n\
     Examples:\n  \
     strata report trace\n  \
-    strata report tasks trace --from 1.5 --to 2.5\n  \
+    strata report tasks trace --from 1.5 --until 2.5\n  \
     strata report tasks trace --by cgroup\n  \
     strata report exits trace --json\n  \
     strata report wakeups trace --csv --sort p99_ns:desc --limit 10\n  \
     strata report tasks trace --vm web --task 'nginx*' --sort stolen:desc\n  \
     strata report flows trace\n  \
     strata report trace --html trace.html\n  \
-    strata report trace --html part.html --from 1.5 --to 2.5\n  \
+    strata report trace --html part.html --from 1.5 --until 2.5\n  \
     strata report trace --html late.html --why web --worst 10"
 )]
 pub struct ReportArgs {
@@ -48,7 +48,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record
-    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// JSON in place of text
     #[arg(long)]
@@ -268,7 +268,7 @@ pub struct WindowArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record
-    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// JSON in place of text
     #[arg(long)]

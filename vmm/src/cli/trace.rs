@@ -18,7 +18,7 @@ use trace_merge::report::ReportOptions;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata events trace | less\n  \
-    strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --to 0.25\n  \
+    strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --until 0.25\n  \
     strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'\n  \
     strata events trace --event 'sched:*' --event irq:irq_handler_entry --cpu 1\n  \
     strata events trace --task dd --layer guest-kernel\n  \
@@ -64,7 +64,7 @@ pub struct EventsArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record
-    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Show UTC in place of seconds since the first record
     #[arg(long)]
@@ -86,8 +86,8 @@ pub struct EventsArgs {
     tasks of the VM, but for kernel threads that wait for work.\n\nExamples:\n  \
     strata why trace\n  \
     strata why trace --task web --worst 10\n  \
-    strata why trace --task 'work*' --from 1.5 --to 2.5\n  \
-    strata why trace --task dd/145 --from 1.5 --to 1.6\n  \
+    strata why trace --task 'work*' --from 1.5 --until 2.5\n  \
+    strata why trace --task dd/145 --from 1.5 --until 1.6\n  \
     strata why trace --task web/812 --event 'app:request_*' --worst 5\n  \
     strata why trace --task 812 --vm db --json | jq '.paths[0].shares'"
 )]
@@ -105,7 +105,7 @@ pub struct WhyArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record
-    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Explain the N longest waits of all these tasks: from giving up the CPU, or being woken from a sleep, until running
     /// again
@@ -146,7 +146,7 @@ impl WhyArgs {
     change if it exceeds how much the parts of one trace differ. Two traces show how these two runs differ; compare \
     more runs to know whether a change persists.\n\nExamples:\n  \
     strata diff yesterday today\n  \
-    strata diff yesterday today --from 2 --to 12\n  \
+    strata diff yesterday today --from 2 --until 12\n  \
     strata diff yesterday today --json | jq '.rows[] | select(.values | any(.changed))'"
 )]
 pub struct DiffArgs {
@@ -160,7 +160,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after each trace's first record
-    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// JSON in place of text, with the rows that did not change
     #[arg(long)]
@@ -176,7 +176,7 @@ impl DiffArgs {
         let after_start = |moment: Moment| match moment {
             Moment::AfterStart(after) => Ok(after),
             Moment::BeforeEnd(_) => {
-                Err("strata diff counts --from and --to from the beginning of each trace: give no minus")
+                Err("strata diff counts --from and --until from the beginning of each trace: give no minus")
             }
         };
         let (from, to) = (self.from.map(after_start).transpose()?, self.to.map(after_start).transpose()?);
@@ -228,11 +228,11 @@ pub struct MergeArgs {
     outside is unknown in it. So a state is unknown until a record \
     tells it: begin a little before what is of interest. What the agent told at the beginning of the whole (files mapped, \
     names of functions and control groups) and what the kernel counted over all of it are not there.\n\nExamples:\n  \
-    strata cut trace --from 1.5 --to 2.5 -o part\n  \
+    strata cut trace --from 1.5 --until 2.5 -o part\n  \
     strata cut trace --from -10s -o end\n  \
-    strata cut trace --from 1.5 --to 2.5 -o bug.strata\n  \
+    strata cut trace --from 1.5 --until 2.5 -o bug.strata\n  \
     strata cut trace -o trace.strata\n  \
-    strata cut trace --from 1.5 --to 2.5 --layer guest-kernel --layer host-kernel -o part"
+    strata cut trace --from 1.5 --until 2.5 --layer guest-kernel --layer host-kernel -o part"
 )]
 pub struct CutArgs {
     /// Trace: a folder, or a file of `strata cut`
@@ -241,7 +241,7 @@ pub struct CutArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// Only records up to this long after the first one, or before the last one
-    #[arg(long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Only this layer; host, guest and user are understood too. May be repeated
     #[arg(long = "layer", value_name = "LAYER", value_parser = values::layer())]
@@ -258,14 +258,17 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn end_is_called_until_too_and_is_counted_from_the_last_record_with_a_minus() {
-        let line = ["strata", "events", "trace", "--from", "-2s", "--until", "-500ms"];
+    fn end_was_called_to_and_is_counted_from_the_last_record_with_a_minus() {
+        let parsed = ["--until", "--to"].map(|until| {
+            let line = ["strata", "events", "trace", "--from", "-2s", until, "-500ms"];
+            Cli::try_parse_from(line).unwrap().command
+        });
 
-        let parsed = Cli::try_parse_from(line).unwrap().command;
-
-        let Command::Events(events) = parsed else { unreachable!("{parsed:?}") };
         let before_end = |ms| Some(Moment::BeforeEnd(Duration::from_millis(ms)));
-        assert_eq!((events.from, events.to), (before_end(2_000), before_end(500)));
+        for parsed in parsed {
+            let Command::Events(events) = parsed else { unreachable!("{parsed:?}") };
+            assert_eq!((events.from, events.to), (before_end(2_000), before_end(500)));
+        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ const READING: [Way; 7] = [
     way("check", Some(700.0), &["check"]),
     way("report tasks", Some(900.0), &["report", "tasks"]),
     way("report all", Some(1800.0), &["report", "all"]),
-    way("export, Perfetto", Some(1800.0), &["export", "--force", "--to", "perfetto", "-o", OUTPUT]),
+    way("export, Perfetto", Some(1800.0), &["export", "--force", "--format", "perfetto", "-o", OUTPUT]),
 ];
 
 const fn way(name: &'static str, goal: Option<f64>, arguments: &'static [&'static str]) -> Way {

@@ -29,13 +29,13 @@ const RECORDINGS: &str = "recordings";
 pub enum QueryError {
     /// Neither a recording nor tables.
     #[error(
-        "{}: neither a recording nor a folder that `strata export --to parquet` wrote: it has no {MANIFEST_FILE} and no \
+        "{}: neither a recording nor a folder that `strata export --format parquet` wrote: it has no {MANIFEST_FILE} and no \
          {RECORDINGS}",
         .0.display()
     )]
     NoInput(PathBuf),
     /// Nothing to ask.
-    #[error("give a recording, or a folder that `strata export --to parquet` wrote, before the question")]
+    #[error("give a recording, or a folder that `strata export --format parquet` wrote, before the question")]
     NoInputs,
     /// A recording cannot be read.
     #[error(transparent)]

@@ -47,10 +47,10 @@ impl Form {
     const fn label(self) -> &'static str {
         match self {
             Self::Events => "strata events",
-            Self::Perfetto => "strata export --to perfetto",
-            Self::Ctf2 => "strata export --to ctf2",
-            Self::Parquet => "strata export --to parquet",
-            Self::ParquetEvents => "strata export --to parquet --tables events",
+            Self::Perfetto => "strata export --format perfetto",
+            Self::Ctf2 => "strata export --format ctf2",
+            Self::Parquet => "strata export --format parquet",
+            Self::ParquetEvents => "strata export --format parquet --tables events",
             Self::Page => "strata report --html",
             Self::Babeltrace2 => "babeltrace2, text",
         }
@@ -72,10 +72,10 @@ impl Form {
     /// What is said to `strata export`, for the forms that it writes.
     const fn export(self) -> &'static [&'static str] {
         match self {
-            Self::Perfetto => &["--to", "perfetto"],
-            Self::Ctf2 => &["--to", "ctf2"],
-            Self::Parquet => &["--to", "parquet"],
-            Self::ParquetEvents => &["--to", "parquet", "--tables", "events"],
+            Self::Perfetto => &["--format", "perfetto"],
+            Self::Ctf2 => &["--format", "ctf2"],
+            Self::Parquet => &["--format", "parquet"],
+            Self::ParquetEvents => &["--format", "parquet", "--tables", "events"],
             Self::Events | Self::Page | Self::Babeltrace2 => &[],
         }
     }

@@ -43,7 +43,7 @@ pub(super) fn measure(programs: &Programs, folder: &Path, options: &Options) -> 
     for format in FORMATS {
         let file = folder.join(format);
         let mut export = Command::new(&programs.strata);
-        export.arg("export").arg(&large).args(["--force", "--to", format, "-o"]).arg(&file);
+        export.arg("export").arg(&large).args(["--force", "--format", format, "-o"]).arg(&file);
         process::run_visible(export.stderr(Stdio::null()))?;
         let bytes = fs::metadata(&file).with_context(|| format!("cannot read {}", file.display()))?.len();
         let gzip = process::capture(Command::new("sh").args(["-c", "gzip -c \"$0\" | wc -c"]).arg(&file))?;
@@ -78,7 +78,7 @@ fn command(programs: &Programs, format: &str, one_processor: bool, recording: &P
     } else {
         Command::new(&programs.strata)
     };
-    command.arg("export").arg(recording).args(["--to", format, "-o", "-"]);
+    command.arg("export").arg(recording).args(["--format", format, "-o", "-"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
@@ -101,7 +101,7 @@ pub(super) fn write_table(text: &mut String, events: u64, rows: &[ExportRow]) ->
     writeln!(text, "\nExports of {events} records of all four layers, 16 streams:\n")?;
     writeln!(
         text,
-        "| strata export --to | million records/s | quartiles | processor ns a record | peak memory, MiB | of a tenth of the records, MiB | bytes a record | with gzip |\n|---|---|---|---|---|---|---|---|"
+        "| strata export --format | million records/s | quartiles | processor ns a record | peak memory, MiB | of a tenth of the records, MiB | bytes a record | with gzip |\n|---|---|---|---|---|---|---|---|"
     )?;
     for row in rows {
         let on = if row.one_processor { ", one processor" } else { "" };

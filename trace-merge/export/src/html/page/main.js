@@ -22,7 +22,7 @@ function showNotes() {
   if (about.counters.left_out) leftOut.push(`${formatCount(about.counters.left_out)} counters`);
   if (about.tasks_left_out) leftOut.push(`the rows of ${formatCount(about.tasks_left_out)} tasks`);
   if (about.flows_left_out) leftOut.push(`${formatCount(about.flows_left_out)} disk requests and packets`);
-  if (leftOut.length) note('warning', 'Left out of this page', `${leftOut.join('; ')}.`, 'strata report --html with --from and --to makes a page of a part.');
+  if (leftOut.length) note('warning', 'Left out of this page', `${leftOut.join('; ')}.`, 'strata report --html with --from and --until makes a page of a part.');
   for (const finding of about.findings) {
     const shown = note('', `Finding: ${finding.kind.replaceAll('_', ' ')}`, visible(finding.text), `${visible(finding.evidence)}. Next: ${visible(finding.next)}`);
     notesOfFindings.push([shown, finding]);
