@@ -85,6 +85,9 @@ pub enum CriticalPathError {
          there are records"
     )]
     NothingInWindow,
+    /// The window lies outside of the recording.
+    #[error("{0}")]
+    Outside(String),
     /// No VM has that name.
     #[error("no VM is called '{wanted}'; there is {present}")]
     NoVm {
@@ -359,7 +362,11 @@ fn critical_paths_within(
     options: &CriticalPathOptions,
     most_pieces: usize,
 ) -> Result<(CriticalPaths, Completeness), CriticalPathError> {
-    let window = trace.window(options.from, options.to).ok_or(ReportError::EmptyWindow)?;
+    let asked = report::ReportOptions { from: options.from, to: options.to, json: false };
+    if let Some(missed) = report::missed_window(trace, &asked) {
+        return Err(CriticalPathError::Outside(missed));
+    }
+    let window = asked.window(trace)?;
     let start = trace.start().unwrap_or(0);
     let mut survey = Survey::new(options, window);
     // A state follows from what was before the window.

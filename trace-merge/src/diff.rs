@@ -214,7 +214,9 @@ impl Recording {
         let trace = Trace::open(dir)?;
         let window = options.window(&trace)?;
         let timeline = Timeline::new(&trace);
-        let nothing = || ReportError::Nothing { missing: "no record in the window; see strata report".into() };
+        let missing = || "no record in the window; see strata report".into();
+        let nothing =
+            || ReportError::Nothing { missing: report::missed_window(&trace, options).unwrap_or_else(missing) };
         let parts = Arc::new(Parts::new(&timeline, &window).ok_or_else(nothing)?);
         let mut coverage = Coverage::new(&trace, &timeline, Arc::clone(&parts));
         let mut reports = reports(&trace, window);

@@ -93,12 +93,26 @@ fn part_that_is_cut_out_has_the_records_of_its_time_and_passes_the_check() {
 fn part_outside_of_the_recording_is_refused_and_leaves_nothing() {
     let (folder, trace) = &*MADE;
     let none = folder.path().join("none");
-    let out = ["-o", none.to_str().unwrap()];
+    let path = none.to_str().unwrap();
+    let out = ["-o", path];
+    let commands: [(&str, &[&str]); 6] = [
+        ("cut", &out),
+        ("export", &["--format", "perfetto", "-o", path]),
+        ("export", &["--format", "ctf", "-o", path]),
+        ("report", &["--html", path]),
+        ("open", &["--port", "0", "--no-browser"]),
+        ("why", &[]),
+    ];
 
-    let behind = refusal("cut", trace, &[&["--from", "1h"][..], &out].concat());
+    for (command, arguments) in commands {
+        let behind = refusal(command, trace, &[&["--from", "1h"][..], arguments].concat());
+        assert!(
+            behind.contains("--from is behind the end of the trace: its records are from 0 to "),
+            "{command}: {behind}"
+        );
+    }
     let backwards = refusal("cut", trace, &[&["--from", "2ms", "--until", "1ms"][..], &out].concat());
 
-    assert!(behind.contains("its records are from 0 to "), "{behind}");
     assert!(backwards.contains("--from is later than --until"), "{backwards}");
     assert!(!none.exists());
 }
@@ -246,6 +260,20 @@ fn text_json_and_csv_have_the_same_rows_in_the_same_order() {
         let comm = row["comm"].as_str().unwrap();
         assert!(csv.starts_with(&format!("vm0,{comm},")) && text.contains(comm), "{comm}: {csv}\n{text}");
     }
+}
+
+#[test]
+fn report_without_a_row_of_the_task_names_the_nearest() {
+    let (_, trace) = &*MADE;
+    let path = trace.display().to_string();
+
+    let none = strata("report", Path::new("wakeups"), &[&path, "--task", "Worker/3"]);
+
+    let said = String::from_utf8(none.stderr).unwrap();
+    assert!(
+        none.status.success() && said.contains("no row is of a task 'Worker/3'; the nearest are worker/3, "),
+        "{said}"
+    );
 }
 
 #[test]

@@ -5,10 +5,14 @@ const MAX_SUGGESTIONS: usize = 3;
 /// Similarity (0 to 1) below which a name is not suggested.
 const MIN_SIMILARITY: f64 = 0.6;
 
+/// What is as similar but for the case of letters is this much less similar.
+const OTHER_CASE: f64 = 0.95;
+
 /// How similar `candidate` is to `wanted`: from 0 to 1, which means equal (Jaro-Winkler, which favours a common beginning).
 #[must_use]
 pub fn similarity(wanted: &str, candidate: &str) -> f64 {
-    strsim::jaro_winkler(wanted, candidate)
+    let in_any_case = strsim::jaro_winkler(&wanted.to_lowercase(), &candidate.to_lowercase());
+    strsim::jaro_winkler(wanted, candidate).max(OTHER_CASE * in_any_case)
 }
 
 /// The best of `scored` names (similarity, name), best first: three at most, none that is not similar.
@@ -33,6 +37,11 @@ mod tests {
     #[test]
     fn similar_names_come_best_first() {
         assert_eq!(nearest("taks", ["vcpus", "tasks", "task"]), ["task", "tasks"]);
+    }
+
+    #[test]
+    fn name_in_another_case_is_near_and_the_right_case_is_nearer() {
+        assert_eq!(nearest("DD", ["db", "dd", "Dd"]), ["Dd", "dd", "db"]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::str::FromStr;
 use strata_analysis::task_choice::TaskChoice;
-use strata_recording::nearest::similarity;
+use strata_recording::nearest::{nearest, similarity};
 use strata_recording::terminal::harmless;
 use thiserror::Error;
 
@@ -127,6 +127,8 @@ pub struct Chosen {
     path: &'static str,
     columns: Vec<Column>,
     rows: Vec<Map<String, Value>>,
+    /// Why no row is of the task that is asked for, if none is.
+    missed_task: Option<String>,
 }
 
 impl Choice {
@@ -202,11 +204,18 @@ impl Choice {
         }
         if let Some(task) = &self.task {
             let number = |row: &Map<String, Value>| row.get("tid").or(row.get("pid"))?.as_i64();
+            let comms = chosen.rows.iter().filter_map(|row| row.get("comm")?.as_str());
+            let near = nearest(&task.to_string(), comms);
             chosen.rows.retain(|row| {
                 // No task has this number.
                 let tid = number(row).and_then(|tid| i32::try_from(tid).ok()).unwrap_or(i32::MIN);
                 task.is(tid, row.get("comm").and_then(Value::as_str))
             });
+            if chosen.rows.is_empty() {
+                let near =
+                    if near.is_empty() { String::new() } else { format!("; the nearest are {}", near.join(", ")) };
+                chosen.missed_task = Some(format!("no row is of a task '{task}'{near}"));
+            }
         }
         if let Some(cpu) = self.cpu {
             chosen.rows.retain(|row| row.get("cpu").or(row.get("vcpu")).and_then(Value::as_u64) == Some(cpu.into()));
@@ -319,13 +328,14 @@ impl Chosen {
         });
         let mut columns: Vec<Column> = around.collect();
         columns.extend(own);
-        Self { path: table.path, columns, rows }
+        Self { path: table.path, columns, rows, missed_task: None }
     }
 
-    /// Whether there is none.
+    /// Why there is none, where there is none.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+    pub fn nothing(&self) -> Option<String> {
+        let at_once = || "no row is all of what is asked for at once".into();
+        self.rows.is_empty().then(|| self.missed_task.as_deref().map_or_else(at_once, harmless))
     }
 
     /// The column of this key or heading, or whose key ends with it behind a dot.

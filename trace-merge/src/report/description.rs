@@ -105,9 +105,7 @@ impl Description {
         if choice.csv {
             said.extend(completeness.line());
         }
-        if chosen.is_empty() {
-            said.push("no row is all of what is asked for at once".into());
-        }
+        said.extend(chosen.nothing());
         match write_chosen(&chosen, completeness, choice.csv, options.json, out).and_then(|()| out.flush()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Write(error)),
             _ => Ok(said),
