@@ -65,7 +65,12 @@ fn debian_boots_from_its_image_and_its_packages_connect_it() {
 
     let host = paths.builds().join("debs").join(format!("strata_{}_amd64.deb", packaging::VERSION));
     let contents = process::capture(Command::new("dpkg-deb").arg("--contents").arg(host)).unwrap();
-    for file in ["man/man1/strata.1.gz", "man/man1/strata-run.1.gz", "bash-completion/completions/strata"] {
+    for file in [
+        "man/man1/strata.1.gz",
+        "man/man1/strata-run.1.gz",
+        "bash-completion/completions/strata",
+        "doc/strata/docs/example.strata",
+    ] {
         assert!(contents.contains(file), "{contents}");
     }
 }
