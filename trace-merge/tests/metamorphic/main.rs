@@ -668,6 +668,7 @@ fn critical_paths(dir: &Path, options: &CriticalPathOptions) -> Vec<CriticalPath
         Ok((answer, _)) => answer.paths,
         Err(
             CriticalPathError::NothingInWindow
+            | CriticalPathError::Outside(_)
             | CriticalPathError::NoTask { .. }
             | CriticalPathError::NoInterval { .. },
         ) => Vec::new(),
