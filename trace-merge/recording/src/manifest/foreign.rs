@@ -45,7 +45,7 @@ pub(super) fn told(path: &Path) -> Option<String> {
     }
     let bytes = first_bytes(path)?;
     let known = KNOWN.iter().find(|(at, magic, _)| bytes.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
-    let what = known.map_or("a file; give the folder of a trace", |(.., what)| what);
+    let what = known.map_or("a file; give the folder of a trace, or a file of `strata cut`", |(.., what)| what);
     Some(if begins_with_packet(&bytes) { PERFETTO } else { what }.into())
 }
 
