@@ -49,7 +49,7 @@ const VMX_FAILED: [u32; 3] = [33 | VMX_FAILED_ENTRY, 34 | VMX_FAILED_ENTRY, 41 |
 impl ExitReason {
     /// Field `isa` of KVM's `kvm_exit` tracepoint.
     #[must_use]
-    pub const fn numbering_of_isa(isa: i128) -> ExitNumbering {
+    pub const fn numbering_of_isa(isa: i64) -> ExitNumbering {
         match isa {
             1 => ExitNumbering::Vmx,
             2 => ExitNumbering::Svm,

@@ -119,15 +119,33 @@ pub struct IntegerField {
     offset: usize,
     size: usize,
     signed: bool,
+    /// Bits of 64 that it does not have.
+    unused: u32,
 }
 
 impl IntegerField {
-    /// The field's value; `None` when the payload ends before it.
+    const fn new(offset: usize, integer: Integer, signed: bool) -> Self {
+        let unused = match integer.size() {
+            1 => 56,
+            2 => 48,
+            4 => 32,
+            _ => 0,
+        };
+        Self { offset, size: integer.size(), signed, unused }
+    }
+
+    /// Whether its value has a sign.
+    #[must_use]
+    pub const fn is_signed(&self) -> bool {
+        self.signed
+    }
+
+    /// The field's value, where 64 bits with a sign can hold it; `None` when the payload ends before it, too.
     #[must_use]
     #[inline]
-    pub fn read(&self, payload: &[u8]) -> Option<i128> {
-        let bits = self.bits(payload)?;
-        Some(if self.signed { bits.cast_signed().into() } else { bits.into() })
+    pub fn read(&self, payload: &[u8]) -> Option<i64> {
+        let bits = self.bits(payload)?.cast_signed();
+        (self.signed || bits >= 0).then_some(bits)
     }
 
     /// The field's value as 64 bits, which have its sign where it has one; `None` when the payload ends before it.
@@ -139,9 +157,8 @@ impl IntegerField {
             Some(&bytes) => u64::from_le_bytes(bytes),
             None => unsigned(payload.get(self.offset..self.offset + self.size)?),
         };
-        let unused = 64 - 8 * self.size.min(8);
-        let bits = bits << unused;
-        Some(if self.signed { (bits.cast_signed() >> unused).cast_unsigned() } else { bits >> unused })
+        let bits = bits << self.unused;
+        Some(if self.signed { (bits.cast_signed() >> self.unused).cast_unsigned() } else { bits >> self.unused })
     }
 }
 
@@ -225,7 +242,7 @@ impl Schema {
         for field in &self.description.fields {
             if field.name == name {
                 let integer = field.ty.integer()?;
-                return Some(IntegerField { offset, size: integer.size(), signed: integer.is_signed() });
+                return Some(IntegerField::new(offset, integer, integer.is_signed()));
             }
             offset += field.ty.size_in_place()?;
         }
@@ -239,9 +256,7 @@ fn placed_fields(fields: &[FieldDescription]) -> (Vec<PlacedField>, usize) {
     for &FieldDescription { ty, hex, .. } in fields {
         let size = ty.size_in_place().unwrap_or(0);
         placed.push(match (ty, ty.integer()) {
-            (_, Some(integer)) => {
-                PlacedField::Integer(IntegerField { offset, size, signed: integer.is_signed() && !hex })
-            }
+            (_, Some(integer)) => PlacedField::Integer(IntegerField::new(offset, integer, integer.is_signed() && !hex)),
             (FieldType::CharArray(_), _) => PlacedField::Text(TextField { offset, size }),
             _ => break,
         });
@@ -379,6 +394,31 @@ pub fn is_text_in_json(field: &FieldDescription) -> bool {
         ty => ty.integer(),
     };
     field.hex && integer.is_some_and(|integer| integer.size() == 8)
+}
+
+/// The hexadecimal digits of `number`, at least one, and how many they are.
+#[must_use]
+#[inline]
+pub fn hex_digits(number: u64) -> ([u8; 16], usize) {
+    let unused = (number | 1).leading_zeros() / 4;
+    let length = (u64::BITS / 4 - unused) as usize;
+    let bits = number << (4 * unused);
+    let high = eight_digits(bits >> 32);
+    let low = if length > 8 { eight_digits(bits & u64::from(u32::MAX)) } else { 0 };
+    ((u128::from(low) << 64 | u128::from(high)).to_le_bytes(), length)
+}
+
+/// The eight hexadecimal digits of a number of 32 bits, the first in the lowest byte.
+#[inline]
+const fn eight_digits(number: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 0xff;
+    // A digit in each byte, the last one in the lowest.
+    let halves = (number | number << 16) & 0x0000_ffff_0000_ffff;
+    let bytes = (halves | halves << 8) & 0x00ff_00ff_00ff_00ff;
+    let digits = (bytes | bytes << 4) & (ONES * 0xf);
+    // Ten and more reach the next four bits with six more.
+    let is_letter = (digits + ONES * 6) >> 4 & ONES;
+    (digits + ONES * b'0' as u64 + is_letter * (b'a' - b'0' - 10) as u64).swap_bytes()
 }
 
 #[cfg(test)]

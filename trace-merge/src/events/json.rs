@@ -60,15 +60,11 @@ impl Form for Objects {
         let (seconds, fraction) = times.since_start(time);
         lines.constant(b"{\"seconds\":");
         lines.decimal(seconds);
-        lines.push(b'.');
-        lines.nanoseconds(fraction);
+        lines.nanoseconds(*b".", fraction);
         lines.constant(b",\"ticks\":");
         lines.decimal(time);
         lines.constant(b",\"utc\":\"");
-        let (second, fraction) = times.utc(time);
-        lines.extend(second.as_bytes());
-        lines.push(b'.');
-        lines.nanoseconds(fraction);
+        times.write_utc(lines, time);
         lines.push(b'Z');
     }
 

@@ -2,90 +2,126 @@
 //! record once the memory has grown to what a batch of records takes.
 
 use std::fmt::{self, Write};
+use strata_recording::schema::hex_digits;
 use strata_recording::terminal;
 
-/// Bytes that are copied at once; a literal takes a whole number of them.
+/// Bytes that are copied at once: most names and literals are not longer.
 const CHUNK: usize = 16;
+/// Bytes of a longer literal that are copied at once behind the first ones: nothing longer is.
+const LONG_CHUNK: usize = 32;
+/// Bytes that are written before they are moved behind the others: few, so that they stay in the fastest cache and are
+/// moved without setting up a long copy.
+const WINDOW: usize = 1 << 10;
 /// Bytes that a group of three digits is written with; the last one is room.
 const GROUP: usize = 4;
 
 /// Text that is the same in many lines, in pieces that are copied without asking how long they are.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Literal {
-    /// Most literals are not longer.
-    first: [u8; CHUNK],
-    others: Vec<[u8; CHUNK]>,
+    first: Piece<CHUNK>,
+    others: Vec<Piece<LONG_CHUNK>>,
+}
+
+/// Text in a place that may be longer.
+#[derive(Clone, Copy, Debug)]
+struct Piece<const N: usize> {
+    bytes: [u8; N],
     length: usize,
+}
+
+impl<const N: usize> Piece<N> {
+    const EMPTY: Self = Self { bytes: [0; N], length: 0 };
+}
+
+impl<const N: usize> From<&[u8]> for Piece<N> {
+    /// The first bytes of `text` that there is room for.
+    fn from(text: &[u8]) -> Self {
+        let mut bytes = [0; N];
+        bytes.iter_mut().zip(text).for_each(|(to, from)| *to = *from);
+        Self { bytes, length: text.len().min(N) }
+    }
+}
+
+impl Literal {
+    /// No text.
+    pub(super) const EMPTY: Self = Self { first: Piece::EMPTY, others: Vec::new() };
 }
 
 impl From<&[u8]> for Literal {
     fn from(text: &[u8]) -> Self {
-        let chunk = |bytes: &[u8]| {
-            let mut chunk = [0; CHUNK];
-            chunk[..bytes.len()].copy_from_slice(bytes);
-            chunk
-        };
-        let mut chunks = text.chunks(CHUNK).map(chunk);
-        Self { first: chunks.next().unwrap_or_default(), others: chunks.collect(), length: text.len() }
+        let (first, others) = text.split_at_checked(CHUNK).unwrap_or((text, &[]));
+        Self { first: first.into(), others: others.chunks(LONG_CHUNK).map(Piece::from).collect() }
     }
 }
 
 /// Lines, one after another.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lines {
-    /// Memory that was written before; the text is what comes before `length`.
+    /// What does not change any more.
     bytes: Vec<u8>,
+    /// What comes behind it: the first `length` bytes are text.
+    window: Box<[u8; WINDOW + LONG_CHUNK]>,
     length: usize,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self { bytes: Vec::new(), window: Box::new([0; WINDOW + LONG_CHUNK]), length: 0 }
+    }
 }
 
 impl Lines {
     /// The lines.
-    pub(super) fn text(&self) -> &[u8] {
-        &self.bytes[..self.length]
+    pub(super) fn text(&mut self) -> &[u8] {
+        self.empty_window();
+        &self.bytes
+    }
+
+    /// Bytes of the lines.
+    #[inline]
+    pub(super) const fn len(&self) -> usize {
+        self.bytes.len() + self.length
     }
 
     /// Forgets the lines, not their memory.
-    pub(super) const fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
         self.length = 0;
     }
 
     #[cold]
     #[inline(never)]
-    fn grow(&mut self, more: usize) {
-        self.bytes.resize((self.length + more).next_power_of_two(), 0);
+    fn empty_window(&mut self) {
+        self.bytes.extend_from_slice(&self.window[..self.length]);
+        self.length = 0;
     }
 
-    /// The next `size` bytes, which may hold anything.
-    #[inline]
-    fn room(&mut self, size: usize) -> &mut [u8] {
-        if self.bytes.len() - self.length < size {
-            self.grow(size);
-        }
-        &mut self.bytes[self.length..self.length + size]
-    }
-
-    /// Writes `bytes`, the first `length` of which are text.
-    #[inline]
-    fn put<const N: usize>(&mut self, bytes: [u8; N], length: usize) {
-        match self.bytes.get_mut(self.length..).and_then(<[u8]>::first_chunk_mut) {
-            Some(place) => *place = bytes,
-            None => self.room(N).copy_from_slice(&bytes),
-        }
-        self.length += length;
+    /// Writes `bytes`, the first `length` of which are text. Inlined, so that this is a comparison and a copy.
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, bytes: &[u8; N], length: usize) {
+        const { assert!(N <= LONG_CHUNK) };
+        let begin = if self.length <= WINDOW {
+            self.length
+        } else {
+            self.empty_window();
+            0
+        };
+        self.window[begin..begin + N].copy_from_slice(bytes);
+        self.length = begin + length;
     }
 
     #[inline]
     pub(super) fn push(&mut self, byte: u8) {
-        self.put([byte], 1);
+        self.put(&[byte], 1);
     }
 
     #[inline]
     pub(super) fn extend(&mut self, bytes: &[u8]) {
         match padded(bytes) {
-            Some(chunk) => self.put(chunk, bytes.len()),
+            Some(chunk) => self.put(&chunk, bytes.len()),
             None => {
-                self.room(bytes.len()).copy_from_slice(bytes);
-                self.length += bytes.len();
+                self.empty_window();
+                self.bytes.extend_from_slice(bytes);
             }
         }
     }
@@ -93,15 +129,13 @@ impl Lines {
     /// Text of which the length is known when this is compiled.
     #[inline]
     pub(super) fn constant<const N: usize>(&mut self, text: &[u8; N]) {
-        self.put(*text, N);
+        self.put(text, N);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn literal(&mut self, literal: &Literal) {
-        let begin = self.length;
-        self.put(literal.first, CHUNK);
-        literal.others.iter().for_each(|&chunk| self.put(chunk, CHUNK));
-        self.length = begin + literal.length;
+        self.put(&literal.first.bytes, literal.first.length);
+        literal.others.iter().for_each(|piece| self.put(&piece.bytes, piece.length));
     }
 
     #[inline]
@@ -135,15 +169,15 @@ impl Lines {
     /// Three digits of a number that has others before them.
     #[inline]
     fn group(&mut self, number: u64) {
-        self.put(digits_of(number), GROUP - 1);
+        self.put(&digits_of(number), GROUP - 1);
     }
 
     /// The first digits of a number, up to three: those that are not zeros before it.
     #[inline]
     fn leading_group(&mut self, number: u64) {
-        let zeros = usize::from(number < 10) + usize::from(number < 100);
-        let digits = u32::from_le_bytes(digits_of(number)) >> (8 * zeros);
-        self.put(digits.to_le_bytes(), GROUP - 1 - zeros);
+        let digits = LEADING_DIGITS[place_of(number)];
+        let [_, _, _, length] = digits;
+        self.put(&digits, usize::from(length));
     }
 
     #[inline]
@@ -154,23 +188,22 @@ impl Lines {
         self.decimal(number.unsigned_abs());
     }
 
-    /// The nine decimals of `nanoseconds`, which are less than a second.
+    /// The nine decimals of `nanoseconds`, which are less than a second, behind `before`: text of at most seven bytes.
     #[inline]
-    pub(super) fn nanoseconds(&mut self, nanoseconds: u64) {
-        let (thousands, last) = (nanoseconds / 1000, nanoseconds % 1000);
-        self.group(thousands / 1000);
-        self.group(thousands % 1000);
-        self.group(last);
+    pub(super) fn nanoseconds<const N: usize>(&mut self, before: [u8; N], nanoseconds: u64) {
+        const { assert!(N + DECIMALS <= CHUNK) };
+        let mut chunk = [0; CHUNK];
+        chunk[..N].copy_from_slice(&before);
+        let decimals = u128::from_le_bytes(decimals(nanoseconds)) << (8 * N);
+        self.put(&(u128::from_le_bytes(chunk) | decimals).to_le_bytes(), N + DECIMALS);
     }
 
     /// Hexadecimal with `0x`.
     #[inline]
     pub(super) fn hex(&mut self, number: u64) {
         self.constant(b"0x");
-        let unused = (number | 1).leading_zeros() / 4;
-        let bits = number << (4 * unused);
-        let (high, low) = (hex_digits(bits >> 32), hex_digits(bits & u64::from(u32::MAX)));
-        self.put((u128::from(low) << 64 | u128::from(high)).to_le_bytes(), (u64::BITS / 4 - unused) as usize);
+        let (digits, length) = hex_digits(number);
+        self.put(&digits, length);
     }
 
     /// `text` in quotes, so that neither a quote nor a terminal control in it acts.
@@ -193,8 +226,10 @@ impl Lines {
     /// `text` as it is, but for what acts on a terminal, in whose place are question marks.
     #[inline]
     pub(super) fn name(&mut self, text: &[u8]) {
-        if is_printable(text) {
-            return self.extend(text);
+        match padded(text) {
+            Some(chunk) if are_printable(u128::from_le_bytes(chunk)) => return self.put(&chunk, text.len()),
+            None if is_printable(text) => return self.extend(text),
+            _ => {}
         }
         for character in String::from_utf8_lossy(text).chars() {
             // Writing lines cannot fail.
@@ -205,9 +240,8 @@ impl Lines {
     /// Spaces up to `length` bytes of text; none when it is as long already.
     #[inline]
     pub(super) fn pad_to(&mut self, length: usize) {
-        while self.length < length {
-            let missing = (length - self.length).min(CHUNK);
-            self.put([b' '; CHUNK], missing);
+        while let Some(missing @ 1..) = length.checked_sub(self.len()) {
+            self.put(&[b' '; CHUNK], missing.min(CHUNK));
         }
     }
 
@@ -228,7 +262,7 @@ impl Lines {
             return false;
         }
         self.push(b'"');
-        self.put(chunk, text.len());
+        self.put(&chunk, text.len());
         self.push(b'"');
         true
     }
@@ -266,9 +300,18 @@ impl std::io::Write for JsonWriter<'_> {
     }
 }
 
-/// All numbers of three digits.
-static DIGITS: [[u8; GROUP]; 1000] = {
-    let mut numbers = [[b'0'; GROUP]; 1000];
+/// Numbers that have a place in a table: a power of two, so that every index can be one of it.
+const PLACES: usize = 1024;
+
+/// The place in such a table of a number that has one.
+#[inline]
+const fn place_of(number: u64) -> usize {
+    (number % 1024) as usize
+}
+
+/// All numbers of three digits. Those behind them have any.
+static DIGITS: [[u8; GROUP]; PLACES] = {
+    let mut numbers = [[b'0'; GROUP]; PLACES];
     let mut number = 1;
     while number < 1000 {
         let [hundreds, tens, ones, room] = numbers[number - 1];
@@ -282,23 +325,41 @@ static DIGITS: [[u8; GROUP]; 1000] = {
     numbers
 };
 
-/// The last three digits of a number, which has no more of them.
+/// The same without zeros before the number, and how many digits are left.
+static LEADING_DIGITS: [[u8; GROUP]; PLACES] = {
+    let mut numbers = DIGITS;
+    let mut number = 0;
+    while number < 1000 {
+        let [hundreds, tens, ones, _] = numbers[number];
+        numbers[number] = match number {
+            0..10 => [ones, 0, 0, 1],
+            10..100 => [tens, ones, 0, 2],
+            _ => [hundreds, tens, ones, 3],
+        };
+        number += 1;
+    }
+    numbers
+};
+
+/// The digits of a number of at most three.
 #[inline]
 fn digits_of(number: u64) -> [u8; GROUP] {
-    DIGITS[(number % 1000) as usize]
+    DIGITS[place_of(number)]
 }
 
-/// The eight hexadecimal digits of a number of 32 bits, the first in the lowest byte.
+/// Decimals of a second in nanoseconds.
+const DECIMALS: usize = 9;
+
+/// The decimals of `nanoseconds`, which are less than a second, and zeros behind them.
 #[inline]
-const fn hex_digits(number: u64) -> u64 {
-    const ONES: u64 = u64::MAX / 0xff;
-    // A digit in each byte, the last one in the lowest.
-    let halves = (number | number << 16) & 0x0000_ffff_0000_ffff;
-    let bytes = (halves | halves << 8) & 0x00ff_00ff_00ff_00ff;
-    let digits = (bytes | bytes << 4) & (ONES * 0xf);
-    // Ten and more reach the next four bits with six more.
-    let is_letter = (digits + ONES * 6) >> 4 & ONES;
-    (digits + ONES * b'0' as u64 + is_letter * (b'a' - b'0' - 10) as u64).swap_bytes()
+fn decimals(nanoseconds: u64) -> [u8; CHUNK] {
+    const ROOM: u32 = u32::MAX >> 8;
+    // More bits than these it does not have, and dividing fewer bits is cheaper.
+    let nanoseconds = (nanoseconds % (1 << 30)) as u32;
+    let digits = |group: u32| u128::from(u32::from_le_bytes(digits_of(u64::from(group))) & ROOM);
+    let (thousands, last) = (nanoseconds / 1000, nanoseconds % 1000);
+    let text = digits(thousands / 1000) | digits(thousands % 1000) << 24 | digits(last) << 48;
+    text.to_le_bytes()
 }
 
 /// `text` with spaces behind it; `None` where it is longer.
@@ -414,7 +475,7 @@ mod tests {
             prop_assert_eq!(text(|lines| lines.hex(number)), format!("{number:#x}"));
             prop_assert_eq!(text(|lines| lines.signed(number.cast_signed())), number.cast_signed().to_string());
             let nanoseconds = number % 1_000_000_000;
-            prop_assert_eq!(text(|lines| lines.nanoseconds(nanoseconds)), format!("{nanoseconds:09}"));
+            prop_assert_eq!(text(|lines| lines.nanoseconds(*b"0.", nanoseconds)), format!("0.{nanoseconds:09}"));
         }
 
         #[test]

@@ -1,9 +1,8 @@
 //! Formatting on all CPUs: workers take turns at the merge, each taking the next records in order, with their tasks; they format what they
 //! took at the same time, and the calling thread writes the results in the order in which they were taken.
 
-use super::current_task::Task;
 use super::line::Lines;
-use super::plan::{Before, Form, Plan};
+use super::plan::{Form, Plan, Selected};
 use super::selection::{Selection, StreamFilter};
 use super::time::Times;
 use std::collections::BTreeMap;
@@ -14,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use strata_recording::merge::{Merge, MergedRecord};
-use strata_recording::reader::{Damage, Stream};
+use strata_recording::reader::{Damage, Stream, StreamRecord};
 
 /// Records that a worker takes at once: enough that taking turns costs nothing beside formatting them, few enough that
 /// they and their lines stay in a CPU's cache.
@@ -45,14 +44,15 @@ impl<'t> SelectedRecords<'t> {
 }
 
 impl<'t> Iterator for SelectedRecords<'t> {
-    type Item = (MergedRecord<'t>, Option<Task<'t>>);
+    type Item = Selected<'t>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let merged = self.merge.next()?;
             if let Ok(task) = self.filters.get_mut(merged.source)?.take(&merged.record) {
-                return Some((merged, task));
+                let MergedRecord { record: StreamRecord { time, schema, payload, .. }, source, .. } = merged;
+                return Some(Selected { time, schema, payload, source, task });
             }
         }
     }
@@ -108,8 +108,8 @@ struct Turn<'t> {
     /// Batches and records taken.
     batches: u64,
     taken: u64,
-    /// The line of the record taken last.
-    last: Option<Before<'t>>,
+    /// The record taken last.
+    last: Option<Selected<'t>>,
 }
 
 /// The lines of a batch.
@@ -130,25 +130,30 @@ fn format<'t, F: Form>(
     empty: &Receiver<Lines>,
     filled: &Sender<Filled>,
 ) {
-    let mut batch: Vec<(MergedRecord<'t>, Option<Task<'t>>)> = Vec::with_capacity(BATCH);
+    let mut batch: Vec<Selected<'t>> = Vec::with_capacity(BATCH);
     // A buffer comes before the turn: who has the oldest batch can always finish it.
     while let Ok(mut lines) = empty.recv() {
         batch.clear();
-        let (number, mut before) = {
+        let (number, before) = {
             let mut turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            batch.extend(turn.records.by_ref().take(BATCH));
+            // In a loop of its own: extending goes through a function for each record.
+            while batch.len() < BATCH
+                && let Some(record) = turn.records.next()
+            {
+                batch.push(record);
+            }
             turn.taken += batch.len() as u64;
             turn.batches += 1;
-            let last = batch.last().map(|(merged, task)| Before::of(merged, *task));
-            (turn.batches - 1, std::mem::replace(&mut turn.last, last))
+            (turn.batches - 1, std::mem::replace(&mut turn.last, batch.last().copied()))
         };
         if batch.is_empty() {
             return;
         }
         lines.clear();
-        for (merged, task) in &batch {
-            plan.write(&mut lines, &mut times, merged, *task, before);
-            before = Some(Before::of(merged, *task));
+        let mut before = before.as_ref();
+        for record in &batch {
+            plan.write(&mut lines, &mut times, record, before);
+            before = Some(record);
         }
         if filled.send(Filled { number, worker, lines }).is_err() {
             return;
@@ -161,7 +166,7 @@ fn write_in_order(received: &Receiver<Filled>, returns: &[Sender<Lines>], out: &
     let mut next = 0;
     for filled in received {
         waiting.insert(filled.number, filled);
-        while let Some(Filled { worker, lines, .. }) = waiting.remove(&next) {
+        while let Some(Filled { worker, mut lines, .. }) = waiting.remove(&next) {
             out.write_all(lines.text())?;
             next += 1;
             // A worker that has ended needs no buffer.

@@ -7,7 +7,6 @@ use super::time::Times;
 use shared_ring::event::FieldDescription;
 use strata_analysis::event::named::Named;
 use strata_recording::layer::LayerKind;
-use strata_recording::merge::MergedRecord;
 use strata_recording::reader::{Stream, TraceLayer};
 use strata_recording::schema::{Elements, PlacedField, Schema, Value};
 
@@ -64,19 +63,19 @@ pub(super) enum Notation {
     Quoted,
 }
 
-/// A line that was written: what the next one is compared with.
+/// A record that is to be listed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Before<'t> {
-    time: u64,
-    source: usize,
-    task: Option<Task<'t>>,
-}
-
-impl<'t> Before<'t> {
-    /// The line of a record of the merge, which belongs to `task`.
-    pub(super) const fn of(merged: &MergedRecord<'t>, task: Option<Task<'t>>) -> Self {
-        Self { time: merged.record.time, source: merged.source, task }
-    }
+pub(super) struct Selected<'t> {
+    /// Time, trace clock ticks.
+    pub(super) time: u64,
+    /// Its event type.
+    pub(super) schema: &'t Schema,
+    /// Its payload.
+    pub(super) payload: &'t [u8],
+    /// Number of its stream in the merge.
+    pub(super) source: usize,
+    /// Its task where one is known.
+    pub(super) task: Option<Task<'t>>,
 }
 
 /// How the records of a merge become lines.
@@ -103,7 +102,7 @@ struct SourcePlan {
 struct EventPlan {
     fields: Vec<FieldPlan>,
     end: Literal,
-    /// The field whose numbers have names, if there is one.
+    /// What the numbers of the field that has a name for them stand for, if there is one.
     named: Option<Named>,
 }
 
@@ -115,23 +114,33 @@ pub(super) struct FieldPlan {
     /// Where the value lies, if that is the same in all payloads.
     place: Option<PlacedField>,
     notation: Notation,
+    /// Whether its numbers have names.
+    is_named: bool,
 }
 
 impl FieldPlan {
     /// Writes `value` without what stands before it.
-    #[inline]
     pub(super) fn value<F: Form>(&self, lines: &mut Lines, value: Value<'_>) {
-        match (value, self.notation) {
-            (Value::Unsigned(number), Notation::Decimal) => lines.decimal(number),
-            (Value::Unsigned(number), Notation::Hexadecimal) => lines.hex(number),
-            (Value::Unsigned(number), Notation::Quoted) => {
+        match value {
+            Value::Unsigned(bits) => self.bits(lines, bits, false),
+            Value::Signed(number) => self.bits(lines, number.cast_unsigned(), true),
+            Value::Text(text) => F::text(lines, text),
+            Value::Array(elements) => self.array::<F>(lines, elements),
+        }
+    }
+
+    /// Writes the number that is `bits`, with a sign or without.
+    #[inline(always)]
+    fn bits(&self, lines: &mut Lines, bits: u64, is_signed: bool) {
+        match self.notation {
+            _ if is_signed => lines.signed(bits.cast_signed()),
+            Notation::Decimal => lines.decimal(bits),
+            Notation::Hexadecimal => lines.hex(bits),
+            Notation::Quoted => {
                 lines.push(b'"');
-                lines.hex(number);
+                lines.hex(bits);
                 lines.push(b'"');
             }
-            (Value::Signed(number), _) => lines.signed(number),
-            (Value::Text(text), _) => F::text(lines, text),
-            (Value::Array(elements), _) => self.array::<F>(lines, elements),
         }
     }
 
@@ -167,54 +176,24 @@ impl<F: Form> Plan<F> {
         Self { form, sources, events }
     }
 
-    /// Writes the line of a record of the merge, which belongs to `task`, behind the line `before`.
+    /// Writes the line of `record` behind that of the record `before`.
     #[inline]
     pub(super) fn write(
         &self,
         lines: &mut Lines,
         times: &mut Times<'_>,
-        merged: &MergedRecord<'_>,
-        task: Option<Task<'_>>,
-        before: Option<Before<'_>>,
+        record: &Selected<'_>,
+        before: Option<&Selected<'_>>,
     ) {
-        let schema = merged.record.schema;
-        let source = &self.sources[merged.source];
-        let event = &self.events[source.layer][schema.position()];
-        self.form.time(lines, times, merged.record.time, before.map(|before| before.time));
-        let same_source = before.filter(|before| before.source == merged.source);
+        let source = &self.sources[record.source];
+        let event = &self.events[source.layer][record.schema.position()];
+        self.form.time(lines, times, record.time, before.map(|before| before.time));
+        let same_source = before.filter(|before| before.source == record.source);
         lines.literal(if same_source.is_some() { &source.prefix_again } else { &source.prefix });
         if source.has_tasks {
-            self.form.task(lines, task, same_source.is_some_and(|before| before.task == task));
+            self.form.task(lines, record.task, same_source.is_some_and(|before| before.task == record.task));
         }
-        if let Some(named) = &event.named {
-            return Self::write_named(lines, event, named, merged);
-        }
-        for (field, value) in event.values(schema, merged.record.payload) {
-            lines.literal(&field.before);
-            field.value::<F>(lines, value);
-        }
-        lines.literal(&event.end);
-    }
-
-    /// Writes the fields of a record with the meaning of one of them, and the names of a system call's arguments.
-    fn write_named(lines: &mut Lines, event: &EventPlan, named: &Named, merged: &MergedRecord<'_>) {
-        let payload = merged.record.payload;
-        let number = named.number(payload);
-        let arguments = number.and_then(|number| named.arguments(number, payload));
-        for (position, (field, value)) in event.values(merged.record.schema, payload).enumerate() {
-            if let (Value::Array(values), Some(names)) = (value, arguments) {
-                F::arguments(lines, field, values, names);
-                continue;
-            }
-            lines.literal(&field.before);
-            field.value::<F>(lines, value);
-            if position == named.position
-                && let Some((kind, name)) = number.and_then(|number| named.name(number, payload))
-            {
-                F::meaning(lines, kind, &name);
-            }
-        }
-        lines.literal(&event.end);
+        event.write::<F>(lines, record.schema, record.payload);
     }
 }
 
@@ -225,28 +204,63 @@ impl EventPlan {
             return Self { fields: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), named: None };
         };
         let before = std::iter::once(F::event(schema, first)).chain(others.iter().map(F::field));
+        let named = Named::of(schema);
         let plan = |(number, (before, field)): (usize, (Vec<u8>, &FieldDescription))| FieldPlan {
             before: Literal::from(&before[..]),
             place: schema.placed_fields().get(number).copied(),
             notation: F::notation(field),
+            is_named: named.is_some_and(|named| named.position == number),
         };
-        Self {
-            fields: before.zip(fields).enumerate().map(plan).collect(),
-            end: Literal::from(F::END),
-            named: Named::of(schema),
-        }
+        Self { fields: before.zip(fields).enumerate().map(plan).collect(), end: Literal::from(F::END), named }
     }
 
-    /// The fields with their values in `payload`; ends early where the payload does.
+    /// Writes the fields of a record's `payload` and the end of the line, with the meaning of a number that has one, and
+    /// the names of a system call's arguments; ends early where the payload does.
     #[inline]
-    fn values<'p>(&'p self, schema: &'p Schema, payload: &'p [u8]) -> impl Iterator<Item = (&'p FieldPlan, Value<'p>)> {
-        let mut others = None;
-        self.fields.iter().map_while(move |field| {
-            let value = match field.place {
-                Some(place) => place.read(payload)?,
-                None => others.get_or_insert_with(|| schema.values_behind_placed(payload)).next()?,
-            };
-            Some((field, value))
-        })
+    fn write<F: Form>(&self, lines: &mut Lines, schema: &Schema, payload: &[u8]) {
+        let mut behind = None;
+        for field in &self.fields {
+            match field.place {
+                Some(PlacedField::Integer(place)) => {
+                    let Some(bits) = place.bits(payload) else { break };
+                    lines.literal(&field.before);
+                    field.bits(lines, bits, place.is_signed());
+                }
+                Some(PlacedField::Text(place)) => {
+                    let Some(text) = place.read(payload) else { break };
+                    lines.literal(&field.before);
+                    F::text(lines, text);
+                }
+                None => {
+                    let values = behind.get_or_insert_with(|| schema.values_behind_placed(payload));
+                    let Some(value) = values.next() else { break };
+                    self.write_behind::<F>(lines, field, value, payload);
+                }
+            }
+            if field.is_named {
+                self.write_meaning::<F>(lines, payload);
+            }
+        }
+        lines.literal(&self.end);
+    }
+
+    /// Writes a field that is not placed.
+    fn write_behind<F: Form>(&self, lines: &mut Lines, field: &FieldPlan, value: Value<'_>, payload: &[u8]) {
+        let names = || self.named.and_then(|named| named.arguments(named.number(payload)?, payload));
+        if let Value::Array(values) = value
+            && let Some(names) = names()
+        {
+            return F::arguments(lines, field, values, names);
+        }
+        lines.literal(&field.before);
+        field.value::<F>(lines, value);
+    }
+
+    /// Writes what the number in `payload` that may have a name stands for.
+    fn write_meaning<F: Form>(&self, lines: &mut Lines, payload: &[u8]) {
+        let Some((named, number)) = self.named.and_then(|named| Some((named, named.number(payload)?))) else { return };
+        if let Some((kind, name)) = named.name(number, payload) {
+            F::meaning(lines, kind, &name);
+        }
     }
 }

@@ -53,7 +53,7 @@ impl Form for Columns {
 
     #[inline]
     fn task(&self, lines: &mut Lines, task: Option<Task<'_>>, is_same: bool) {
-        let begin = lines.text().len();
+        let begin = lines.len();
         match task {
             Some(_) if is_same => {}
             Some(Task { tid, comm }) => {
@@ -90,30 +90,29 @@ impl Form for Columns {
     #[inline]
     fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64, before: Option<u64>) {
         if self.utc {
-            let (second, fraction) = times.utc(time);
-            lines.extend(second.as_bytes());
-            lines.push(b'.');
-            lines.nanoseconds(fraction);
+            times.write_utc(lines, time);
             lines.push(b'Z');
         } else {
             let (seconds, fraction) = times.since_start(time);
-            match seconds {
-                0..10 => {
-                    lines.constant(b"     ");
-                    lines.decimal(seconds);
+            match digit(seconds) {
+                Some(digit) => lines.nanoseconds([b' ', b' ', b' ', b' ', b' ', digit, b'.'], fraction),
+                None => {
+                    // Writing lines cannot fail.
+                    let _ = write!(lines, "{seconds:>6}");
+                    lines.nanoseconds(*b".", fraction);
                 }
-                // Writing lines cannot fail.
-                _ => drop(write!(lines, "{seconds:>6}")),
             }
-            lines.push(b'.');
-            lines.nanoseconds(fraction);
         }
         let Some(before) = before else { return lines.constant(b"  -           ") };
         let (seconds, fraction) = times.since(before, time);
-        lines.constant(b"  +");
-        lines.decimal(seconds);
-        lines.push(b'.');
-        lines.nanoseconds(fraction);
+        match digit(seconds) {
+            Some(digit) => lines.nanoseconds([b' ', b' ', b'+', digit, b'.'], fraction),
+            None => {
+                lines.constant(b"  +");
+                lines.decimal(seconds);
+                lines.nanoseconds(*b".", fraction);
+            }
+        }
     }
 
     fn meaning(lines: &mut Lines, _: &str, name: &str) {
@@ -141,6 +140,12 @@ impl Form for Columns {
     }
 
     const BETWEEN: &'static [u8] = b", ";
+}
+
+/// The digit of a number that has only one.
+#[inline]
+fn digit(number: u64) -> Option<u8> {
+    u8::try_from(number).ok().filter(|&number| number < 10).map(|number| b'0' + number)
 }
 
 fn cells(layer: &TraceLayer, stream: &Stream) -> [String; 4] {

@@ -1,5 +1,6 @@
 //! Ticks as seconds and as UTC, for many records in a row: what does not change from one to the next is kept.
 
+use super::line::{Lines, Literal};
 use strata_recording::clock::{Clock, NS_PER_SECOND, rfc3339};
 
 /// Ticks to seconds and nanoseconds; divides once for a moment in the second of the one before.
@@ -38,7 +39,7 @@ pub(super) struct Times<'t> {
     since_before: Seconds,
     /// The second of UTC that was shown last, ns since 1970, and its text up to the decimals.
     utc_second: i128,
-    utc_text: String,
+    utc_text: Literal,
 }
 
 impl<'t> Times<'t> {
@@ -52,7 +53,7 @@ impl<'t> Times<'t> {
             since_anchor: seconds,
             since_before: seconds,
             utc_second: i128::MIN,
-            utc_text: String::new(),
+            utc_text: Literal::EMPTY,
         }
     }
 
@@ -68,8 +69,17 @@ impl<'t> Times<'t> {
         self.since_before.of(time.saturating_sub(before))
     }
 
-    /// UTC at `time`: up to the second, and nanoseconds in it.
-    pub(super) fn utc(&mut self, time: u64) -> (&str, u64) {
+    /// Writes UTC at `time`, without the `Z`.
+    #[inline]
+    pub(super) fn write_utc(&mut self, lines: &mut Lines, time: u64) {
+        let fraction = self.find_utc_second(time);
+        lines.literal(&self.utc_text);
+        lines.nanoseconds(*b"", fraction);
+    }
+
+    /// Finds the second of UTC at `time`, and the nanoseconds in it.
+    #[inline]
+    fn find_utc_second(&mut self, time: u64) -> u64 {
         let ns = match time.checked_sub(self.clock.utc.ticks) {
             Some(after) => {
                 let (seconds, fraction) = self.since_anchor.of(after);
@@ -79,18 +89,19 @@ impl<'t> Times<'t> {
             }
             None => self.clock.utc_ns(time),
         };
-        let fraction = match u64::try_from(ns.wrapping_sub(self.utc_second)) {
+        match u64::try_from(ns.wrapping_sub(self.utc_second)) {
             Ok(fraction @ 0..NS_PER_SECOND) => fraction,
             _ => self.enter_utc_second(ns),
-        };
-        (&self.utc_text, fraction)
+        }
     }
 
     #[cold]
     fn enter_utc_second(&mut self, ns: i128) -> u64 {
         let fraction = ns.rem_euclid(i128::from(NS_PER_SECOND));
         self.utc_second = ns - fraction;
-        self.utc_text = rfc3339(self.utc_second).split('.').next().unwrap_or_default().into();
+        let text = rfc3339(self.utc_second);
+        let second = text.split('.').next().unwrap_or_default();
+        self.utc_text = Literal::from(format!("{second}.").as_bytes());
         // Less than a second.
         u64::try_from(fraction).unwrap_or(0)
     }
@@ -117,10 +128,11 @@ mod tests {
                 prop_assert_eq!(u128::from(seconds) * 1_000_000_000 + u128::from(ns),
                     u128::from(ticks) * 1_000_000_000 / u128::from(frequency));
                 let expected = rfc3339(clock.utc_ns(ticks));
-                let (second, ns) = times.utc(ticks);
+                let mut lines = Lines::default();
+                times.write_utc(&mut lines, ticks);
                 // Where there is no such date, the clock says the number of nanoseconds.
-                if expected.ends_with('Z') {
-                    prop_assert_eq!(format!("{second}.{ns:09}Z"), expected);
+                if let Some(expected) = expected.strip_suffix('Z') {
+                    prop_assert_eq!(lines.text(), expected.as_bytes());
                 }
             }
         }

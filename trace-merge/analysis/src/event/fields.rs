@@ -22,21 +22,22 @@ impl Number {
         Some(Self { index, fixed: schema.integer(name) })
     }
 
+    /// The number, where 64 bits with a sign can hold it.
     #[inline]
-    pub(super) fn read(&self, record: &StreamRecord<'_>) -> Option<i128> {
+    pub(super) fn read(&self, record: &StreamRecord<'_>) -> Option<i64> {
         match self.fixed {
             Some(fixed) => fixed.read(record.payload),
-            None => self.walk(record),
+            None => match self.walk(record)? {
+                Value::Unsigned(number) => i64::try_from(number).ok(),
+                Value::Signed(number) => Some(number),
+                _ => None,
+            },
         }
     }
 
     #[inline(never)]
-    pub(super) fn walk(&self, record: &StreamRecord<'_>) -> Option<i128> {
-        match record.schema.fields(record.payload).nth(self.index)?.1 {
-            Value::Unsigned(number) => Some(number.into()),
-            Value::Signed(number) => Some(number.into()),
-            _ => None,
-        }
+    fn walk<'t>(&self, record: &StreamRecord<'t>) -> Option<Value<'t>> {
+        record.schema.fields(record.payload).nth(self.index).map(|(_, value)| value)
     }
 
     #[inline]
@@ -51,9 +52,15 @@ impl Number {
 
     /// The number's bits.
     #[inline]
-    #[allow(clippy::cast_possible_truncation, reason = "fields have at most 64 bits: those of a negative number stay")]
     pub(super) fn as_bits(&self, record: &StreamRecord<'_>) -> Option<u64> {
-        Some(self.read(record)? as u64)
+        match self.fixed {
+            Some(fixed) => fixed.bits(record.payload),
+            None => match self.walk(record)? {
+                Value::Unsigned(number) => Some(number),
+                Value::Signed(number) => Some(number.cast_unsigned()),
+                _ => None,
+            },
+        }
     }
 
     #[inline]

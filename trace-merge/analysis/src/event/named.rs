@@ -48,7 +48,7 @@ impl Named {
 
     /// The number in a record's `payload`; `None` when the payload ends before it.
     pub fn number(&self, payload: &[u8]) -> Option<i64> {
-        i64::try_from(self.number.read(payload)?).ok()
+        self.number.read(payload)
     }
 
     /// What `number` of that record stands for, and the name of that; `None` for numbers without a name.
@@ -76,6 +76,5 @@ impl Named {
 
 /// The system call that was recorded with `id` in `payload`.
 fn call(abi: Option<IntegerField>, id: i64, payload: &[u8]) -> i64 {
-    let abi = abi.and_then(|abi| i64::try_from(abi.read(payload)?).ok());
-    syscall_names::in_table(id, abi)
+    syscall_names::in_table(id, abi.and_then(|abi| abi.read(payload)))
 }
