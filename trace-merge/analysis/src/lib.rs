@@ -4,6 +4,7 @@
 //! vCPU did. [`pass()`] feeds both to any number of analyses in one pass. Where records are missing, states are unknown
 //! ([`completeness`]); nothing is guessed.
 
+pub mod by_number;
 pub mod completeness;
 pub mod errno_names;
 pub mod event;

@@ -17,6 +17,7 @@ pub mod vcpu;
 pub use change::{Change, ChangeKind};
 pub use input::{Input, Kernel, Origin};
 
+use crate::by_number::ByNumber;
 use crate::event::{self, Event, Task, Tid, WakeupStage};
 use crate::vcpu::SwitchSource;
 use foldhash::HashMap;
@@ -43,7 +44,7 @@ pub struct Vm {
     /// Index of its host.
     pub host: usize,
     /// Its vCPUs.
-    pub vcpus: BTreeMap<u32, Vcpu>,
+    pub vcpus: ByNumber<Vcpu>,
     /// Its guest.
     pub guest: Guest,
     /// Whether KVM's events tell when vCPUs are in the guest; otherwise only the VMM's do.
@@ -151,7 +152,7 @@ impl Timeline {
     fn add_vm(&mut self, trace: &Trace, description: &VmDescription) {
         let host = self.host_index(description.host.as_deref());
         let index = self.vms.len();
-        let mut vcpus: BTreeMap<u32, Vcpu> = (0..description.vcpus).map(|vcpu| (vcpu, Vcpu::new(None))).collect();
+        let mut vcpus: ByNumber<Vcpu> = (0..description.vcpus).map(|vcpu| (vcpu, Vcpu::new(None))).collect();
         for (vcpu, &tid) in (0..).zip(&description.vcpu_threads) {
             vcpus.insert(vcpu, Vcpu::new(Some(tid)));
             self.vcpu_threads.insert((host, tid), (index, vcpu));
@@ -337,7 +338,7 @@ impl Timeline {
         }
         for (index, vm) in self.vms.iter_mut().enumerate() {
             let mut lasting = BTreeMap::new();
-            for (&number, vcpu) in &mut vm.vcpus {
+            for (number, vcpu) in vm.vcpus.iter_mut() {
                 let window = Window { begin: std::mem::replace(&mut vcpu.since, time), end: time };
                 let state = vcpu.state.having_lasted(window.length(), self.longest_begin);
                 push(&mut self.changes, Change::Vcpu { vm: index, vcpu: number, window, state });
@@ -368,7 +369,7 @@ impl Timeline {
     /// records are all there would have told of its vCPU's entering the guest.
     fn never_ran(&self, vm: usize, cpu: u32) -> bool {
         let Some(vm) = self.vms.get(vm).filter(|vm| vm.never_joined.contains(&cpu)) else { return false };
-        let Some(vcpu) = vm.vcpus.get(&cpu) else { return false };
+        let Some(vcpu) = vm.vcpus.get(cpu) else { return false };
         if vm.kvm_tells {
             vcpu.tid.is_some() && self.hosts.get(vm.host).is_some_and(|host| !host.has_kvm_gap())
         } else {
@@ -394,7 +395,7 @@ impl Timeline {
     fn begin_guest(&mut self, time: u64, index: usize) {
         let Some(vm) = self.vms.get_mut(index).filter(|vm| !vm.guest.has_begun) else { return };
         vm.guest.has_begun = true;
-        let rests = |cpu| vm.vcpus.get(cpu).is_some_and(Vcpu::rests);
+        let rests = |cpu: &u32| vm.vcpus.get(*cpu).is_some_and(Vcpu::rests);
         let unused = vm.guest.unused.iter();
         let used: Vec<u32> =
             unused.filter(|&(cpu, &was_in_guest)| was_in_guest && !rests(cpu)).map(|(&cpu, _)| cpu).collect();
@@ -407,7 +408,6 @@ impl Timeline {
         let Some(host) = self.hosts.get_mut(index) else { return };
         let missing = host.has_gap();
         let (is_in_gap, hides_crossings) = (host.is_in_gap(cpu), host.hides_crossings(ThreadState::Running { cpu }));
-        let returns_are_told = self.vms.iter().filter(|vm| vm.host == index).all(|vm| vm.returns_are_told);
         let before = host.cpu(cpu);
         host.apply(cpu, event);
         let is_other_now = host.cpu(cpu) != before;
@@ -454,6 +454,7 @@ impl Timeline {
                 });
             }
             Event::KvmEntry { tid, vcpu } | Event::KvmExit { tid, vcpu, .. } => {
+                let returns_are_told = self.returns_are_told(index);
                 self.with_thread(time, index, tid, vcpu, |vcpu| {
                     vcpu.apply(event, true, returns_are_told);
                     vcpu.set_thread(of_crossing(cpu, event, is_in_gap));
@@ -463,6 +464,7 @@ impl Timeline {
                 }
             }
             Event::KvmUserspaceExit { tid } => {
+                let returns_are_told = self.returns_are_told(index);
                 self.with_thread(time, index, tid, None, |vcpu| {
                     vcpu.apply(event, true, returns_are_told);
                     vcpu.set_thread(of_crossing(cpu, event, is_in_gap));
@@ -475,6 +477,11 @@ impl Timeline {
         }
     }
 
+    /// Whether KVM's returns to the VMM are recorded on the host at `index`.
+    fn returns_are_told(&self, index: usize) -> bool {
+        self.vms.iter().filter(|vm| vm.host == index).all(|vm| vm.returns_are_told)
+    }
+
     fn apply_to_vmm(&mut self, time: u64, index: usize, event: &Event<'_>) {
         let Some(vm) = self.vms.get(index) else { return };
         let (host, kvm_tells, returns_are_told) = (vm.host, vm.kvm_tells, vm.returns_are_told);
@@ -485,7 +492,7 @@ impl Timeline {
             }
             Event::VmmEnter { vcpu } | Event::VmmExit { vcpu, .. } => {
                 let hides = |state: &Vcpu| self.hosts.get(host).is_some_and(|host| host.hides_crossings(state.thread));
-                let is_hidden = vm.vcpus.get(&vcpu).is_some_and(hides);
+                let is_hidden = vm.vcpus.get(vcpu).is_some_and(hides);
                 self.with_vcpu(time, index, vcpu, |state| {
                     state.apply(event, kvm_tells, returns_are_told);
                     // It goes into KVM, and when it is in the guest from there is not recorded.
@@ -508,7 +515,7 @@ impl Timeline {
     }
 
     fn with_vcpu(&mut self, time: u64, vm: usize, vcpu: u32, change: impl FnOnce(&mut Vcpu)) {
-        if let Some(state) = self.vms.get_mut(vm).and_then(|vm| vm.vcpus.get_mut(&vcpu)) {
+        if let Some(state) = self.vms.get_mut(vm).and_then(|vm| vm.vcpus.get_mut(vcpu)) {
             change(state);
             self.settle_vcpu(time, vm, vcpu);
         }
@@ -559,7 +566,7 @@ impl Timeline {
     /// The VMs and vCPUs of a host.
     fn vcpus_of(&self, host: usize) -> Vec<(usize, u32)> {
         let of_host = self.vms.iter().enumerate().filter(|(_, vm)| vm.host == host);
-        of_host.flat_map(|(index, vm)| vm.vcpus.keys().map(move |&vcpu| (index, vcpu))).collect()
+        of_host.flat_map(|(index, vm)| vm.vcpus.numbers().map(move |vcpu| (index, vcpu))).collect()
     }
 
     /// The host's `cpu` runs something else: so do those vCPUs not yet that wait for it.
@@ -573,9 +580,9 @@ impl Timeline {
             while let Some(waiting) = self.vms.get(vm).filter(|vm| vm.host == host).and_then(|vm| {
                 let waits =
                     |vcpu: &Vcpu| matches!(vcpu.thread, ThreadState::Waiting { cpu: Some(on), .. } if on == cpu);
-                vm.vcpus.range(next..).find(|(_, vcpu)| waits(vcpu)).map(|(&number, _)| number)
+                vm.vcpus.iter().find(|&(number, vcpu)| number >= next && waits(vcpu)).map(|(number, _)| number)
             }) {
-                if let Some(vcpu) = self.vms.get_mut(vm).and_then(|vm| vm.vcpus.get_mut(&waiting)) {
+                if let Some(vcpu) = self.vms.get_mut(vm).and_then(|vm| vm.vcpus.get_mut(waiting)) {
                     vcpu.take_turn_of(cpu, goes_idle);
                 }
                 self.settle_vcpu(time, vm, waiting);
@@ -590,7 +597,7 @@ impl Timeline {
             return;
         }
         let Some(vm) = self.vms.get_mut(index) else { return };
-        let Some(state) = vm.vcpus.get_mut(&vcpu) else { return };
+        let Some(state) = vm.vcpus.get_mut(vcpu) else { return };
         let host = self.hosts.get(vm.host);
         let runs = |cpu| host.map_or(host::HostCpuState::Unknown, |host| host.cpu(cpu));
         let now = state.current_state(vm.kvm_tells, runs);
@@ -634,7 +641,7 @@ impl Timeline {
     /// its vCPU did until now, where that has just ended.
     fn settle_cpu(&mut self, time: u64, index: usize, cpu: u32, was: Option<VcpuState>) {
         let Some(vm) = self.vms.get_mut(index) else { return };
-        let vcpu = vm.vcpus.get(&cpu).map_or(VcpuState::Unknown, |vcpu| vcpu.state);
+        let vcpu = vm.vcpus.get(cpu).map_or(VcpuState::Unknown, |vcpu| vcpu.state);
         let state = vm.guest.cpu_mut(cpu);
         let now = CpuView { vcpu, current: state.current, interrupt: state.interrupt() };
         if now == state.view {
@@ -667,7 +674,7 @@ impl Timeline {
         let Some(state) = vm.guest.tasks.get(task) else { return };
         let view = match state.state {
             TaskState::Running { cpu, .. } | TaskState::Runnable { cpu: Some(cpu), .. } => {
-                vm.vcpus.get(&cpu).and_then(|_| vm.guest.cpu(cpu)).map(|cpu| &cpu.view)
+                vm.vcpus.get(cpu).and_then(|_| vm.guest.cpu(cpu)).map(|cpu| &cpu.view)
             }
             _ => None,
         };

@@ -289,7 +289,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
     fn add_lasting(&mut self, timeline: &Timeline, window: Window) -> Vec<u32> {
         let Some(vm) = timeline.vm(self.vm) else { return Vec::new() };
         let mut lasting = Vec::new();
-        for &cpu in vm.vcpus.keys() {
+        for cpu in vm.vcpus.numbers() {
             let Some((view, since)) = vm.guest.cpu(cpu).map(|cpu| cpu.view()) else { continue };
             if since < window.end {
                 let piece = CpuPiece { window: Window { begin: since, end: u64::MAX }, view, ended_by: None };

@@ -277,7 +277,7 @@ impl Moment {
         let recording = input.record.unsigned(THREAD).and_then(|tid| Tid::try_from(tid).ok());
         for tid in running.into_iter().chain(recording) {
             let Some((its, vcpu)) = timeline.vcpu_of_thread(host, tid) else { continue };
-            let state = timeline.vm(vm).and_then(|state| state.vcpus.get(&vcpu)).map(|vcpu| vcpu.state);
+            let state = timeline.vm(vm).and_then(|state| state.vcpus.get(vcpu)).map(|vcpu| vcpu.state);
             if let Some(state) = state.filter(|&state| its == vm && state != VcpuState::Unknown) {
                 self.did.insert(vcpu, (state, input.time()));
             }
@@ -290,7 +290,7 @@ impl Moment {
     fn look(&mut self, vm: usize, timeline: &Timeline, host_cpus: &BTreeMap<usize, BTreeSet<u32>>) {
         let Some(state) = timeline.vm(vm) else { return };
         let host = timeline.host_of(vm);
-        let cpus = state.vcpus.iter().map(|(&cpu, vcpu)| {
+        let cpus = state.vcpus.iter().map(|(cpu, vcpu)| {
             let left = self.did.get(&cpu).filter(|_| vcpu.state == VcpuState::Unknown);
             let (did, since, until) = match left {
                 Some(&(did, until)) => (did, 0, Some(until)),

@@ -10,6 +10,7 @@ use super::ended::{Ended, Keep, KeepsEnded};
 use super::samples::{Row, Sampled, Samples, ToldBy, told};
 use super::tasks::warnings;
 use super::{Report, ReportBuilder, ReportError, Window, state_names};
+use foldhash::HashMap;
 use operations::{AccessExits, OperationExits, Operations};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -143,7 +144,7 @@ pub struct ExitTimes {
     /// By VM.
     vms: BTreeMap<usize, VmSums>,
     /// By VM and vCPU: the exit that is not over.
-    open: BTreeMap<(usize, u32), OpenExit>,
+    open: HashMap<(usize, u32), OpenExit>,
     samples: Samples,
     kept: Keep<Ended<ExitEnd>>,
 }
@@ -166,7 +167,7 @@ impl Sampled for ExitTimes {
 struct VmSums {
     count: u64,
     unfinished: u64,
-    reasons: BTreeMap<ExitReason, ReasonSums>,
+    reasons: HashMap<ExitReason, ReasonSums>,
     operations: Operations,
 }
 
@@ -275,7 +276,7 @@ impl ExitTimes {
     #[must_use]
     pub fn new(window: Window) -> Self {
         let (samples, kept) = (Samples::default(), Keep::default());
-        Self { window, vms: BTreeMap::new(), open: BTreeMap::new(), samples, kept }
+        Self { window, vms: BTreeMap::new(), open: HashMap::default(), samples, kept }
     }
 
     /// The same, which keeps each exit that is over for [`take_ended`](Self::take_ended), and adds nothing up.
@@ -296,7 +297,9 @@ impl ExitTimes {
 
     /// No record is to come.
     fn end_open(&mut self) {
-        for (key, exit) in std::mem::take(&mut self.open) {
+        let mut open: Vec<_> = std::mem::take(&mut self.open).into_iter().collect();
+        open.sort_unstable_by_key(|(key, _)| *key);
+        for (key, exit) in open {
             let sums = self.vms.entry(key.0).or_default();
             (sums.count, sums.unfinished) = (sums.count + 1, sums.unfinished + 1);
             sums.reasons.entry(exit.reason).or_default().count += 1;
@@ -438,7 +441,7 @@ impl<'t> Crossing<'t> {
             }
             _ => return None,
         };
-        Some(Self { key, vcpu: timeline.vm(key.0)?.vcpus.get(&key.1)?, exit })
+        Some(Self { key, vcpu: timeline.vm(key.0)?.vcpus.get(key.1)?, exit })
     }
 }
 
@@ -469,7 +472,9 @@ fn of_vm(vm: &Vm, sums: VmSums, clock: &Clock) -> VmExits {
         halted_ns: clock.ticks_to_ns(sums.parts.halted),
         blocked_ns: clock.ticks_to_ns(sums.parts.blocked),
     };
-    let mut reasons: Vec<ReasonExits> = sums.reasons.into_iter().map(reason).collect();
+    let mut by_reason: Vec<_> = sums.reasons.into_iter().collect();
+    by_reason.sort_unstable_by_key(|(reason, _)| *reason);
+    let mut reasons: Vec<ReasonExits> = by_reason.into_iter().map(reason).collect();
     reasons.sort_by_key(|reason| Reverse((reason.time.total_ns, reason.count)));
     let (operations, accesses) = sums.operations.rows(clock);
     let VmSums { count, unfinished, .. } = sums;

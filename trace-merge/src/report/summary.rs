@@ -6,6 +6,7 @@ use super::description::{Asked, Description};
 use super::distribution::DurationSum;
 use super::exits::{Crossing, is_crossing};
 use super::{Report, ReportBuilder, ReportError, Window, duration, seconds};
+use foldhash::HashMap;
 use serde::Serialize;
 use shared_ring::consumer::Lost;
 use std::collections::BTreeMap;
@@ -134,9 +135,9 @@ pub fn report(trace: &Trace, window: Window) -> Result<Summary, ReportError> {
 pub struct SummaryBuilder {
     window: Window,
     /// By VM.
-    exits: BTreeMap<usize, BTreeMap<ExitReason, DurationSum>>,
+    exits: BTreeMap<usize, HashMap<ExitReason, DurationSum>>,
     /// By VM and vCPU: the exit that is not over.
-    open: BTreeMap<(usize, u32), OpenExit>,
+    open: HashMap<(usize, u32), OpenExit>,
     cost: CostBuilder,
 }
 
@@ -152,7 +153,7 @@ impl SummaryBuilder {
     /// A summary of `window` of a recording, of which nothing is known yet.
     #[must_use]
     pub fn new(window: Window) -> Self {
-        Self { window, exits: BTreeMap::new(), open: BTreeMap::new(), cost: CostBuilder::new(window) }
+        Self { window, exits: BTreeMap::new(), open: HashMap::default(), cost: CostBuilder::new(window) }
     }
 
     /// The vCPU's exit is over at `time`; it has no time where that is `None`.
@@ -173,7 +174,9 @@ impl SummaryBuilder {
             total_ns: clock.ticks_to_ns(sums.total),
             max_ns: clock.ticks_to_ns(sums.max),
         };
-        let mut reasons: Vec<_> = self.exits.get(&index)?.iter().map(reason).collect();
+        let mut by_reason: Vec<_> = self.exits.get(&index)?.iter().collect();
+        by_reason.sort_unstable_by_key(|&(&reason, _)| reason);
+        let mut reasons: Vec<_> = by_reason.into_iter().map(reason).collect();
         reasons.sort_by_key(|reason| std::cmp::Reverse((reason.total_ns, reason.count)));
         let count = reasons.iter().map(|reason| reason.count).sum();
         Some(ExitReport { vm: vm.name.clone(), source, count, reasons })

@@ -475,11 +475,18 @@ impl TaskTimes {
 }
 
 /// The element of `all` at `index`, made when there is none.
+#[inline]
 fn place<T: Default>(all: &mut Vec<T>, index: usize) -> &mut T {
     if all.len() <= index {
-        all.resize_with(index + 1, T::default);
+        grow(all, index + 1);
     }
     &mut all[index]
+}
+
+#[cold]
+#[inline(never)]
+fn grow<T: Default>(all: &mut Vec<T>, length: usize) {
+    all.resize_with(length, T::default);
 }
 
 impl Stretch {

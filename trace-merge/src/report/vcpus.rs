@@ -8,6 +8,7 @@ use super::samples::{Row, Sampled, Samples, ToldBy, steady_name, told};
 use super::table::{Align, Table};
 use super::tasks::warnings;
 use super::{Report, ReportBuilder, ReportError, Window, duration, percent, state_names};
+use foldhash::HashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -171,7 +172,7 @@ fn sampled_row(state: VcpuState, host: Option<&Host>) -> Row {
 #[derive(Debug, Default)]
 struct VcpuSums {
     /// How often, and how long in all, ticks.
-    states: BTreeMap<VcpuState, (u64, u64)>,
+    states: HashMap<VcpuState, (u64, u64)>,
     wakeups: Durations,
     /// For how long the thread has been woken and has not had its turn, ticks.
     waking: u64,
@@ -244,9 +245,11 @@ impl ReportBuilder for VcpuTimes {
                 let (state, detail) = name(state, host);
                 VcpuPart { state, detail, count, ticks, ns: clock.ticks_to_ns(ticks) }
             };
-            let mut parts: Vec<VcpuPart> = sums.states.into_iter().map(part).collect();
+            let mut states: Vec<_> = sums.states.into_iter().collect();
+            states.sort_unstable_by_key(|(state, _)| *state);
+            let mut parts: Vec<VcpuPart> = states.into_iter().map(part).collect();
             parts.sort_by_key(|part| Reverse(part.ticks));
-            let tid = known.vcpus.get(&number).and_then(|vcpu| vcpu.tid);
+            let tid = known.vcpus.get(number).and_then(|vcpu| vcpu.tid);
             let wakeups = sums.wakeups.distribution(clock);
             vm.vcpus.push(VcpuReport { vcpu: number, tid, wall_ticks: window.length(), parts, wakeups });
         }

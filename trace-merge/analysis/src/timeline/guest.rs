@@ -5,6 +5,7 @@ use super::host::{PREV_STATE_ENDED, PREV_STATE_MASK};
 use super::membership::{Membership, Memberships, OwnIds, Stay};
 use super::states::{BlockedOn, CpuView, Current, Runner, TaskIndex, TaskState};
 use super::vcpu::VcpuState;
+use crate::by_number::ByNumber;
 use crate::event::{Event, Interrupt, Rename, Task, Tid, WakeupStage};
 use crate::syscall_names;
 use foldhash::HashMap;
@@ -162,7 +163,7 @@ pub struct Guest {
     pub tasks: Vec<GuestTask>,
     /// In which cgroups they are.
     pub memberships: Memberships,
-    cpus: BTreeMap<u32, GuestCpu>,
+    cpus: ByNumber<GuestCpu>,
     /// The living tasks by thread id.
     by_tid: HashMap<Tid, TaskIndex>,
     /// CPUs whose records are missing at the moment, and which may run tasks.
@@ -186,22 +187,23 @@ impl Guest {
     /// The CPU `cpu`; `None` when no record told of it yet.
     #[must_use]
     pub fn cpu(&self, cpu: u32) -> Option<&GuestCpu> {
-        self.cpus.get(&cpu)
+        self.cpus.get(cpu)
     }
 
+    #[inline]
     pub(super) fn cpu_mut(&mut self, cpu: u32) -> &mut GuestCpu {
-        self.cpus.entry(cpu).or_default()
+        self.cpus.get_or_insert_with(cpu, GuestCpu::default)
     }
 
     pub(super) fn cpus_mut(&mut self) -> impl Iterator<Item = (u32, &mut GuestCpu)> {
-        self.cpus.iter_mut().map(|(&cpu, state)| (cpu, state))
+        self.cpus.iter_mut()
     }
 
     /// Who records what `cpu` records now: whose turn it is there. Known also before the first switch on the CPU and after
     /// a gap, from the switch that follows.
     #[must_use]
     pub fn recorder(&self, cpu: u32) -> Current {
-        self.cpus.get(&cpu).map_or(Current::Unknown, GuestCpu::recorder)
+        self.cpus.get(cpu).map_or(Current::Unknown, GuestCpu::recorder)
     }
 
     /// The task `index`.
@@ -361,7 +363,7 @@ impl Guest {
     /// Tasks in the queue of `cpu` that goes idle are not allowed to run; while it runs another one, they wait for that.
     fn pass_over(&mut self, cpu: u32, goes_idle: bool) {
         let mut place = 0;
-        while let Some(&index) = self.cpus.get(&cpu).and_then(|cpu| cpu.queue.get(place)) {
+        while let Some(&index) = self.cpus.get(cpu).and_then(|cpu| cpu.queue.get(place)) {
             place += 1;
             let Some(task) = self.tasks.get_mut(index) else { continue };
             let is_passed_over = goes_idle && task.queued;
@@ -406,7 +408,7 @@ impl Guest {
             self.known.push(index);
         }
         if let TaskState::Runnable { cpu: Some(cpu), .. } = before
-            && let Some(cpu) = self.cpus.get_mut(&cpu)
+            && let Some(cpu) = self.cpus.get_mut(cpu)
         {
             cpu.queue.retain(|&queued| queued != index);
         }

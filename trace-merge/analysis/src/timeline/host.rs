@@ -1,8 +1,9 @@
 //! What a host's CPUs run now, by its scheduler's events.
 
+use crate::by_number::ByNumber;
 use crate::event::{Event, Rename, Task, Tid};
 use foldhash::HashMap;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// What a host CPU runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +91,7 @@ impl ThreadState {
 pub struct Host {
     /// Name; `None` for the first host of a recording.
     pub name: Option<String>,
-    cpus: BTreeMap<u32, HostCpuState>,
+    cpus: ByNumber<HostCpuState>,
     /// All names of threads; the first one is empty, of threads that no record names.
     names: Vec<Vec<u8>>,
     /// The same, for finding them.
@@ -111,7 +112,7 @@ impl Host {
     /// What `cpu` runs.
     #[must_use]
     pub fn cpu(&self, cpu: u32) -> HostCpuState {
-        self.cpus.get(&cpu).copied().unwrap_or(HostCpuState::Unknown)
+        self.cpus.get(cpu).copied().unwrap_or(HostCpuState::Unknown)
     }
 
     /// The name of `thread`; its number where no record named it.

@@ -337,7 +337,8 @@ fn gap_of_a_host_cpu_makes_the_vcpus_unknown_that_could_have_run_there() {
     let (unknown, guest) = (VcpuState::Unknown, VcpuState::Guest);
     assert_eq!(told.vcpu(0), [(0, unknown), (10, guest), (20, unknown), (40, VcpuState::Kvm(Some(IO)))]);
     assert_eq!(told.vcpu(1), [(0, unknown), (10, guest), (25, VcpuState::Kvm(Some(HLT))), (26, unknown), (42, guest)]);
-    assert_eq!((told.timeline.vms[0].vcpus[&0].lost, told.timeline.vms[0].vcpus[&1].lost), (1, 1));
+    let lost = |vcpu| told.timeline.vms[0].vcpus.get(vcpu).unwrap().lost;
+    assert_eq!((lost(0), lost(1)), (1, 1));
 }
 
 #[test]
@@ -396,7 +397,7 @@ fn threads_of_other_machines_are_passed_over() {
 fn each_of_two_machines_on_a_host_has_its_own_threads() {
     let mut told = Told::new();
     let mut other = told.timeline.vms[0].clone();
-    other.vcpus = [(0, Vcpu::new(Some(101)))].into();
+    other.vcpus = [(0, Vcpu::new(Some(101)))].into_iter().collect();
     told.timeline.vms.push(other);
     told.timeline.vcpu_threads.insert((0, 101), (1, 0));
     let entry_of = |tid| Event::KvmEntry { tid, vcpu: Some(0) };
@@ -502,14 +503,14 @@ fn any_steps() -> impl Strategy<Value = Vec<Step<'static>>> {
 
 /// What vCPU `cpu` does now, by the events alone.
 fn vcpu_now(timeline: &Timeline, cpu: u32) -> VcpuState {
-    let vcpu = timeline.vms[0].vcpus.get(&cpu);
+    let vcpu = timeline.vms[0].vcpus.get(cpu);
     vcpu.map_or(VcpuState::Unknown, |vcpu| vcpu.current_state(true, |on| timeline.hosts[0].cpu(on)))
 }
 
 /// What the task does now, by lookups alone.
 fn task_now(timeline: &Timeline, task: TaskIndex) -> Fused {
     let vm = &timeline.vms[0];
-    let vcpu_at = |cpu: u32| vm.vcpus.contains_key(&cpu).then(|| vcpu_now(timeline, cpu));
+    let vcpu_at = |cpu: u32| vm.vcpus.get(cpu).map(|_| vcpu_now(timeline, cpu));
     match vm.guest.tasks[task].state {
         TaskState::Unknown | TaskState::Absent => Fused::Unknown,
         TaskState::Blocked { on, .. } => Fused::Blocked(on),
@@ -722,7 +723,7 @@ fn states_without(steps: &[Step<'static>], only_kvm: Option<bool>, from: u64, en
         }
         let kept = steps.iter().filter(|(at, origin, _)| *at == time && (time >= from || !of_layer(origin)));
         kept.for_each(|step| told.feed(step));
-        states.push(told.timeline.vms[0].vcpus[&0].state);
+        states.push(told.timeline.vms[0].vcpus.get(0).unwrap().state);
     }
     states
 }

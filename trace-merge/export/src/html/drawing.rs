@@ -390,11 +390,11 @@ impl CpuRows {
             cpus.hosts.insert((host, cpu), HostCpu::new(host, row));
         }
         for (index, vm) in timeline.vms.iter().enumerate() {
-            for &vcpu in vm.vcpus.keys() {
+            for vcpu in vm.vcpus.numbers() {
                 let row = rows.row(RowKind::Vcpu, &vm.name, &format!("vCPU {vcpu}"));
                 cpus.vcpus.insert((index, vcpu), row);
             }
-            for &cpu in vm.vcpus.keys().filter(|_| vm.kernel_span.is_some()) {
+            for cpu in vm.vcpus.numbers().filter(|_| vm.kernel_span.is_some()) {
                 let row = rows.row(RowKind::GuestCpu, &vm.name, &format!("guest CPU {cpu}"));
                 cpus.guests.insert((index, cpu), row);
             }

@@ -68,7 +68,7 @@ impl States {
             let machine = tracks::host(vm.host);
             let group = uuid(Kind::Vcpus, index, 0);
             out.track(machine, time, tracks::named(group, None, format!("{}: vCPUs", vm.name)));
-            for &vcpu in vm.vcpus.keys() {
+            for vcpu in vm.vcpus.numbers() {
                 let track = tracks::named(uuid(Kind::Vcpu, index, vcpu as usize), Some(group), format!("vCPU {vcpu}"));
                 out.track(machine, time, track);
                 let rate = uuid(Kind::ExitRate, index, vcpu as usize);

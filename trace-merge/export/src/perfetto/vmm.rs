@@ -28,7 +28,7 @@ impl VmmRecords {
         let Some(known) = timeline.vm(vm).filter(|_| !out.muted) else { return };
         let (group, track) = (uuid(Kind::Vmm, vm, 0), uuid(Kind::VmmThread, vm, thread as usize));
         if self.described.insert((vm, thread)) {
-            let name = match known.vcpus.contains_key(&thread) {
+            let name = match known.vcpus.get(thread).is_some() {
                 true => format!("VMM: vCPU {thread}"),
                 false => "VMM: other threads".into(),
             };

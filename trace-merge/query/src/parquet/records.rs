@@ -111,7 +111,7 @@ pub(super) fn cpus(origin: Origin, timeline: &Timeline) -> (Option<u32>, Option<
         Origin::Host { cpu, .. } => (Some(cpu), None),
         Origin::Guest { cpu, .. } | Origin::User { cpu, .. } => (None, Some(cpu)),
         Origin::Vmm { vm, thread } => {
-            (None, Some(thread).filter(|thread| timeline.vm(vm).is_some_and(|vm| vm.vcpus.contains_key(thread))))
+            (None, Some(thread).filter(|thread| timeline.vm(vm).is_some_and(|vm| vm.vcpus.get(*thread).is_some())))
         }
     }
 }
