@@ -32,10 +32,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
+use strata_analysis::by_number::ByNumber;
 use strata_analysis::completeness::GapTotals;
 use strata_analysis::event::{self, Decoder};
 use strata_analysis::vcpu::{self, SwitchSource};
-use strata_recording::clock::{Clock, Tolerances};
+use strata_recording::clock::Tolerances;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Guest, Vm};
 use strata_recording::merge::{Merge, MergedRecord, Step};
@@ -164,7 +165,9 @@ struct VmCheck<'t> {
     vmm: Option<Periods<'t>>,
     /// The VMM's periods again, which entries into the guest must lie inside.
     runs: Option<Periods<'t>>,
-    tolerances: BTreeMap<u32, Tolerances>,
+    tolerances: ByNumber<Tolerances>,
+    /// How far clocks may be apart of which nothing else is known, ticks.
+    error_bound: u64,
     pairs: Pairs,
     /// Why pairs that are not whole are no violations, if so.
     lenient: Option<String>,
@@ -260,19 +263,19 @@ impl<'t> Check<'t> {
                     let Some(event) = event else { continue };
                     let switch = vcpu::switch(&event, &vm.vm.vcpu_threads).filter(|_| of_vm.tells);
                     if let Some((vcpu, exit)) = switch {
-                        vm.switch(self.trace.clock(), merged, vcpu, exit.is_none(), &mut self.decided);
+                        vm.switch(merged, vcpu, exit.is_none(), &mut self.decided);
                     }
                     vm.pairs.record(merged, event);
                 }
                 LayerKind::GuestKernel => {
                     let vcpu = Some(merged.stream.description.cpu_id);
-                    self.result.unchecked += u64::from(!vm.judge(self.trace.clock(), merged, vcpu, &mut self.decided));
+                    self.result.unchecked += u64::from(!vm.judge(merged, vcpu, &mut self.decided));
                     if let Some(event) = event {
                         vm.pairs.record(merged, event);
                     }
                 }
                 LayerKind::GuestUser => {
-                    self.result.unchecked += u64::from(!vm.judge(self.trace.clock(), merged, None, &mut self.decided));
+                    self.result.unchecked += u64::from(!vm.judge(merged, None, &mut self.decided));
                 }
             }
         }
@@ -314,7 +317,8 @@ impl<'t> Check<'t> {
         if self.decided.is_empty() {
             return;
         }
-        for (candidate, position) in std::mem::take(&mut self.decided) {
+        let mut decided = std::mem::take(&mut self.decided);
+        for (candidate, position) in decided.drain(..) {
             let Some(&Source { layer, stream, .. }) = self.sources.get(candidate.source) else { continue };
             let clock = self.trace.clock();
             let kind = layer.description.kind;
@@ -344,6 +348,8 @@ impl<'t> Check<'t> {
             };
             self.keep(|| violation(layer, stream, candidate.time, candidate.schema.name(), problem));
         }
+        // Its memory is used again.
+        self.decided = decided;
     }
 
     /// Counts of lost records agree with each other.
@@ -452,8 +458,7 @@ impl<'t> VmCheck<'t> {
         let vcpus = guest_layers(trace, &vm.name).flat_map(|layer| &layer.streams);
         let known = clock.epochs.iter().filter(|epoch| epoch.vm == vm.name).map(|epoch| epoch.vcpu);
         let vcpus = vcpus.map(|stream| stream.description.cpu_id).chain(known);
-        let tolerances: BTreeMap<u32, Tolerances> =
-            vcpus.map(|vcpu| (vcpu, clock.tolerances(&vm.name, vcpu))).collect();
+        let tolerances: ByNumber<Tolerances> = vcpus.map(|vcpu| (vcpu, clock.tolerances(&vm.name, vcpu))).collect();
         let largest = tolerances.values().map(Tolerances::largest).max().unwrap_or(0);
         let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
         let mut vmm = trace.layers_of(LayerKind::Vmm).filter(of_vm);
@@ -467,7 +472,8 @@ impl<'t> VmCheck<'t> {
             pairs = pairs.with_preemptible_soft_interrupts();
         }
         let [host_kernel, vmm, runs] = periods;
-        Self { vm, host_kernel, vmm, runs, tolerances, pairs, lenient }
+        let error_bound = clock.error_bound_ticks();
+        Self { vm, host_kernel, vmm, runs, tolerances, error_bound, pairs, lenient }
     }
 
     /// The periods that a layer of `kind` tells.
@@ -482,7 +488,6 @@ impl<'t> VmCheck<'t> {
     /// `merged`: `vcpu` enters or leaves the guest.
     fn switch(
         &mut self,
-        clock: &Clock,
         merged: &MergedRecord<'t>,
         vcpu: u32,
         enters: bool,
@@ -493,7 +498,7 @@ impl<'t> VmCheck<'t> {
             periods.switch(time, vcpu, enters, decided);
         }
         if let (LayerKind::HostKernel, true, Some(runs)) = (kind, enters, &mut self.runs) {
-            let tolerance = clock.error_bound_ticks();
+            let tolerance = self.error_bound;
             let (source, schema) = (merged.source, merged.record.schema);
             runs.judge(Candidate { time, tolerance, source, schema, vcpu: Some(vcpu) }, decided);
         }
@@ -502,16 +507,15 @@ impl<'t> VmCheck<'t> {
     /// Judges `merged`, a record of the guest on `vcpu` or on any; `false` when no layer tells where that was.
     fn judge(
         &mut self,
-        clock: &Clock,
         merged: &MergedRecord<'t>,
         vcpu: Option<u32>,
         decided: &mut Vec<(Candidate<'t>, Position)>,
     ) -> bool {
-        let (time, otherwise) = (merged.record.time, clock.error_bound_ticks());
+        let (time, otherwise) = (merged.record.time, self.error_bound);
         let mut all = [&mut self.host_kernel, &mut self.vmm].into_iter().flatten();
         let Some(periods) = all.find_map(|periods| periods.is_known(vcpu).then_some(periods)) else { return false };
         let tolerance = match vcpu {
-            Some(vcpu) => self.tolerances.get(&vcpu).map_or(otherwise, |tolerances| tolerances.at(time)),
+            Some(vcpu) => self.tolerances.get(vcpu).map_or(otherwise, |tolerances| tolerances.at(time)),
             None => periods::widest(&self.tolerances, time, otherwise),
         };
         let (source, schema) = (merged.source, merged.record.schema);

@@ -12,6 +12,7 @@
 
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
+use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::{Event, Interrupt, Task, Tid, WakeupStage};
 use strata_analysis::syscall_names;
 use strata_recording::layer::LayerKind;
@@ -41,7 +42,7 @@ pub enum Pair {
 }
 
 impl Pair {
-    /// All of them, in the order in which they are shown.
+    /// All of them, in the order of their numbers, in which they are shown.
     pub const ALL: [Self; 7] =
         [Self::Syscall, Self::Irq, Self::Softirq, Self::Vector, Self::GuestEntry, Self::Run, Self::Wakeup];
 
@@ -125,7 +126,7 @@ enum Sleeper {
 #[derive(Debug)]
 pub struct Pairs {
     /// By CPU of the guest: the task that runs, where it is known.
-    running: HashMap<u32, Tid>,
+    running: ByNumber<Tid>,
     /// Streams with an open gap: of the guest's kernel, of CPUs that may run tasks; of the host's kernel, of the VMM.
     guest_gaps: u32,
     host_gaps: u32,
@@ -137,15 +138,16 @@ pub struct Pairs {
     /// How far clocks of the guest's CPUs may be apart, ticks.
     tolerance: u64,
     calls: HashMap<Tid, Call>,
-    cpus: HashMap<u32, Cpu>,
+    cpus: ByNumber<Cpu>,
     sleepers: HashMap<Tid, Sleeper>,
     entries: HashMap<Tid, Place>,
-    runs: HashMap<u32, Place>,
+    runs: ByNumber<Place>,
     /// When the first second half of each pair was met: tracepoints are not all enabled at once.
-    second_half: HashMap<Pair, u64>,
+    second_half: [Option<u64>; Pair::ALL.len()],
     /// Interrupts of which an entry was met: each vector has tracepoints of its own, all other numbers share theirs.
     entered: HashSet<(Pair, i64)>,
-    counts: HashMap<Pair, (u64, u64, u64)>,
+    /// Those that are whole, explained and unbalanced; `None` where there was no event of the pair.
+    counts: [Option<(u64, u64, u64)>; Pair::ALL.len()],
     /// Whether wake-ups are recorded.
     wakeups_are_recorded: bool,
     alone: Vec<Alone>,
@@ -162,7 +164,7 @@ impl Pairs {
     #[must_use]
     pub fn new(vcpu_threads: Vec<i32>, tolerance: u64, shown: usize) -> Self {
         Self {
-            running: HashMap::default(),
+            running: ByNumber::default(),
             guest_gaps: 0,
             host_gaps: 0,
             vmm_gaps: 0,
@@ -170,13 +172,13 @@ impl Pairs {
             vcpu_threads,
             tolerance,
             calls: HashMap::default(),
-            cpus: HashMap::default(),
+            cpus: ByNumber::default(),
             sleepers: HashMap::default(),
             entries: HashMap::default(),
-            runs: HashMap::default(),
-            second_half: HashMap::default(),
+            runs: ByNumber::default(),
+            second_half: Default::default(),
             entered: HashSet::default(),
-            counts: HashMap::default(),
+            counts: Default::default(),
             wakeups_are_recorded: false,
             alone: Vec::new(),
             shown,
@@ -197,8 +199,8 @@ impl Pairs {
         match kind {
             LayerKind::GuestKernel => {
                 self.guest_gaps += u32::from(!self.offline.contains(&cpu));
-                self.running.remove(&cpu);
-                let interrupts = self.cpus.remove(&cpu).unwrap_or_default().interrupts;
+                self.running.remove(cpu);
+                let interrupts = self.cpus.remove(cpu).unwrap_or_default().interrupts;
                 interrupts.into_iter().for_each(|(pair, ..)| self.explained(pair, 1));
                 self.forget_tasks();
             }
@@ -208,7 +210,7 @@ impl Pairs {
             }
             LayerKind::Vmm => {
                 self.vmm_gaps += 1;
-                self.runs.clear();
+                self.runs = ByNumber::default();
                 // What changed the recorded events may be missing.
                 self.forget_guest();
             }
@@ -224,7 +226,7 @@ impl Pairs {
             LayerKind::HostKernel => &mut self.host_gaps,
             LayerKind::Vmm => {
                 // Interrupts were not followed.
-                self.cpus.clear();
+                self.cpus = ByNumber::default();
                 &mut self.vmm_gaps
             }
             LayerKind::GuestUser => return,
@@ -249,19 +251,19 @@ impl Pairs {
             self.keep(Pair::Wakeup, alone);
         }
         let count = |pair| {
-            let &(balanced, explained, unbalanced) = self.counts.get(&pair)?;
+            let (balanced, explained, unbalanced) = self.counts[pair as usize]?;
             Some(PairCount { pair, balanced, explained, unbalanced })
         };
         (Pair::ALL.into_iter().filter_map(count).collect(), self.alone)
     }
 
     fn balanced(&mut self, pair: Pair) {
-        self.counts.entry(pair).or_default().0 += 1;
+        self.counts[pair as usize].get_or_insert_default().0 += 1;
     }
 
     fn explained(&mut self, pair: Pair, count: usize) {
         if count > 0 {
-            self.counts.entry(pair).or_default().1 += count as u64;
+            self.counts[pair as usize].get_or_insert_default().1 += count as u64;
         }
     }
 
@@ -270,7 +272,7 @@ impl Pairs {
     }
 
     fn keep(&mut self, pair: Pair, alone: Alone) {
-        self.counts.entry(pair).or_default().2 += 1;
+        self.counts[pair as usize].get_or_insert_default().2 += 1;
         if self.alone.len() < self.shown {
             self.alone.push(alone);
         }
@@ -284,24 +286,23 @@ impl Pairs {
         self.explained(Pair::Softirq, soft);
         self.sleepers.clear();
         self.unwoken.clear();
-        self.second_half.clear();
+        self.second_half = Default::default();
         self.entered.clear();
     }
 
     /// Nothing that was known of the guest's tasks and CPUs holds any more.
     fn forget_guest(&mut self) {
         self.forget_tasks();
-        for cpu in std::mem::take(&mut self.cpus).into_values() {
-            for (pair, ..) in cpu.interrupts {
-                self.explained(pair, 1);
-            }
+        let cpus = std::mem::take(&mut self.cpus);
+        for &(pair, ..) in cpus.values().flat_map(|cpu| &cpu.interrupts) {
+            self.explained(pair, 1);
         }
     }
 
     fn add_guest(&mut self, merged: &MergedRecord<'_>, event: Event<'_>) {
         let record = &merged.record;
         let cpu = merged.stream.description.cpu_id;
-        let tid = self.running.get(&cpu).copied();
+        let tid = self.running.get(cpu).copied();
         // Where records of the VMM are missing, the recorded events may have been changed.
         let is_whole = self.vmm_gaps == 0;
         // A task may have gone on where records of another CPU are missing.
@@ -329,7 +330,7 @@ impl Pairs {
             (Event::InterruptEnter(interrupt), _) => {
                 let (pair, number) = numbered(interrupt);
                 self.entered.insert(tracepoint(pair, number));
-                self.cpus.entry(cpu).or_default().interrupts.push((pair, number, record.time));
+                self.cpus.get_or_insert_with(cpu, Cpu::default).interrupts.push((pair, number, record.time));
             }
             (Event::InterruptExit(interrupt), _) => self.interrupt_exit(cpu, interrupt, merged),
             _ if !are_tasks_whole => {}
@@ -397,7 +398,7 @@ impl Pairs {
 
     /// The CPU is in a task's context: every interrupt has ended.
     fn leave_interrupts(&mut self, cpu: u32, merged: &MergedRecord<'_>) {
-        let state = self.cpus.entry(cpu).or_default();
+        let state = self.cpus.get_or_insert_with(cpu, Cpu::default);
         state.is_known = true;
         for (pair, number, entered) in std::mem::take(&mut state.interrupts) {
             self.alone_or_explained(pair, entered, merged, || {
@@ -414,7 +415,7 @@ impl Pairs {
         merged: &MergedRecord<'_>,
         what: impl FnOnce() -> String,
     ) {
-        if self.second_half.get(&pair).is_some_and(|&first| first < entered) {
+        if self.second_half[pair as usize].is_some_and(|first| first < entered) {
             self.unbalanced(pair, merged, what);
         } else {
             self.explained(pair, 1);
@@ -423,8 +424,8 @@ impl Pairs {
 
     fn interrupt_exit(&mut self, cpu: u32, interrupt: Interrupt, merged: &MergedRecord<'_>) {
         let (pair, number) = numbered(interrupt);
-        self.second_half.entry(pair).or_insert(merged.record.time);
-        let state = self.cpus.entry(cpu).or_default();
+        self.second_half[pair as usize].get_or_insert(merged.record.time);
+        let state = self.cpus.get_or_insert_with(cpu, Cpu::default);
         let is_known = state.is_known;
         match state.interrupts.last() {
             Some(&(open, of, _)) if (open, of) == (pair, number) => {
@@ -479,7 +480,7 @@ impl Pairs {
     }
 
     fn syscall_exit(&mut self, tid: Tid, number: i64, merged: &MergedRecord<'_>) {
-        self.second_half.entry(Pair::Syscall).or_insert(merged.record.time);
+        self.second_half[Pair::Syscall as usize].get_or_insert(merged.record.time);
         match self.calls.remove(&tid) {
             Some(call) if syscall_names::is_return(call.number, number) => {
                 self.balanced(Pair::Syscall);

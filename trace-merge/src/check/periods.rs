@@ -1,7 +1,8 @@
 //! When the vCPUs of a VM were in the guest, followed record by record, and which records lie outside. A record that lies
 //! outside waits for as long as the next period may begin within its tolerance: memory does not grow with the recording.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use strata_analysis::by_number::ByNumber;
 use strata_analysis::vcpu::{Period, SwitchSource};
 use strata_recording::clock::Tolerances;
 use strata_recording::manifest::Vm;
@@ -210,7 +211,7 @@ impl<'t> VcpuPeriods<'t> {
 pub(super) struct Periods<'t> {
     /// The layer.
     pub(super) source: SwitchSource,
-    vcpus: BTreeMap<u32, VcpuPeriods<'t>>,
+    vcpus: ByNumber<VcpuPeriods<'t>>,
     /// Of any vCPU.
     any: VcpuPeriods<'t>,
     /// Streams of the layer that are in a gap.
@@ -242,7 +243,7 @@ impl<'t> Periods<'t> {
 
     fn vcpu(&mut self, vcpu: u32) -> &mut VcpuPeriods<'t> {
         let place = if self.had_gap { Place::Unknown } else { Place::Outside };
-        self.vcpus.entry(vcpu).or_insert_with(|| VcpuPeriods::new(place))
+        self.vcpus.get_or_insert_with(vcpu, || VcpuPeriods::new(place))
     }
 
     /// A gap of one of the layer's streams begins: nothing is known of any vCPU, whose thread may be on any CPU.
@@ -317,7 +318,7 @@ impl<'t> Periods<'t> {
 
     /// Margins of each vCPU that has records.
     pub(super) fn margins(&self) -> impl Iterator<Item = (u32, Margins)> {
-        self.vcpus.iter().map(|(&vcpu, periods)| (vcpu, periods.margins))
+        self.vcpus.iter().map(|(vcpu, periods)| (vcpu, periods.margins))
     }
 
     /// Margins of what belongs to any vCPU.
@@ -327,6 +328,6 @@ impl<'t> Periods<'t> {
 }
 
 /// The largest tolerance of all of `tolerances` at `time`, ticks.
-pub(super) fn widest(tolerances: &BTreeMap<u32, Tolerances>, time: u64, otherwise: u64) -> u64 {
+pub(super) fn widest(tolerances: &ByNumber<Tolerances>, time: u64, otherwise: u64) -> u64 {
     tolerances.values().map(|tolerances| tolerances.at(time)).max().unwrap_or(otherwise)
 }
