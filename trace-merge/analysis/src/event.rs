@@ -14,7 +14,7 @@ use crate::exit_reason::ExitReason;
 use std::borrow::Cow;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{StreamRecord, TraceLayer};
-use strata_recording::schema::Value;
+use strata_recording::schema::{Elements, Value};
 
 /// Bytes of a page of device memory.
 const PAGE: u64 = 4096;
@@ -547,14 +547,20 @@ pub struct NetworkPacket<'t> {
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'t>(StreamRecord<'t>);
 
-impl Arguments<'_> {
+impl<'t> Arguments<'t> {
+    /// All of them; `None` where the event does not say them.
+    #[must_use]
+    pub fn all(&self) -> Option<Elements<'t>> {
+        match self.0.value("args")? {
+            Value::Array(arguments) => Some(arguments),
+            _ => None,
+        }
+    }
+
     /// Argument `index`, from 0 on.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<u64> {
-        match self.0.value("args")? {
-            Value::Array(arguments) => arguments.get(index),
-            _ => None,
-        }
+        self.all()?.get(index)
     }
 }
 

@@ -3,11 +3,11 @@
 
 use super::packets::{FtraceKind, Machine, PacketWriter};
 use super::proto::{DescriptorProto, FieldDescriptorProto, FieldType, GenericEventDescriptor};
-use super::wire::{put_bytes, put_number};
+use super::wire::{put_bytes, put_message, put_number};
 use shared_ring::event::FieldDescription;
 use std::io::Write;
 use strata_recording::reader::StreamRecord;
-use strata_recording::schema::{Elements, Schema, Value, is_text_in_json};
+use strata_recording::schema::{Elements, PlacedField, Schema, Value, hex_digits, is_text_in_json};
 use strata_recording::terminal::harmless;
 
 /// The least number of a type of event that describes itself, among the fields of Perfetto's own ones.
@@ -20,9 +20,31 @@ const THREAD: &str = "common_pid";
 /// Writes such records.
 #[derive(Debug, Default)]
 pub(super) struct GenericRecords {
-    /// By layer and event type: its number.
-    numbers: Vec<Vec<Option<u32>>>,
+    /// By layer and event type.
+    types: Vec<Vec<Option<GenericType>>>,
     described: u32,
+}
+
+/// An event type that describes itself.
+#[derive(Debug)]
+pub(super) struct GenericType {
+    /// Its number among the fields of Perfetto's own ones.
+    pub(super) number: u32,
+    /// Its fields, as far as Perfetto takes them.
+    fields: Vec<GenericField>,
+}
+
+/// A field of such an event type.
+#[derive(Clone, Copy, Debug)]
+struct GenericField {
+    /// `None` where it is not written.
+    number: Option<u32>,
+    /// Where it lies, if that is the same in all payloads.
+    place: Option<PlacedField>,
+    /// Whether its number is text.
+    is_text: bool,
+    /// Whether its numbers are hexadecimal in text.
+    hex: bool,
 }
 
 impl GenericRecords {
@@ -34,35 +56,79 @@ impl GenericRecords {
         by: (u64, i64),
         record: &StreamRecord<'_>,
     ) {
-        if !out.muted {
-            let event = self.number(out, (layer, place), record.schema);
-            out.ftrace(place, by, FtraceKind::Generic { event, record });
+        if !out.muted
+            && let Some(of) = self.type_of(out, (layer, place), record.schema)
+        {
+            out.ftrace(place, by, FtraceKind::Generic { of, record });
         }
     }
 
-    /// The number of the event type `schema` of the layer `layer`, which is described afterwards.
-    fn number<W: Write>(
+    /// The event type `schema` of the layer `layer`, which is described afterwards.
+    fn type_of<W: Write>(
         &mut self,
         out: &mut PacketWriter<W>,
         (layer, place): (usize, (Machine, u32)),
         schema: &Schema,
-    ) -> u32 {
-        if self.numbers.len() <= layer {
-            self.numbers.resize(layer + 1, Vec::new());
+    ) -> Option<&GenericType> {
+        if self.types.len() <= layer {
+            self.types.resize_with(layer + 1, Vec::new);
         }
-        let next = FIRST + self.described;
-        let Some(numbers) = self.numbers.get_mut(layer) else { return next };
-        if numbers.len() <= schema.position() {
-            numbers.resize(schema.position() + 1, None);
+        let types = self.types.get_mut(layer)?;
+        if types.len() <= schema.position() {
+            types.resize_with(schema.position() + 1, || None);
         }
-        let Some(number) = numbers.get_mut(schema.position()) else { return next };
-        if let Some(number) = *number {
-            return number;
+        let known = types.get_mut(schema.position())?;
+        if known.is_none() {
+            let of = GenericType::new(FIRST + self.described, schema);
+            self.described += 1;
+            out.describe_event(place, describe(of.number, schema));
+            *known = Some(of);
         }
-        *number = Some(next);
-        self.described += 1;
-        out.describe_event(place, describe(next, schema));
-        next
+        known.as_ref()
+    }
+}
+
+impl GenericType {
+    fn new(number: u32, schema: &Schema) -> Self {
+        let mut placed = schema.placed_fields().iter();
+        let field = |(number, field): (u32, &FieldDescription)| GenericField {
+            number: (field.name != THREAD).then_some(number),
+            place: placed.next().copied(),
+            is_text: is_text_in_json(field),
+            hex: field.hex,
+        };
+        Self { number, fields: (1..FIELDS_END).zip(&schema.description().fields).map(field).collect() }
+    }
+
+    /// Appends the fields of `record`, one of its records, as its description has them.
+    pub(super) fn encode(&self, record: &StreamRecord<'_>, out: &mut Vec<u8>) {
+        let mut behind = None;
+        for field in &self.fields {
+            let value = match field.place {
+                Some(place) => place.read(record.payload),
+                None => behind.get_or_insert_with(|| record.schema.values_behind_placed(record.payload)).next(),
+            };
+            let Some(value) = value else { return };
+            if let Some(number) = field.number {
+                field.encode(number, value, out);
+            }
+        }
+    }
+}
+
+impl GenericField {
+    fn encode(self, number: u32, value: Value<'_>, out: &mut Vec<u8>) {
+        match value {
+            Value::Unsigned(value) if self.is_text => put_message(number, out, |out| {
+                let (digits, length) = hex_digits(value);
+                out.extend_from_slice(b"0x");
+                out.extend_from_slice(digits.get(..length).unwrap_or_default());
+            }),
+            Value::Unsigned(value) => put_number(number, value, out),
+            Value::Signed(value) => put_number(number, value.cast_unsigned(), out),
+            Value::Text(text) => put_bytes(number, String::from_utf8_lossy(text).as_bytes(), out),
+            Value::Array(elements) => put_bytes(number, list(elements, self.hex).as_bytes(), out),
+        }
     }
 }
 
@@ -88,22 +154,6 @@ fn field_type(field: &FieldDescription) -> FieldType {
         Some(integer) if integer.is_signed() && !field.hex => FieldType::Int64,
         Some(_) if !is_text_in_json(field) => FieldType::Uint64,
         _ => FieldType::String,
-    }
-}
-
-/// Appends the fields of `record` as its description has them.
-pub(super) fn encode(record: &StreamRecord<'_>, out: &mut Vec<u8>) {
-    let fields = record.schema.fields(record.payload);
-    for (number, (field, value)) in (1..FIELDS_END).zip(fields).filter(|(_, (field, _))| field.name != THREAD) {
-        match value {
-            Value::Unsigned(value) if is_text_in_json(field) => {
-                put_bytes(number, format!("{value:#x}").as_bytes(), out)
-            }
-            Value::Unsigned(value) => put_number(number, value, out),
-            Value::Signed(value) => put_number(number, value.cast_unsigned(), out),
-            Value::Text(text) => put_bytes(number, String::from_utf8_lossy(text).as_bytes(), out),
-            Value::Array(elements) => put_bytes(number, list(elements, field.hex).as_bytes(), out),
-        }
     }
 }
 

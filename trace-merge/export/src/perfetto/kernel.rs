@@ -103,8 +103,9 @@ impl KernelRecords {
             }
             // Perfetto knows one table of calls for each machine.
             Event::SyscallEnter { number, arguments } => {
-                let recorded = (0..ARGUMENTS).take_while(|&index| arguments.get(index).is_some()).count();
-                let arguments = std::array::from_fn(|index| arguments.get(index).unwrap_or(0));
+                let all = arguments.all();
+                let recorded = all.map_or(0, |all| all.len().min(ARGUMENTS));
+                let arguments = std::array::from_fn(|index| all.and_then(|all| all.get(index)).unwrap_or(0));
                 let call = |number| Call { cpu: from.cpu, tid: from.tid, number, arguments, recorded };
                 return syscall_names::as_x86_64(number).is_some_and(|number| self.call(out, from, call(number)));
             }

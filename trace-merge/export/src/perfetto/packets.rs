@@ -3,13 +3,13 @@
 //! Packets need not be in the order of their times: Perfetto sorts all of a trace. Those of one time stay in the order in
 //! which they were written.
 
-use super::generic;
+use super::generic::GenericType;
 use super::proto::{
     CLOCK_BOOTTIME, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, EventName, EventType,
     GenericEventDescriptor, InternedData, ProcessTree, SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE,
     SystemInfo, TaskState, TracePacket, TrackDescriptor, TrackEvent, Utsname, field,
 };
-use super::wire::{put_bytes, put_number};
+use super::wire::{put_bytes, put_message, put_number};
 use foldhash::HashMap;
 use prost::Message;
 use std::io::{self, Write};
@@ -66,9 +66,9 @@ pub(super) enum FtraceKind<'r> {
         number: i64,
         result: Option<i64>,
     },
-    /// A record of the event type that is described under the number `event`.
+    /// A record of an event type that describes itself.
     Generic {
-        event: u32,
+        of: &'r GenericType,
         record: &'r StreamRecord<'r>,
     },
 }
@@ -96,11 +96,8 @@ pub(super) struct PacketWriter<W> {
     /// By machine, and the place of the one that was written to last: mostly it is the next one, too.
     sequences: Vec<(Machine, Sequence)>,
     last: usize,
-    /// Of the packet in the making: its fields, those of the event in it and of what is in that, and the packet as it is
-    /// written.
+    /// Of the packet in the making: its fields, and the packet as it is written.
     fields: Vec<u8>,
-    event: Vec<u8>,
-    inner: Vec<u8>,
     buffer: Vec<u8>,
     /// Whether that packet refers to what was interned.
     refers: bool,
@@ -112,9 +109,9 @@ pub(super) struct PacketWriter<W> {
 
 impl<W: Write> PacketWriter<W> {
     pub(super) fn new(out: W) -> Self {
-        let [fields, event, inner, buffer] = [const { Vec::new() }; 4];
+        let [fields, buffer] = [const { Vec::new() }; 2];
         let (sequences, last, refers, muted, failed, bytes) = (Vec::new(), 0, false, false, None, 0);
-        Self { out, sequences, last, fields, event, inner, buffer, refers, muted, failed, bytes }
+        Self { out, sequences, last, fields, buffer, refers, muted, failed, bytes }
     }
 
     #[inline]
@@ -176,74 +173,79 @@ impl<W: Write> PacketWriter<W> {
         if self.muted {
             return;
         }
-        self.begin_event(machine, track, EventType::SliceBegin, Some(name));
-        if let Some(event) = event {
-            encode(event, &mut self.event);
-        }
-        self.end_event(machine, begin);
-        self.begin_event(machine, track, EventType::SliceEnd, None);
-        self.end_event(machine, end);
+        self.event(machine, track, begin, EventType::SliceBegin, Some(name), |out| {
+            event.into_iter().for_each(|event| encode(event, out));
+        });
+        self.event(machine, track, end, EventType::SliceEnd, None, |_| {});
     }
 
     /// Something that happens on `track` at `time`.
     pub(super) fn instant(&mut self, machine: Machine, track: u64, time: u64, name: Name<'_>, event: &TrackEvent) {
-        if self.muted {
-            return;
+        if !self.muted {
+            self.event(machine, track, time, EventType::Instant, Some(name), |out| encode(event, out));
         }
-        self.begin_event(machine, track, EventType::Instant, Some(name));
-        encode(event, &mut self.event);
-        self.end_event(machine, time);
     }
 
     /// The counter `track` has `value` from `time` on.
     pub(super) fn counter(&mut self, machine: Machine, track: u64, time: u64, value: u64) {
-        if self.muted {
-            return;
+        if !self.muted {
+            // It has a sign.
+            let value = value.min(i64::MAX.cast_unsigned());
+            self.event(machine, track, time, EventType::Counter, None, |out| {
+                put_number(field::TRACK_EVENT_COUNTER_VALUE, value, out);
+            });
         }
-        self.begin_event(machine, track, EventType::Counter, None);
-        // It has a sign.
-        put_number(field::TRACK_EVENT_COUNTER_VALUE, value.min(i64::MAX.cast_unsigned()), &mut self.event);
-        self.end_event(machine, time);
     }
 
-    /// Begins an event of a track; fields may be added to it.
-    fn begin_event(&mut self, machine: Machine, track: u64, kind: EventType, name: Option<Name<'_>>) {
+    /// Writes an event of a track at `time`, with the fields that `more` appends to it.
+    fn event(
+        &mut self,
+        machine: Machine,
+        track: u64,
+        time: u64,
+        kind: EventType,
+        name: Option<Name<'_>>,
+        more: impl FnOnce(&mut Vec<u8>),
+    ) {
         self.fields.clear();
-        self.event.clear();
-        put_number(field::TRACK_EVENT_TYPE, kind as u64, &mut self.event);
-        match name {
-            Some(Name::Few(name)) => self.put_few(machine, name),
-            Some(Name::Any(name)) => put_bytes(field::TRACK_EVENT_NAME, name.as_bytes(), &mut self.event),
-            None => {}
-        }
-        put_number(field::TRACK_EVENT_TRACK_UUID, track, &mut self.event);
-    }
-
-    /// Writes the event in the making, which happened at `time`.
-    fn end_event(&mut self, machine: Machine, time: u64) {
+        let (iid, name) = match name {
+            Some(Name::Few(name)) => match self.number_of(machine, name) {
+                Some(iid) => (Some(iid), None),
+                None => (None, Some(name)),
+            },
+            Some(Name::Any(name)) => (None, Some(name)),
+            None => (None, None),
+        };
+        self.refers = iid.is_some();
+        put_message(field::PACKET_TRACK_EVENT, &mut self.fields, |out| {
+            put_number(field::TRACK_EVENT_TYPE, kind as u64, out);
+            if let Some(iid) = iid {
+                put_number(field::TRACK_EVENT_NAME_IID, iid, out);
+            } else if let Some(name) = name {
+                put_bytes(field::TRACK_EVENT_NAME, name.as_bytes(), out);
+            }
+            put_number(field::TRACK_EVENT_TRACK_UUID, track, out);
+            more(out);
+        });
         // With what changes most at the end, packets are alike for longer, and compress better.
-        put_bytes(field::PACKET_TRACK_EVENT, &self.event, &mut self.fields);
         put_number(field::PACKET_TIMESTAMP, time, &mut self.fields);
         self.write(machine);
     }
 
-    /// Adds the name of the event in the making, by number, or as it is where there are too many.
-    fn put_few(&mut self, machine: Machine, name: &str) {
+    /// The number of a name, which the packet in the making interns if none has; `None` where there are too many.
+    fn number_of(&mut self, machine: Machine, name: &str) -> Option<u64> {
         let names = &mut self.sequence(machine).names;
-        let known = names.get(name).copied();
-        if known.is_none() && names.len() >= MOST_NAMES {
-            put_bytes(field::TRACK_EVENT_NAME, name.as_bytes(), &mut self.event);
-            return;
+        if let Some(iid) = names.get(name) {
+            return Some(*iid);
         }
-        let iid = known.unwrap_or(names.len() as u64 + 1);
-        if known.is_none() {
-            names.insert(name.to_string(), iid);
-            let interned =
-                InternedData { event_names: vec![EventName { iid: Some(iid), name: Some(name.to_string()) }] };
-            encode(&TracePacket { interned_data: Some(interned), ..TracePacket::default() }, &mut self.fields);
+        if names.len() >= MOST_NAMES {
+            return None;
         }
-        put_number(field::TRACK_EVENT_NAME_IID, iid, &mut self.event);
-        self.refers = true;
+        let iid = names.len() as u64 + 1;
+        names.insert(name.to_string(), iid);
+        let interned = InternedData { event_names: vec![EventName { iid: Some(iid), name: Some(name.to_string()) }] };
+        encode(&TracePacket { interned_data: Some(interned), ..TracePacket::default() }, &mut self.fields);
+        Some(iid)
     }
 
     /// The thread `tid`, called `comm`, runs on `cpu` from `time` on, with the priority `priority` as the kernel counts.
@@ -267,18 +269,18 @@ impl<W: Write> PacketWriter<W> {
         if self.muted {
             return;
         }
-        self.event.clear();
-        if cpu <= i32::MAX.cast_unsigned() {
-            put_number(field::TASK_STATE_CPU, cpu.into(), &mut self.event);
-        }
-        put_bytes(field::TASK_STATE_COMM, comm.as_bytes(), &mut self.event);
-        put_number(field::TASK_STATE_TID, tid.cast_unsigned(), &mut self.event);
-        put_number(field::TASK_STATE_STATE, state as u64, &mut self.event);
-        if let Some(priority) = priority {
-            put_number(field::TASK_STATE_PRIO, i64::from(priority).cast_unsigned(), &mut self.event);
-        }
         self.fields.clear();
-        put_bytes(field::PACKET_TASK_STATE, &self.event, &mut self.fields);
+        put_message(field::PACKET_TASK_STATE, &mut self.fields, |out| {
+            if cpu <= i32::MAX.cast_unsigned() {
+                put_number(field::TASK_STATE_CPU, cpu.into(), out);
+            }
+            put_bytes(field::TASK_STATE_COMM, comm.as_bytes(), out);
+            put_number(field::TASK_STATE_TID, tid.cast_unsigned(), out);
+            put_number(field::TASK_STATE_STATE, state as u64, out);
+            if let Some(priority) = priority {
+                put_number(field::TASK_STATE_PRIO, i64::from(priority).cast_unsigned(), out);
+            }
+        });
         put_number(field::PACKET_TIMESTAMP, time, &mut self.fields);
         self.write(machine);
     }
@@ -288,40 +290,36 @@ impl<W: Write> PacketWriter<W> {
         if self.muted {
             return;
         }
-        let mut inner = std::mem::take(&mut self.inner);
-        inner.clear();
-        let kind = event.encode(&mut inner);
-        let mut encoded = std::mem::take(&mut self.event);
-        encoded.clear();
-        put_number(field::FTRACE_TIMESTAMP, time, &mut encoded);
-        put_number(field::FTRACE_PID, u32::try_from(tid).unwrap_or(0).into(), &mut encoded);
-        put_bytes(kind, &inner, &mut encoded);
         let bundle = self.sequence(machine).bundles.entry(cpu).or_default();
-        put_bytes(field::BUNDLE_EVENT, &encoded, &mut bundle.fields);
+        put_message(field::BUNDLE_EVENT, &mut bundle.fields, |out| {
+            put_number(field::FTRACE_TIMESTAMP, time, out);
+            put_number(field::FTRACE_PID, u32::try_from(tid).unwrap_or(0).into(), out);
+            put_message(event.field(), out, |out| event.encode(out));
+        });
         bundle.records += 1;
-        let full = (bundle.records >= BUNDLE).then(|| std::mem::take(bundle));
-        (self.inner, self.event) = (inner, encoded);
-        if let Some(full) = full {
-            self.bundle(machine, cpu, &full);
+        if bundle.records >= BUNDLE {
+            let mut full = std::mem::take(bundle);
+            self.bundle(machine, cpu, &full.fields);
+            // Its memory is used again.
+            full.fields.clear();
+            self.sequence(machine).bundles.insert(cpu, Bundle { records: 0, fields: full.fields });
         }
     }
 
     /// Describes a type of events, in a bundle of its own: before all of its events.
     pub(super) fn describe_event(&mut self, (machine, cpu): (Machine, u32), descriptor: GenericEventDescriptor) {
-        self.event.clear();
-        put_number(field::BUNDLE_CPU, cpu.into(), &mut self.event);
-        put_bytes(field::BUNDLE_GENERIC_EVENT_DESCRIPTORS, &descriptor.encode_to_vec(), &mut self.event);
-        self.fields.clear();
-        put_bytes(field::PACKET_FTRACE_EVENTS, &self.event, &mut self.fields);
-        self.write(machine);
+        let mut fields = Vec::new();
+        put_bytes(field::BUNDLE_GENERIC_EVENT_DESCRIPTORS, &descriptor.encode_to_vec(), &mut fields);
+        self.bundle(machine, cpu, &fields);
     }
 
-    fn bundle(&mut self, machine: Machine, cpu: u32, bundle: &Bundle) {
-        self.event.clear();
-        put_number(field::BUNDLE_CPU, cpu.into(), &mut self.event);
-        self.event.extend_from_slice(&bundle.fields);
+    /// Writes a bundle of records of `cpu`, whose fields are these.
+    fn bundle(&mut self, machine: Machine, cpu: u32, fields: &[u8]) {
         self.fields.clear();
-        put_bytes(field::PACKET_FTRACE_EVENTS, &self.event, &mut self.fields);
+        put_message(field::PACKET_FTRACE_EVENTS, &mut self.fields, |out| {
+            put_number(field::BUNDLE_CPU, cpu.into(), out);
+            out.extend_from_slice(fields);
+        });
         self.write(machine);
     }
 
@@ -367,7 +365,7 @@ impl<W: Write> PacketWriter<W> {
             let bundles = std::mem::take(&mut self.sequence(machine).bundles);
             let mut bundles: Vec<_> = bundles.into_iter().filter(|(_, bundle)| bundle.records > 0).collect();
             bundles.sort_unstable_by_key(|(cpu, _)| *cpu);
-            bundles.iter().for_each(|(cpu, bundle)| self.bundle(machine, *cpu, bundle));
+            bundles.iter().for_each(|(cpu, bundle)| self.bundle(machine, *cpu, &bundle.fields));
         }
         match self.failed {
             Some(error) => Err(error),
@@ -377,53 +375,50 @@ impl<W: Write> PacketWriter<W> {
 }
 
 impl FtraceKind<'_> {
-    /// Appends its fields; returns the number of the field of a record that they are.
-    fn encode(self, out: &mut Vec<u8>) -> u32 {
+    /// Number of the field of a record that its fields are.
+    const fn field(&self) -> u32 {
+        match self {
+            Self::Wakeup { stage: WakeupStage::Waking, .. } => field::FTRACE_WAKING,
+            Self::Wakeup { stage: WakeupStage::Wakeup, .. } => field::FTRACE_WAKEUP,
+            Self::Wakeup { stage: WakeupStage::New, .. } => field::FTRACE_WAKEUP_NEW,
+            Self::SoftirqEntry(_) => field::FTRACE_SOFTIRQ_ENTRY,
+            Self::SoftirqExit(_) => field::FTRACE_SOFTIRQ_EXIT,
+            Self::IrqEntry { .. } => field::FTRACE_IRQ_ENTRY,
+            Self::IrqExit { .. } => field::FTRACE_IRQ_EXIT,
+            Self::SysEnter { .. } => field::FTRACE_SYS_ENTER,
+            Self::SysExit { .. } => field::FTRACE_SYS_EXIT,
+            Self::Generic { of, .. } => of.number,
+        }
+    }
+
+    /// Appends its fields.
+    fn encode(&self, out: &mut Vec<u8>) {
         // Of 32 bits, too, the sign goes through 64.
         let mut put = |field, number: i64| put_number(field, number.cast_unsigned(), out);
-        match self {
-            Self::SoftirqEntry(vector) => {
-                put(field::SOFTIRQ_VEC, vector.into());
-                field::FTRACE_SOFTIRQ_ENTRY
-            }
-            Self::SoftirqExit(vector) => {
-                put(field::SOFTIRQ_VEC, vector.into());
-                field::FTRACE_SOFTIRQ_EXIT
-            }
+        match *self {
+            Self::SoftirqEntry(vector) | Self::SoftirqExit(vector) => put(field::SOFTIRQ_VEC, vector.into()),
             Self::IrqExit { irq, result } => {
                 put(field::IRQ_IRQ, irq.into());
                 result.into_iter().for_each(|result| put(field::IRQ_EXIT_RET, result.into()));
-                field::FTRACE_IRQ_EXIT
             }
             Self::SysEnter { number, arguments } => {
                 put(field::SYSCALL_ID, number);
                 arguments.iter().for_each(|argument| put_number(field::SYSCALL_ARGS, *argument, out));
-                field::FTRACE_SYS_ENTER
             }
             Self::SysExit { number, result } => {
                 put(field::SYSCALL_ID, number);
                 result.into_iter().for_each(|result| put(field::SYSCALL_RET, result));
-                field::FTRACE_SYS_EXIT
             }
-            Self::Generic { event, record } => {
-                generic::encode(record, out);
-                event
-            }
+            Self::Generic { of, record } => of.encode(record, out),
             Self::IrqEntry { irq, name } => {
                 put(field::IRQ_IRQ, irq.into());
                 put_bytes(field::IRQ_ENTRY_NAME, name.as_bytes(), out);
-                field::FTRACE_IRQ_ENTRY
             }
-            Self::Wakeup { stage, comm, tid, target_cpu } => {
+            Self::Wakeup { comm, tid, target_cpu, .. } => {
                 put_bytes(field::WAKEUP_COMM, comm.as_bytes(), out);
                 put_number(field::WAKEUP_PID, i64::from(tid).cast_unsigned(), out);
                 if let Some(cpu) = target_cpu {
                     put_number(field::WAKEUP_TARGET_CPU, i64::from(cpu).cast_unsigned(), out);
-                }
-                match stage {
-                    WakeupStage::Waking => field::FTRACE_WAKING,
-                    WakeupStage::Wakeup => field::FTRACE_WAKEUP,
-                    WakeupStage::New => field::FTRACE_WAKEUP_NEW,
                 }
             }
         }
@@ -480,9 +475,8 @@ mod tests {
         ];
 
         for (kind, event) in kinds {
-            let (mut inner, mut encoded) = (Vec::new(), Vec::new());
-            let number = kind.encode(&mut inner);
-            put_bytes(number, &inner, &mut encoded);
+            let mut encoded = Vec::new();
+            put_message(kind.field(), &mut encoded, |out| kind.encode(out));
 
             assert_eq!(encoded, event.encode_to_vec(), "{kind:?}");
         }

@@ -5,21 +5,65 @@
 const NUMBER: u64 = 0;
 const WITH_LENGTH: u64 = 2;
 
-/// Appends a number of variable length, 7 bits in a byte.
+/// Bits of a number that go into one of its bytes.
+const BITS: usize = 7;
+/// Bytes that are put together at once.
+const WORD: usize = 8;
+
+/// The bytes of a number of variable length, the first one in the lowest byte, and how many they are; `None` where they
+/// are more than [`WORD`].
 #[inline]
-pub(super) fn put_varint(mut number: u64, out: &mut Vec<u8>) {
-    while number >= 0x80 {
-        out.push(number.to_le_bytes()[0] | 0x80);
-        number >>= 7;
+const fn varint(number: u64) -> Option<(u64, usize)> {
+    if number < 0x80 {
+        return Some((number, 1));
     }
-    out.push(number.to_le_bytes()[0]);
+    if number >> (BITS * WORD) != 0 {
+        return None;
+    }
+    // In halves, each of which has room for the bits of its bytes.
+    let halves = (number & 0x0fff_ffff) | (number & 0xff_ffff_f000_0000) << 4;
+    let quarters = (halves & 0x3fff_0000_3fff) | (halves & 0xfff_c000_0fff_c000) << 2;
+    let bytes = (quarters & 0x7f_007f_007f_007f) | (quarters & 0x3f80_3f80_3f80_3f80) << 1;
+    let length = ((u64::BITS - number.leading_zeros()) as usize).div_ceil(BITS);
+    // All bytes but the last say that another one follows.
+    let others = (1 << (8 * (length - 1))) - 1;
+    Some((bytes | 0x8080_8080_8080_8080 & others, length))
+}
+
+/// Appends the first `length` bytes of `word`.
+#[inline(always)]
+fn put_word(word: u64, length: usize, out: &mut Vec<u8>) {
+    let begin = out.len();
+    // A number of bytes that is known when this is compiled is copied at once.
+    out.extend_from_slice(&word.to_le_bytes());
+    out.truncate(begin + length);
+}
+
+/// Appends a number of variable length.
+#[inline]
+fn put_varint(number: u64, out: &mut Vec<u8>) {
+    match varint(number) {
+        Some((word, length)) => put_word(word, length, out),
+        None => {
+            put_word(number & 0x7f | 0x80, 1, out);
+            put_varint(number >> BITS, out);
+        }
+    }
 }
 
 /// Appends the field `field` of a message: a number, or a value of an enumeration.
-#[inline]
+#[inline(always)]
 pub(super) fn put_number(field: u32, number: u64, out: &mut Vec<u8>) {
-    put_varint(u64::from(field) << 3 | NUMBER, out);
-    put_varint(number, out);
+    let key = u64::from(field) << 3 | NUMBER;
+    match (varint(key), varint(number)) {
+        (Some((key, before)), Some((word, length))) if before + length <= WORD => {
+            put_word(key | word << (8 * before), before + length, out);
+        }
+        _ => {
+            put_varint(key, out);
+            put_varint(number, out);
+        }
+    }
 }
 
 /// Appends the field `field` of a message: text, or another message, encoded.
@@ -30,6 +74,25 @@ pub(super) fn put_bytes(field: u32, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
+/// Appends the field `field` of a message: another message, which `put` appends.
+#[inline]
+pub(super) fn put_message(field: u32, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
+    put_varint(u64::from(field) << 3 | WITH_LENGTH, out);
+    // Most messages are so short that their length takes one byte.
+    let place = out.len();
+    out.push(0);
+    put(out);
+    let length = out.len() - place - 1;
+    match (u8::try_from(length), out.get_mut(place)) {
+        (Ok(short @ 0..0x80), Some(byte)) => *byte = short,
+        _ => {
+            let mut bytes = Vec::new();
+            put_varint(length as u64, &mut bytes);
+            out.splice(place..=place, bytes);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::proto::{EventName, GenericKernelTaskStateEvent};
@@ -38,12 +101,25 @@ mod tests {
 
     #[test]
     fn fields_are_encoded_as_the_library_does() {
-        for number in [0, 1, 0x7f, 0x80, 0x3fff, 0x4000, u64::MAX] {
+        for number in (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit]).chain([u64::MAX]) {
             let name = EventName { iid: Some(number), name: Some("x".repeat(200)) };
             let mut out = Vec::new();
 
             put_number(1, number, &mut out);
             put_bytes(2, "x".repeat(200).as_bytes(), &mut out);
+
+            assert_eq!(out, name.encode_to_vec());
+        }
+    }
+
+    #[test]
+    fn messages_of_all_lengths_are_encoded_as_the_library_does() {
+        for length in [0, 1, 0x7f, 0x80, 0x3fff, 0x4000, 0x20_0000] {
+            let text = "x".repeat(length);
+            let name = EventName { iid: None, name: Some(text.clone()) };
+            let mut out = Vec::new();
+
+            put_message(2, &mut out, |out| out.extend_from_slice(text.as_bytes()));
 
             assert_eq!(out, name.encode_to_vec());
         }
