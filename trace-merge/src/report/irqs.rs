@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use strata_analysis::event::{self, Event};
 use strata_analysis::softirq_names;
-use strata_analysis::timeline::{ChangeKind, Input, Kernel, Timeline};
+use strata_analysis::timeline::{ChangeKind, Input, Kernel, Origin, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
@@ -200,6 +200,13 @@ impl Analysis for InterruptTimes {
         false
     }
 
+    /// Of a guest's records any says that it records on that CPU.
+    fn takes_record(&self, input: &Input<'_>) -> bool {
+        let is_of_host = matches!(input.origin, Origin::Host { .. });
+        let (handled, injected) = (Handled::follows(input), Deliveries::follows(input));
+        !is_of_host || handled || injected
+    }
+
     fn needs_states(&self) -> bool {
         false
     }
@@ -284,6 +291,11 @@ impl KernelSums {
 }
 
 impl Handled {
+    /// Whether records like `input` tell of interrupts being handled.
+    const fn follows(input: &Input<'_>) -> bool {
+        matches!(input.event, Some(Event::InterruptEnter(_) | Event::InterruptExit(_)))
+    }
+
     fn add(&mut self, input: &Input<'_>, samples: &mut Samples) {
         let Some((kernel, cpu)) = Kernel::of(input.origin) else { return };
         let vm = kernel.vm();

@@ -9,6 +9,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use strata_analysis::Gap;
+use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::{self, Event, FIRST_SYSTEM_VECTOR, Interrupt, Tid};
 use strata_analysis::timeline::{Input, Origin, Timeline};
 use strata_recording::clock::Clock;
@@ -106,7 +107,7 @@ struct VcpuState {
 #[derive(Debug, Default)]
 struct VmState {
     vectors: BTreeMap<i64, VectorSums>,
-    vcpus: HashMap<u32, VcpuState>,
+    vcpus: ByNumber<VcpuState>,
 }
 
 /// Deliveries in the making.
@@ -117,12 +118,17 @@ pub(super) struct Deliveries {
 }
 
 impl Deliveries {
+    /// Whether records of a host like `input` tell of interrupts that KVM injects.
+    pub(super) const fn follows(input: &Input<'_>) -> bool {
+        matches!(input.event, Some(Event::KvmInject { .. } | Event::KvmAcceptIrq { .. }))
+    }
+
     pub(super) fn add(&mut self, input: &Input<'_>, timeline: &Timeline, samples: &mut Samples) {
         match input.origin {
             Origin::Host { host, .. } => self.add_host(host, input, timeline, samples),
             Origin::Guest { vm, cpu } => {
                 let state = self.vms.entry(vm).or_default();
-                state.vcpus.entry(cpu).or_default().is_recorded = true;
+                state.vcpus.get_or_insert_with(cpu, VcpuState::default).is_recorded = true;
                 if let Some(Event::InterruptEnter(interrupt)) = input.event {
                     state.handled(cpu, interrupt, input, VmSamples { samples, vm });
                 }
@@ -143,7 +149,7 @@ impl Deliveries {
                 }
             }
             Origin::Guest { vm, cpu } => {
-                if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpus.get_mut(&cpu)) {
+                if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpus.get_mut(cpu)) {
                     vcpu.injected = None;
                 }
             }
@@ -176,7 +182,12 @@ impl Deliveries {
                 };
                 if let Some(vm) = vm {
                     let state = self.vms.entry(vm).or_default();
-                    state.vcpus.entry(apic_id).or_default().accepted.entry(vector).or_insert(input.time());
+                    state
+                        .vcpus
+                        .get_or_insert_with(apic_id, VcpuState::default)
+                        .accepted
+                        .entry(vector)
+                        .or_insert(input.time());
                 }
             }
             _ => {}
@@ -206,7 +217,7 @@ impl VmState {
     /// An interrupt is injected: for how long it was pending, ticks, where that is known.
     fn injected(&mut self, vcpu: u32, vector: i64, time: u64, again: bool, is_complete: bool) -> Option<u64> {
         let sums = self.vectors.entry(vector).or_default();
-        let state = self.vcpus.entry(vcpu).or_default();
+        let state = self.vcpus.get_or_insert_with(vcpu, VcpuState::default);
         if again {
             sums.reinjected += 1;
             // The guest has waited since the first time; where that is not known, for how long is not known.
@@ -223,7 +234,7 @@ impl VmState {
 
     /// The guest's `cpu` has entered a handler.
     fn handled(&mut self, cpu: u32, interrupt: Interrupt, input: &Input<'_>, mut samples: VmSamples<'_>) {
-        let Some(state) = self.vcpus.get_mut(&cpu) else { return };
+        let Some(state) = self.vcpus.get_mut(cpu) else { return };
         let Some((vector, since)) = state.injected else { return };
         let is_its_handler = match interrupt {
             Interrupt::Vector(number) => i64::from(number) == vector,

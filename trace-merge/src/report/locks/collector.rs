@@ -9,6 +9,7 @@ use crate::report::samples::{VmSamples, steady_name};
 use crate::report::syscalls;
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeMap;
+use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::{self, Arguments, Event, Tid};
 use strata_analysis::kernel_symbols::KernelSymbols;
 use strata_analysis::syscall_names;
@@ -116,7 +117,7 @@ pub struct Collector {
     known: HashSet<TaskIndex>,
     lost_cpus: HashSet<u32>,
     /// By CPU: whose wait began with the record before this one.
-    begun: HashMap<u32, Runner>,
+    begun: ByNumber<Runner>,
     kernel: BTreeMap<Place, BTreeMap<Runner, BinnedDurations>>,
     futexes: BTreeMap<(TaskIndex, u64, &'static str), FutexSums>,
     unfinished: u64,
@@ -126,7 +127,7 @@ pub struct Collector {
 
 impl GuestCollector for Collector {
     fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>, samples: &mut VmSamples<'_>) {
-        let begun = self.begun.remove(&cpu);
+        let begun = self.begun.remove(cpu);
         if self.had_gap && matches!(input.event, Some(Event::Switch { .. })) {
             self.lost_cpus.remove(&cpu);
         }
@@ -176,7 +177,7 @@ impl GuestCollector for Collector {
         let calls = self.calls.iter_mut().filter(|&(&task, _)| lost(Runner::Task(task)));
         calls.for_each(|(_, call)| call.across_gap = true);
         self.known.retain(|&task| !lost(Runner::Task(task)));
-        self.begun.remove(&cpu);
+        self.begun.remove(cpu);
         self.lost_cpus.insert(cpu);
         self.had_gap = true;
     }

@@ -7,6 +7,7 @@ use crate::report::ended::{Ended, Keep};
 use crate::report::samples::{Row, VmSamples, steady_name};
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeMap;
+use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::Event;
 use strata_analysis::syscall_names;
 use strata_analysis::timeline::Input;
@@ -166,7 +167,7 @@ pub struct Collector {
     met: HashSet<TaskIndex>,
     /// By task.
     tasks: Vec<Process>,
-    cpus: HashMap<u32, Cpu>,
+    cpus: ByNumber<Cpu>,
     unattributed: u64,
     /// Which VM each is of is not known here.
     pub(super) kept: Keep<Ended<CallEnd>>,
@@ -198,7 +199,7 @@ impl GuestCollector for Collector {
             (Event::SyscallEnter { .. } | Event::SyscallExit { .. }, None) => self.unattributed += 1,
             (Event::PageFault { .. }, Some(task)) => {
                 self.add_faults(task, Faults { count: 1, ticks: 0 });
-                self.cpus.entry(cpu).and_modify(|cpu| cpu.fault = Some((task, time)));
+                self.cpus.get_mut(cpu).into_iter().for_each(|cpu| cpu.fault = Some((task, time)));
             }
             // A killed task's call never returns.
             (Event::ProcessExit, Some(task)) => {
@@ -220,7 +221,7 @@ impl GuestCollector for Collector {
     fn begin_gap(&mut self, cpu: u32, guest: &Guest) {
         let open = self.open.iter_mut().filter(|&(&task, _)| guest.is_lost_with(Runner::Task(task), cpu));
         open.for_each(|(_, open)| open.across_gap = true);
-        self.cpus.remove(&cpu);
+        self.cpus.remove(cpu);
     }
 
     fn keep_ended(&mut self) {
@@ -320,7 +321,7 @@ impl Collector {
 
     /// The record at `time` bounds the fault that came before it on `cpu`.
     fn end_fault(&mut self, cpu: u32, time: u64) {
-        let fault = self.cpus.get_mut(&cpu).and_then(|cpu| cpu.fault.take());
+        let fault = self.cpus.get_mut(cpu).and_then(|cpu| cpu.fault.take());
         if let Some((task, begin)) = fault {
             self.add_faults(task, Faults { count: 0, ticks: time.saturating_sub(begin) });
         }
