@@ -9,7 +9,7 @@ use super::proto::{
     GenericEventDescriptor, InternedData, ProcessTree, SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE,
     SystemInfo, TaskState, TracePacket, TrackDescriptor, TrackEvent, Utsname, field,
 };
-use super::wire::{put_bytes, put_message, put_number};
+use super::wire::{close_message, open_message, put_bytes, put_message, put_number};
 use foldhash::HashMap;
 use prost::Message;
 use std::io::{self, Write};
@@ -96,9 +96,8 @@ pub(super) struct PacketWriter<W> {
     /// By machine, and the place of the one that was written to last: mostly it is the next one, too.
     sequences: Vec<(Machine, Sequence)>,
     last: usize,
-    /// Of the packet in the making: its fields, and the packet as it is written.
-    fields: Vec<u8>,
-    buffer: Vec<u8>,
+    /// The packet in the making: room for what stands before its fields, and these.
+    packet: Vec<u8>,
     /// Whether that packet refers to what was interned.
     refers: bool,
     /// Whether nothing is to be written for the time being.
@@ -109,12 +108,12 @@ pub(super) struct PacketWriter<W> {
 
 impl<W: Write> PacketWriter<W> {
     pub(super) fn new(out: W) -> Self {
-        let [fields, buffer] = [const { Vec::new() }; 2];
-        let (sequences, last, refers, muted, failed, bytes) = (Vec::new(), 0, false, false, None, 0);
-        Self { out, sequences, last, fields, buffer, refers, muted, failed, bytes }
+        let (packet, sequences, last, refers, muted, failed, bytes) =
+            (Vec::new(), Vec::new(), 0, false, false, None, 0);
+        Self { out, sequences, last, packet, refers, muted, failed, bytes }
     }
 
-    #[inline]
+    #[inline(always)]
     fn sequence(&mut self, machine: Machine) -> &mut Sequence {
         if self.sequences.get(self.last).is_none_or(|(of, _)| *of != machine) {
             self.last = self.place_of(machine);
@@ -207,7 +206,7 @@ impl<W: Write> PacketWriter<W> {
         name: Option<Name<'_>>,
         more: impl FnOnce(&mut Vec<u8>),
     ) {
-        self.fields.clear();
+        open_message(&mut self.packet);
         let (iid, name) = match name {
             Some(Name::Few(name)) => match self.number_of(machine, name) {
                 Some(iid) => (Some(iid), None),
@@ -217,7 +216,7 @@ impl<W: Write> PacketWriter<W> {
             None => (None, None),
         };
         self.refers = iid.is_some();
-        put_message(field::PACKET_TRACK_EVENT, &mut self.fields, |out| {
+        put_message(field::PACKET_TRACK_EVENT, &mut self.packet, |out| {
             put_number(field::TRACK_EVENT_TYPE, kind as u64, out);
             if let Some(iid) = iid {
                 put_number(field::TRACK_EVENT_NAME_IID, iid, out);
@@ -228,7 +227,7 @@ impl<W: Write> PacketWriter<W> {
             more(out);
         });
         // With what changes most at the end, packets are alike for longer, and compress better.
-        put_number(field::PACKET_TIMESTAMP, time, &mut self.fields);
+        put_number(field::PACKET_TIMESTAMP, time, &mut self.packet);
         self.write(machine);
     }
 
@@ -244,7 +243,7 @@ impl<W: Write> PacketWriter<W> {
         let iid = names.len() as u64 + 1;
         names.insert(name.to_string(), iid);
         let interned = InternedData { event_names: vec![EventName { iid: Some(iid), name: Some(name.to_string()) }] };
-        encode(&TracePacket { interned_data: Some(interned), ..TracePacket::default() }, &mut self.fields);
+        encode(&TracePacket { interned_data: Some(interned), ..TracePacket::default() }, &mut self.packet);
         Some(iid)
     }
 
@@ -269,8 +268,8 @@ impl<W: Write> PacketWriter<W> {
         if self.muted {
             return;
         }
-        self.fields.clear();
-        put_message(field::PACKET_TASK_STATE, &mut self.fields, |out| {
+        open_message(&mut self.packet);
+        put_message(field::PACKET_TASK_STATE, &mut self.packet, |out| {
             if cpu <= i32::MAX.cast_unsigned() {
                 put_number(field::TASK_STATE_CPU, cpu.into(), out);
             }
@@ -281,7 +280,7 @@ impl<W: Write> PacketWriter<W> {
                 put_number(field::TASK_STATE_PRIO, i64::from(priority).cast_unsigned(), out);
             }
         });
-        put_number(field::PACKET_TIMESTAMP, time, &mut self.fields);
+        put_number(field::PACKET_TIMESTAMP, time, &mut self.packet);
         self.write(machine);
     }
 
@@ -315,8 +314,8 @@ impl<W: Write> PacketWriter<W> {
 
     /// Writes a bundle of records of `cpu`, whose fields are these.
     fn bundle(&mut self, machine: Machine, cpu: u32, fields: &[u8]) {
-        self.fields.clear();
-        put_message(field::PACKET_FTRACE_EVENTS, &mut self.fields, |out| {
+        open_message(&mut self.packet);
+        put_message(field::PACKET_FTRACE_EVENTS, &mut self.packet, |out| {
             put_number(field::BUNDLE_CPU, cpu.into(), out);
             out.extend_from_slice(fields);
         });
@@ -324,8 +323,8 @@ impl<W: Write> PacketWriter<W> {
     }
 
     fn packet(&mut self, machine: Machine, packet: &TracePacket) {
-        self.fields.clear();
-        encode(packet, &mut self.fields);
+        open_message(&mut self.packet);
+        encode(packet, &mut self.packet);
         self.write(machine);
     }
 
@@ -339,16 +338,15 @@ impl<W: Write> PacketWriter<W> {
         let cleared = if begins { SEQ_INCREMENTAL_STATE_CLEARED } else { 0 };
         let flags = cleared | if refers { SEQ_NEEDS_INCREMENTAL_STATE } else { 0 };
         if flags != 0 {
-            put_number(field::PACKET_SEQUENCE_FLAGS, flags.into(), &mut self.fields);
+            put_number(field::PACKET_SEQUENCE_FLAGS, flags.into(), &mut self.packet);
         }
-        put_number(field::PACKET_SEQUENCE_ID, u64::from(machine.0) + 1, &mut self.fields);
+        put_number(field::PACKET_SEQUENCE_ID, u64::from(machine.0) + 1, &mut self.packet);
         if machine != Machine::HOST {
-            put_number(field::PACKET_MACHINE_ID, machine.0.into(), &mut self.fields);
+            put_number(field::PACKET_MACHINE_ID, machine.0.into(), &mut self.packet);
         }
-        self.buffer.clear();
-        put_bytes(field::TRACE_PACKET, &self.fields, &mut self.buffer);
-        match self.out.write_all(&self.buffer) {
-            Ok(()) => self.bytes += self.buffer.len() as u64,
+        let packet = close_message(field::TRACE_PACKET, &mut self.packet);
+        match self.out.write_all(packet) {
+            Ok(()) => self.bytes += packet.len() as u64,
             Err(error) => self.failed = Some(error),
         }
     }

@@ -93,6 +93,27 @@ pub(super) fn put_message(field: u32, out: &mut Vec<u8>, put: impl FnOnce(&mut V
     }
 }
 
+/// Begins a message that stands for itself: leaves room for what [`close_message`] writes before it.
+#[inline]
+pub(super) fn open_message(out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&[0; WORD]);
+}
+
+/// The message that was appended to `out` since [`open_message`], as the field `field` of another one.
+#[inline]
+pub(super) fn close_message(field: u32, out: &mut [u8]) -> &[u8] {
+    let length = out.len().saturating_sub(WORD) as u64;
+    let key = u64::from(field) << 3 | WITH_LENGTH;
+    // A message that is longer than memory has no such form, nor has a field that no message here has.
+    let (Some((key, before)), Some((word, bytes))) = (varint(key), varint(length)) else { return &[] };
+    let unused = WORD.saturating_sub(before + bytes);
+    if let Some(room) = out.first_chunk_mut() {
+        *room = ((key | word << (8 * before)) << (8 * unused)).to_le_bytes();
+    }
+    out.get(unused..).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::proto::{EventName, GenericKernelTaskStateEvent};
@@ -122,6 +143,20 @@ mod tests {
             put_message(2, &mut out, |out| out.extend_from_slice(text.as_bytes()));
 
             assert_eq!(out, name.encode_to_vec());
+        }
+    }
+
+    #[test]
+    fn message_that_stands_for_itself_is_encoded_as_a_field() {
+        for length in [0, 1, 0x7f, 0x80, 0x3fff, 0x4000, 0x20_0000] {
+            let text = "x".repeat(length);
+            let (mut out, mut expected) = (vec![7], Vec::new());
+            put_bytes(1, text.as_bytes(), &mut expected);
+
+            open_message(&mut out);
+            out.extend_from_slice(text.as_bytes());
+
+            assert_eq!(close_message(1, &mut out), expected);
         }
     }
 
