@@ -43,6 +43,7 @@ use strata_recording::window::Window;
 use trace_merge::critical_path::CriticalPaths;
 use trace_merge::progress::DONE;
 use trace_merge::report::ReportError;
+use trace_merge::report::ended::KeepsEnded;
 use trace_merge::report::flows::FlowTimes;
 use trace_merge::report::net_flows::NetFlowTimes;
 use vmm::VmmRecords;
@@ -257,6 +258,9 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
     }
 
     fn draw_requests(&mut self, timeline: &Timeline, at_end: bool) {
+        if !at_end && !self.flows.has_ended() && !self.net_flows.has_ended() {
+            return;
+        }
         for (vm, flow) in self.flows.take_ended(timeline, at_end) {
             self.requests.draw(&mut self.out, timeline, vm, &flow);
         }

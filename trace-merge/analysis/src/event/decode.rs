@@ -262,6 +262,8 @@ impl Shape {
         }
     }
 
+    /// What `record` says. Inlined: it is called for every record.
+    #[inline(always)]
     fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Event<'t>> {
         let optional = |number: &Option<Number>| number.and_then(|number| number.as_u32(record));
         let thread = |number: &Option<Number>| number.and_then(|number| number.as_i32(record));
@@ -508,17 +510,29 @@ impl Decoder {
     /// What `record`, of the source `source` in a layer of `kind`, says.
     pub fn read<'t>(&mut self, source: usize, kind: LayerKind, record: &StreamRecord<'t>) -> Option<Event<'t>> {
         let id = usize::from(record.schema.description().id);
-        if let Some(Some(shape)) = self.shapes.get(source).and_then(|shapes| shapes.get(id)) {
-            return shape.as_ref()?.read(record);
+        if self.shape(source, id).is_none() {
+            self.find_out(source, id, kind, record.schema);
         }
+        self.shape(source, id)?.as_ref()?.read(record)
+    }
+
+    #[inline]
+    fn shape(&self, source: usize, id: usize) -> Option<&Option<Shape>> {
+        self.shapes.get(source)?.get(id)?.as_ref()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_out(&mut self, source: usize, id: usize, kind: LayerKind, schema: &Schema) {
         if self.shapes.len() <= source {
             self.shapes.resize(source + 1, Vec::new());
         }
-        let shapes = self.shapes.get_mut(source)?;
+        let Some(shapes) = self.shapes.get_mut(source) else { return };
         if shapes.len() <= id {
             shapes.resize(id + 1, None);
         }
-        let shape = shapes.get_mut(id)?.insert(Shape::new(kind, record.schema));
-        shape.as_ref()?.read(record)
+        if let Some(shape) = shapes.get_mut(id) {
+            *shape = Some(Shape::new(kind, schema));
+        }
     }
 }
