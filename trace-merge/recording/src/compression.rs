@@ -1,6 +1,8 @@
-//! Compressed streams: a packet is a frame of zstd (RFC 8878), and behind the last one lies a table of their sizes in zstd's
-//! seekable format (`contrib/seekable_format` of zstd), a frame that decompressors pass over. So `zstd -d` makes the stream
-//! of CTF of such a file, and a reader decompresses the packets that it wants alone.
+//! Compressed streams: a packet is a frame of zstd (RFC 8878).
+//!
+//! Behind the last one lies a table of their sizes in zstd's seekable format (`contrib/seekable_format` of zstd), a frame that
+//! decompressors pass over. So `zstd -d` makes the stream of CTF of such a file, and a reader decompresses the packets that it
+//! wants alone.
 //!
 //! A recorder that is killed leaves no table: then the frames say how long they are.
 

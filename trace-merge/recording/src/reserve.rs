@@ -1,5 +1,4 @@
-//! Room on a disk for the last `session.json` of a recording: a disk that is full in the end is where a recording has the
-//! most to say about how it ended.
+//! Room on a disk for the last `session.json` of a recording, which says how a disk filled up.
 
 use crate::access::Readers;
 use rustix::fs::{FallocateFlags, fallocate};

@@ -1,5 +1,6 @@
-//! Sends a signal after a short time: to a vCPU's own thread, so that the guest is left at once, since the timer's
-//! interrupt comes to the CPU that runs the vCPU; or to another thread, when one has run for that time.
+//! Sends a signal after a short time, or when a thread has run for that time.
+//!
+//! A vCPU's thread that is signalled leaves the guest at once: the timer's interrupt comes to the CPU that runs it.
 #![allow(unsafe_code)] // no crate in use here wraps POSIX timers
 
 use std::io;

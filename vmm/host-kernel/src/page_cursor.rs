@@ -1,5 +1,4 @@
-//! Walks a page that somebody else keeps, item by item: pages of several buffers can so be walked in turns, and what is
-//! in them is never copied to wait.
+//! Walks a page that somebody else keeps, item by item, and pages of several buffers in turns, without copying.
 
 use super::item::{HostItem, HostRecord};
 use super::page::{HEADER_BYTES, Missed, Page, PageEvents};

@@ -1,6 +1,7 @@
-//! Files on persistent memory (DAX): what is written there survives a crash of the host, if the file has the blocks. Those that
-//! were only set aside become the file's by the first write to each, which the file system commits seconds later: after a crash
-//! before that they read as zeros. On other files, nothing survives that was not synchronised, and this does nothing.
+//! Files on persistent memory (DAX), which survive a crash of the host.
+//!
+//! They do if they have their blocks: those that were only set aside become the file's by the first write to each, which the file
+//! system commits seconds later, and read as zeros after a crash before that. Other files are left as they are.
 
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
 use std::fs::File;

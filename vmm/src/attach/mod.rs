@@ -1,5 +1,5 @@
-//! `strata attach`: records what the host's kernel does for a VM that another process runs, from outside and with no
-//! change to it; and its guest, where that has a trace region as a device ([`region`]) or is given one ([`hot_plug`]).
+//! `strata attach`: records a VM that another process runs, from outside: what the host's kernel does for it, and its guest
+//! where that has a trace region ([`region`]) or gets one ([`hot_plug`]).
 //!
 //! The recorder is that of `strata run`. The VM is told apart by the process's
 //! descriptors and KVM's debugfs ([`vm`]), and followed from there ([`follower`]).
