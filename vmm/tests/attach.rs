@@ -360,7 +360,8 @@ fn flight_recorder_of_another_vmm_is_written_when_asked_and_when_its_time_is_ove
     let recorded = recording.wait_with_output().unwrap();
 
     assert!(taken.contains("records in"), "{taken}");
-    agree(&top, &bench.path("trace"));
+    // A busy host's records of that time may have given way in the end.
+    agree(&top, &snapshot);
     assert!(text(&recorded).contains("its time was over"), "{}", text(&recorded));
     let (early, late) = (judge(&snapshot, vmm.0.id()), judge(&bench.path("trace"), vmm.0.id()));
     assert!(early < late, "{early} {late}");
