@@ -1,5 +1,6 @@
--- The 99th percentile of each step of disk requests, by the host's kernel and the guest's
-select recordings.kernel as host_kernel, vms.kernel as guest_kernel, step, count(*) as times,
+-- The 99th percentile of each step of disk requests by the host's kernel and the guest's, over all recordings, hosts and VMs
+select recordings.kernel as host_kernel, vms.kernel as guest_kernel, step,
+  count(distinct flow_steps.recording) as recordings, count(*) as times,
   cast(round(percentile_cont(0.99) within group (order by flow_steps.duration_ns)) as bigint) as p99_ns
 from flow_steps
 join recordings on recordings.recording = flow_steps.recording

@@ -1,3 +1,3 @@
 -- How many records there are of each event type
-select layer, event, count(*) as records
-from events group by layer, event order by records desc
+select recording, host, vm, layer, event, count(*) as records
+from events group by recording, host, vm, layer, event order by records desc

@@ -1,4 +1,6 @@
 -- Which locks of guests' kernels, and which futexes, were waited for longest
-select vm, what, name, address, kind, context, count(*) as waits, sum(duration_ns) as ns, max(duration_ns) as longest_ns
+select recording, host, vm, what, name, address, kind, context,
+  count(*) as waits, sum(duration_ns) as ns, max(duration_ns) as longest_ns
 from locks where outcome in ('waited', 'timed-out')
-group by vm, what, name, address, kind, context order by ns desc nulls last limit 50
+group by recording, host, vm, what, name, address, kind, context
+order by ns desc nulls last, recording, vm, what, address, kind, context limit 50

@@ -1,3 +1,4 @@
 -- The longest times in which a vCPU was ready and not run, and who ran
-select host, vm, vcpu, begin_ns, begin_utc, duration_ns, detail as thief
-from vcpu_states where state in ('preempted', 'woken') order by duration_ns desc nulls last limit 20
+select recording, host, vm, vcpu, begin_ns, begin_utc, duration_ns, detail as thief
+from vcpu_states where state in ('preempted', 'woken')
+order by duration_ns desc nulls last, recording, vm, vcpu, begin_ns limit 20

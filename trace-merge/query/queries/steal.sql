@@ -1,3 +1,4 @@
--- Who took time from vCPUs: by host, VM and what the host ran instead
-select host, vm, detail as thief, count(*) as times, sum(duration_ns) as ns, max(duration_ns) as longest_ns
-from vcpu_states where state in ('preempted', 'woken') group by host, vm, detail order by ns desc nulls last
+-- Who took time from vCPUs: by VM and what the host ran instead
+select recording, host, vm, detail as thief, count(*) as times, sum(duration_ns) as ns, max(duration_ns) as longest_ns
+from vcpu_states where state in ('preempted', 'woken')
+group by recording, host, vm, detail order by ns desc nulls last
