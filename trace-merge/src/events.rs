@@ -1,7 +1,7 @@
 //! The merged listing of all records, as columns or as JSON, one record a line; or their number.
 
 mod count;
-mod current_task;
+pub mod current_task;
 mod json;
 mod line;
 mod nothing;

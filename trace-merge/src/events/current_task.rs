@@ -13,11 +13,11 @@ use strata_recording::reader::{Stream, StreamRecord, StreamRecords, TraceLayer};
 
 /// A task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Task<'t> {
+pub struct Task<'t> {
     /// Thread id; 0 for a CPU's idle task.
-    pub(super) tid: i32,
+    pub tid: i32,
     /// Its name; `None` where nothing tells.
-    pub(super) comm: Option<&'t [u8]>,
+    pub comm: Option<&'t [u8]>,
 }
 
 impl<'t> Task<'t> {
@@ -48,7 +48,7 @@ enum Now<'t> {
 
 /// The task that runs on the CPU of a kernel's stream, from record to record.
 #[derive(Debug)]
-pub(super) struct CurrentTask<'t> {
+pub struct CurrentTask<'t> {
     layer: &'t TraceLayer,
     stream: &'t Stream,
     events: RunnerEvents,
@@ -60,7 +60,8 @@ pub(super) struct CurrentTask<'t> {
 
 impl<'t> CurrentTask<'t> {
     /// For the records of `stream`, which is one of `layer`'s; `None` when its layer is not that of a kernel.
-    pub(super) fn new(layer: &'t TraceLayer, stream: &'t Stream) -> Option<Self> {
+    #[must_use]
+    pub fn new(layer: &'t TraceLayer, stream: &'t Stream) -> Option<Self> {
         let is_kernel = matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel);
         is_kernel.then(|| Self { layer, stream, events: RunnerEvents::new(layer), now: Now::Begin, walked: None })
     }
@@ -68,7 +69,7 @@ impl<'t> CurrentTask<'t> {
     /// The task that `record` belongs to (for a switch: the one that loses the CPU); `None` when nothing tells. The
     /// records of the stream must be given in their order, from any one on and with none left out.
     #[inline]
-    pub(super) fn of(&mut self, record: &StreamRecord<'t>) -> Option<Task<'t>> {
+    pub fn of(&mut self, record: &StreamRecord<'t>) -> Option<Task<'t>> {
         if record.after_gap && !matches!(self.now, Now::Begin) {
             self.now = Now::AfterGap;
         }

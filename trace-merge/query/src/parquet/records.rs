@@ -3,13 +3,12 @@
 use super::files::Output;
 use super::places::Place;
 use super::rows::{ABOUT, Made, Rows};
-use super::task::{Named, Tasks};
+use super::task::{Followed, Named, Tasks};
 use super::waiting::Waiting;
 use super::{Maker, Selection};
 use crate::tables::{Column, EVENTS, Kind, Lead, lead_of_event_table, table_of_event};
 use shared_ring::event::{FieldDescription, FieldType};
 use std::collections::{HashMap, HashSet};
-use strata_analysis::event::runner::RunnerEvents;
 use strata_analysis::timeline::states::Current;
 use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Passed};
@@ -22,8 +21,6 @@ use strata_recording::schema::Schema;
 /// The records of a layer.
 struct Layer {
     kind: LayerKind,
-    /// How records of a host's kernel tell which thread made them.
-    recorded_by: Option<RunnerEvents>,
     /// The process whose records it holds.
     process: Option<Process>,
     place: Option<Place>,
@@ -45,8 +42,8 @@ pub(super) struct Records<'t> {
     trace: &'t Trace,
     layers: Vec<Layer>,
     tables: Vec<EventRows<'t>>,
-    /// By source of the merge: the place of its layer.
-    sources: Vec<usize>,
+    /// By source of the merge: the place of its layer, and in the streams of kernels who made each record.
+    sources: Vec<(usize, Option<Followed<'t>>)>,
     tasks: Tasks,
     output: Output,
 }
@@ -72,11 +69,11 @@ impl<'t> Records<'t> {
         // In the order of the merge of a pass, which reads all layers.
         let place_of = |layer: &TraceLayer| trace.layers().iter().position(|known| std::ptr::eq(known, layer));
         let merge = Merge::new(trace.layers(), 0);
-        let sources = merge.streams().map(|(layer, _)| place_of(layer).unwrap_or(usize::MAX));
+        let followed = |(layer, stream)| (place_of(layer).unwrap_or(usize::MAX), Followed::new(layer, stream));
+        let sources = merge.streams().map(followed);
         let mut tables = EventTables::default();
         let of_layer = |layer: &TraceLayer| Layer {
             kind: layer.description.kind,
-            recorded_by: (layer.description.kind == LayerKind::HostKernel).then(|| RunnerEvents::new(layer)),
             process: layer.description.process.clone(),
             place: timeline.origin(layer, 0).map(place),
             tables: match timeline.origin(layer, 0).map(place) {
@@ -143,20 +140,24 @@ impl EventTables {
     }
 }
 
-/// The columns of the table of an event type with these fields. One whose name is taken is called `field_NAME`.
+/// The columns of the table of an event type with these fields.
 fn columns_of_event(fields: &[FieldDescription]) -> Vec<Column> {
-    let mut columns: Vec<Column> = lead_of_event_table().collect();
+    lead_of_event_table().chain(fields_of_event(fields)).collect()
+}
+
+/// The columns of these fields of an event type. One whose name is taken is called `field_NAME`.
+pub(super) fn fields_of_event(fields: &[FieldDescription]) -> Vec<Column> {
     let partitions = crate::tables::PARTITIONS.iter().map(|(name, _)| (*name).to_string());
-    let mut taken: HashSet<String> = columns.iter().map(|column| column.name.clone()).chain(partitions).collect();
-    for field in fields {
+    let mut taken: HashSet<String> = lead_of_event_table().map(|column| column.name).chain(partitions).collect();
+    let column = |field: &FieldDescription| {
         let mut name = field.name.clone();
         // Engines do not tell capitals from small letters.
         while !taken.insert(name.to_ascii_lowercase()) {
             name.insert_str(0, "field_");
         }
-        columns.push(Column { name, kind: kind_of_field(field) });
-    }
-    columns
+        Column { name, kind: kind_of_field(field) }
+    };
+    fields.iter().map(column).collect()
 }
 
 /// What the column of a field holds. A field of one name has one kind in all recordings, mostly: integers of 32 bits
@@ -192,7 +193,7 @@ impl Analysis for Records<'_> {
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        let Some(&number) = self.sources.get(input.source) else { return };
+        let Some(&mut (number, ref mut followed)) = self.sources.get_mut(input.source) else { return };
         let (Some(layer), Some(read)) = (self.layers.get(number), self.trace.layers().get(number)) else { return };
         let Some(place) = layer.place else { return };
         let position = input.record.schema.position();
@@ -220,16 +221,16 @@ impl Analysis for Records<'_> {
             rows.turn_to(hour);
         }
         let task = match input.origin {
-            Origin::Host { host, .. } => {
-                let tid = layer.recorded_by.as_ref().and_then(|by| by.recorded_by(&input.record)).flatten();
-                let comm = |tid| timeline.hosts.get(host)?.latest_name(tid);
-                tid.map_or(Named::UNKNOWN, |tid| self.tasks.thread(host, tid, comm(tid)))
+            Origin::Host { .. } => (followed.as_mut().and_then(|followed| followed.of(&input.record)))
+                .map_or(Named::UNKNOWN, |task| self.tasks.recorder(timeline, input.source, task, None)),
+            Origin::Guest { vm, .. } => {
+                let index = match timeline.recorder() {
+                    Current::Task(task) => Some(task),
+                    Current::Unknown | Current::Idle => None,
+                };
+                (followed.as_mut().and_then(|followed| followed.of(&input.record)))
+                    .map_or(Named::UNKNOWN, |task| self.tasks.recorder(timeline, input.source, task, Some((vm, index))))
             }
-            Origin::Guest { vm, .. } => match timeline.recorder() {
-                Current::Unknown => Named::UNKNOWN,
-                Current::Idle => Named::IDLE,
-                Current::Task(task) => self.tasks.named(timeline, vm, task),
-            },
             Origin::User { vm, .. } => match &layer.process {
                 Some(process) => self.tasks.process(timeline, vm, process.pid, &process.comm),
                 None => Named::UNKNOWN,

@@ -1,4 +1,4 @@
-//! Guests' tasks as tables name them.
+//! Tasks as tables name them.
 
 use super::rows::{Cell, text_of};
 use foldhash::HashMap;
@@ -8,7 +8,39 @@ use strata_analysis::timeline::Timeline;
 use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::membership::{Memberships, Stay};
 use strata_analysis::timeline::states::TaskIndex;
+use strata_recording::reader::{Stream, StreamRecord, StreamRecords, TraceLayer};
+use trace_merge::events::current_task::{CurrentTask, Task};
 use trace_merge::report::tasks::cgroup_of;
+
+/// Tells the tasks of a stream's records as `strata events` does: from the stream itself, which is walked beside the pass.
+#[derive(Debug)]
+pub(super) struct Followed<'t> {
+    layer: &'t TraceLayer,
+    stream: &'t Stream,
+    current: CurrentTask<'t>,
+    records: Option<StreamRecords<'t>>,
+}
+
+impl<'t> Followed<'t> {
+    /// For the records of `stream`, which is one of `layer`'s; `None` when its layer is not that of a kernel.
+    pub(super) fn new(layer: &'t TraceLayer, stream: &'t Stream) -> Option<Self> {
+        Some(Self { layer, stream, current: CurrentTask::new(layer, stream)?, records: None })
+    }
+
+    /// The task that `record` belongs to; `None` when nothing tells. Records must be given in their order; some may be
+    /// left out.
+    pub(super) fn of(&mut self, record: &StreamRecord<'_>) -> Option<Task<'t>> {
+        let Self { layer, stream, .. } = *self;
+        let begin = || layer.records(stream).of_packets(record.packet..stream.packets(), 0);
+        for own in self.records.get_or_insert_with(begin) {
+            let task = self.current.of(&own);
+            if own.packet == record.packet && std::ptr::eq(own.payload.as_ptr(), record.payload.as_ptr()) {
+                return task;
+            }
+        }
+        None
+    }
+}
 
 /// A task at the moment that the timeline has come to.
 #[derive(Clone, Debug)]
@@ -38,12 +70,12 @@ impl Named<'_> {
     }
 }
 
-/// Who made a record, and is no task of a guest that its kernel told of.
+/// Who made a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Other {
+enum Recorder {
     /// A process of the guest of a VM, which recorded something itself.
     Process(usize, u32),
-    /// A thread of a host.
+    /// A thread of the kernel whose stream is that source of the merge.
     Thread(usize, i32),
 }
 
@@ -63,7 +95,7 @@ struct Known {
 pub(super) struct Tasks {
     /// By VM, tasks of its guest.
     tasks: Vec<Vec<Option<Known>>>,
-    others: HashMap<Other, Option<Known>>,
+    recorders: HashMap<Recorder, Option<Known>>,
     names: Names,
 }
 
@@ -112,7 +144,7 @@ impl Tasks {
 
     /// The process `pid` of the guest of `vm`, called `comm`, which recorded something itself.
     pub(super) fn process<'t>(&'t mut self, timeline: &'t Timeline, vm: usize, pid: u32, comm: &'t str) -> Named<'t> {
-        let known = self.others.entry(Other::Process(vm, pid)).or_default();
+        let known = self.recorders.entry(Recorder::Process(vm, pid)).or_default();
         let pid = i32::try_from(pid).ok();
         let stay = pid.and_then(|pid| {
             let guest = &timeline.vm(vm)?.guest;
@@ -121,10 +153,28 @@ impl Tasks {
         self.names.latest(known, pid, Some(comm.as_bytes()), stay)
     }
 
-    /// The thread `tid` of `host`, called `comm`.
-    pub(super) fn thread<'t>(&'t mut self, host: usize, tid: i32, comm: Option<&'t [u8]>) -> Named<'t> {
-        let known = self.others.entry(Other::Thread(host, tid)).or_default();
-        Named { tid: Some(tid), ..self.names.latest(known, None, comm, None) }
+    /// The task that made a record in the stream that is `source` of the merge: of the guest of `vm`, where it is one's,
+    /// and then the task `index` of it, as far as the timeline tells.
+    pub(super) fn recorder<'t>(
+        &'t mut self,
+        timeline: &'t Timeline,
+        source: usize,
+        task: Task<'t>,
+        of: Option<(usize, Option<TaskIndex>)>,
+    ) -> Named<'t> {
+        let known = self.recorders.entry(Recorder::Thread(source, task.tid)).or_default();
+        let found = of.and_then(|(vm, index)| {
+            let guest = &timeline.vm(vm)?.guest;
+            let index = index.filter(|&index| guest.task(index).is_some_and(|told| told.tid == task.tid))?;
+            Some((vm, guest, guest.process(index), guest.task(index)?))
+        });
+        let pid = match found {
+            Some((_, guest, process, _)) => guest.task(process).map(|process| process.tid),
+            // A CPU's idle task.
+            None => (of.is_some() && task.tid == 0).then_some(0),
+        };
+        let stay = found.map(|(vm, guest, _, told)| (&guest.memberships, vm, guest.stay(told)));
+        Named { tid: Some(task.tid), ..self.names.latest(known, pid, task.comm, stay) }
     }
 }
 

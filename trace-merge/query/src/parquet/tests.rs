@@ -6,8 +6,9 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, TimestampNanosecondType, UInt64Type};
 use std::fs::{self, File};
 use std::path::PathBuf;
-use strata_recording::test_trace::TestTrace;
+use strata_recording::test_trace::{self, TestTrace};
 use tempfile::TempDir;
+use trace_merge::events::{self, EventsOptions};
 use trace_merge::report::{exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
 
 /// The files of a table below `folder`.
@@ -397,4 +398,93 @@ fn state_of_a_task_that_calls_itself_otherwise_is_a_row_under_each_name() {
         rows.map(|task| task.wall_ns).sum::<u64>()
     };
     assert_eq!(["sh", "dd", "cat", "tac"].map(of_report), [500, 200, 1_300, 1_500]);
+}
+
+/// Time, event, thread and name of each record of `trace`, as `strata events` has them.
+fn listed(trace: &Trace) -> Vec<(i64, String, Option<i64>, Option<String>)> {
+    let mut out = Vec::new();
+    let options = EventsOptions { json: true, ..EventsOptions::default() };
+    events::list(trace, &options, &mut out).unwrap();
+    let mut records: Vec<_> = String::from_utf8(out).unwrap().lines().map(of_listing).collect();
+    records.sort();
+    records
+}
+
+fn of_listing(line: &str) -> (i64, String, Option<i64>, Option<String>) {
+    let record: serde_json::Value = serde_json::from_str(line).unwrap();
+    // What an application recorded is of its process.
+    let task = record.get("task").filter(|task| !task.is_null()).unwrap_or(&record);
+    let text = |value: &serde_json::Value| value.as_str().map(String::from);
+    (record["ticks"].as_i64().unwrap(), text(&record["event"]).unwrap(), task["tid"].as_i64(), text(&task["comm"]))
+}
+
+/// The same, as the tables of event types have them.
+fn tabled(trace: &Trace) -> Vec<(i64, String, Option<i64>, Option<String>)> {
+    let folder = TempDir::new().unwrap();
+    export(trace, &Options::default(), folder.path(), &Selection::All).unwrap();
+    let names = table_names(trace).into_iter().filter(|name| name.contains('.'));
+    let mut records: Vec<_> = names.flat_map(|name| of_table(&Table::read(folder.path(), &name))).collect();
+    records.sort();
+    records
+}
+
+fn of_table(table: &Table) -> Vec<(i64, String, Option<i64>, Option<String>)> {
+    let named = table.texts("event").into_iter().map(Option::unwrap).zip(table.integers("tid"));
+    let times = table.integers("ticks").into_iter().flatten();
+    times.zip(named).zip(table.texts("comm")).map(|((ticks, (event, tid)), comm)| (ticks, event, tid, comm)).collect()
+}
+
+#[test]
+fn thread_and_name_of_every_record_are_those_of_the_listing() {
+    let number = |number| test_trace::Field::Number(number);
+    let text = test_trace::Field::Text;
+    let of = |tid| [("common_pid", number(tid))];
+    let host_switch = |prev, before, next, after| {
+        [
+            ("common_pid", number(prev)),
+            ("prev_comm", text(before)),
+            ("prev_pid", number(prev)),
+            ("next_comm", text(after)),
+            ("next_pid", number(next)),
+        ]
+    };
+    let fork = [("child_comm", text("sh")), ("child_pid", number(9))];
+    let exec = [("filename", text("/bin/ls")), ("pid", number(9)), ("old_pid", number(9))];
+    let (_dir, trace) = TestTrace::new()
+        .host(0, 1, "kvm:kvm_entry", &of(100))
+        .host(1, 2, "sched:sched_switch", &host_switch(0, "swapper/1", 100, "vcpu0"))
+        .host(1, 3, "kvm:kvm_entry", &of(100))
+        .host(1, 4, "kvm:kvm_entry", &of(101))
+        .host(0, 5, "sched:sched_switch", &host_switch(0, "swapper/0", 101, "vcpu1"))
+        .host(0, 6, "kvm:kvm_entry", &of(101))
+        .guest(0, 7, "test:tick", &[])
+        .named_switch((0, 8), (7, "sh"), 1, (0, "swapper/0"))
+        .guest(0, 9, "test:tick", &[])
+        .named_switch((1, 10), (8, "eight"), 1, (0, "swapper/1"))
+        .guest(1, 11, "test:tick", &[])
+        .named_switch((0, 12), (0, "swapper/0"), 1, (7, "sh"))
+        .guest(0, 13, "sched:sched_process_fork", &fork)
+        .named_switch((0, 14), (7, "sh"), 1, (9, "sh"))
+        .guest(0, 15, "sched:sched_process_exec", &exec)
+        .rename(0, 16, 9, "sh", "ls")
+        .guest(0, 17, "test:tick", &[])
+        .lost(LayerKind::GuestKernel, 0, 2)
+        .guest(0, 18, "test:tick", &[])
+        .named_switch((0, 19), (9, "ls"), 1, (7, "sh"))
+        .guest(0, 20, "test:tick", &[])
+        .user(7, 0, 21, "web:answered", &[("status", number(200))])
+        .open();
+
+    let names = tabled(&trace);
+
+    assert_eq!(names, listed(&trace));
+    assert_eq!(names.iter().filter(|name| name.3.as_deref() == Some("swapper/1")).count(), 2, "{names:?}");
+    assert!(names.contains(&(17, "test:tick".into(), Some(9), Some("ls".into()))), "{names:?}");
+}
+
+#[test]
+fn thread_and_name_of_every_record_of_all_layers_are_those_of_the_listing() {
+    let (_dir, trace) = made_recording::open();
+
+    assert_eq!(tabled(&trace), listed(&trace));
 }
