@@ -18,6 +18,14 @@ const PANDAS: &str = "pandas==3.1.1";
 /// What pandas reads with, and DuckDB hands answers on as.
 const PYARROW: &str = "pyarrow==26.0.1";
 const SPARK: &str = "pyspark==4.3.0";
+/// What writes the fleet's lake, and what it needs.
+const DELTA: &str = "deltalake==1.6.6";
+const NUMPY: &str = "numpy==2.4.6";
+/// DuckDB with its reader of Delta Lake, which comes in a package for this version.
+const DUCKDB_FOR_DELTA: &str = "duckdb==1.4.4";
+const DUCKDB_DELTA: &str = "duckdb-ext-delta==1.4.4.20260205";
+/// An object store on this machine.
+const MOTO: &str = "moto[server]==5.2.5";
 /// What Spark runs on.
 const JAVA: Tool = Tool { program: "java", package: "openjdk-17-jre-headless" };
 /// The workspace.
@@ -88,7 +96,9 @@ pub(super) fn questions(paths: &Paths) -> PathBuf {
 /// The first step that fails.
 pub fn run_on_spark(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
     tools::install(paths, &[JAVA])?;
-    let python = progress::step("Spark", || python(paths, "spark", &[SPARK, PYARROW, DUCKDB]))?;
+    let python = progress::step("Spark", || {
+        python(paths, "spark", &[SPARK, PYARROW, NUMPY, DELTA, DUCKDB_FOR_DELTA, DUCKDB_DELTA, MOTO])
+    })?;
     progress::step("building strata-query", || {
         let programs = ["--no-default-features", "--bin", "strata-query", "--example", "made_recording"];
         cargo(paths, &[&["build", "--quiet", "--target-dir", TARGET][..], &programs].concat(), [])

@@ -32,3 +32,17 @@ def copy_fleet(recording: pathlib.Path, folder: pathlib.Path, count: int) -> Non
     folder.mkdir(parents=True)
     for number in range(count):
         copy(recording, folder / f"recording-{number:03}", number)
+
+
+def halve(recording: pathlib.Path) -> None:
+    """Leaves half of every second stream of `recording`: files were damaged."""
+    for stream in sorted(recording.rglob("stream_*"))[1::2]:
+        content = stream.read_bytes()
+        stream.write_bytes(content[: len(content) // 2])
+
+
+def leave_growing(recording: pathlib.Path) -> None:
+    """Leaves of `recording` what a recorder that still runs has written."""
+    manifest = recording / "session.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"outcome": None}))
+    halve(recording)

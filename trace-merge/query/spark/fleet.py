@@ -1,17 +1,22 @@
-"""The recordings of a fleet as one lake of tables, and questions about it, on Spark: docs/fleet.md says how.
+"""The recordings of a fleet as one lake, a table of Delta Lake, and questions about it: docs/fleet.md says how.
 
-    fleet.py ingest RECORDINGS LAKE          # takes in each recording in the folder RECORDINGS
-    fleet.py ingest RECORDINGS LAKE --tables wakeups,exits   # these tables of it only
-    fleet.py ask LAKE steal worst-wakeups    # ready questions, or SQL; a JSON object a line
+fleet.py ingest RECORDINGS LAKE          # takes in each recording below the folder RECORDINGS, on Spark
+fleet.py ask LAKE steal worst-wakeups    # ready questions, or SQL, on Spark; a JSON object a line
+fleet.py remove LAKE RECORDING...        # takes recordings out again
+fleet.py tidy LAKE                       # joins small files, and removes those that no version needs
+fleet.py views LAKE                      # SQL that makes the tables views in DuckDB
 """
 
 import argparse
 import contextlib
 import datetime
 import decimal
-import fcntl
+import difflib
+import functools
+import importlib
 import json
 import logging
+import math
 import os
 import pathlib
 import re
@@ -20,33 +25,70 @@ import subprocess
 import sys
 import tempfile
 import threading
+import urllib.parse
 
-import pyarrow
-import pyarrow.parquet
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession, functions
+try:
+    import numpy
+    import pyarrow
+    import pyarrow.compute
+    import pyarrow.parquet
+    from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+    from deltalake.exceptions import CommitFailedError, DeltaError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+except ImportError as absent:
+    sys.exit(f"error: {absent}: `pip install pyspark pyarrow numpy deltalake`")
 
-# Version of the tables that is read and written: trace-merge/query/src/tables.rs has the same.
-SCHEMA_VERSION = "2"
-VERSION_KEY = b"strata.schema"
-# All tables of event types as one, whose names have a dot; and what all of them have.
+HERE = pathlib.Path(__file__).resolve().parent
+READY = HERE.parent / "queries"
+# The tables that the exporter writes, made from trace-merge/query/src/tables.rs, and their version.
+ABOUT = json.loads((HERE / "tables.json").read_text())
+VERSION = ABOUT["version"]
+VERSION_KEY = "strata.schema"
+# The records of all event types. What only one type has is in `fields`, as text, by the column's name.
 EVENTS = "events"
-OF_EVENTS = [
-    "recording", "time_ns", "utc", "ticks", "layer", "cpu", "vcpu", "tid", "pid", "comm", "cgroup", "event",
-    "host", "boot", "vm", "hour",
-]  # fmt: skip
-# The tables that are taken in whichever are chosen: trace-merge/query/src/tables.rs has the same.
-ALWAYS = ["recordings", "vms", "missing", "losses", "gaps"]
-READY = pathlib.Path(__file__).resolve().parent.parent / "queries"
-# The lake's own folder: what is in it, and what is on its way into it. Readers of tables pass over such names.
-BOOK = ".ingest"
+# What the lake says of each row beside the exporter's columns.
+PLACE = [("host", "text"), ("boot", "text"), ("vm", "text"), ("hour", "text"), ("day", "text")]
+# Files hold the rows of several tables, since there is one for each part, host and day: events, what lasts, the rest.
+PARTITIONS = ["part", "host", "day"]
+OWN = {
+    EVENTS: [("fields", "map")],
+    "recordings": [
+        ("source", "text"),  # where it was taken in from
+        ("source_state", "text"),  # of which size and age its files were: known again by that
+        ("is_growing", "boolean"),  # whether its recorder had not ended, so that it is taken in again
+        ("chosen", "text"),  # the tables that were taken in, with commas between them; null for all
+    ],
+}
+TABLES = {name: [tuple(column) for column in columns] + OWN.get(name, []) for name, columns in ABOUT["tables"].items()}
+# All columns of the lake. A recording is one commit, so that nobody sees a piece of it: that is why it is one table.
+COLUMNS = {"recording": "text", "table_name": "text", "part": "text"} | {
+    name: kind for columns in (*TABLES.values(), PLACE) for name, kind in columns
+}
+COLUMNS_OF_EVENTS = {name for name, _ in TABLES[EVENTS]}
+SQL_TYPES = {
+    "integer": "bigint",
+    "unsigned": "decimal(20,0)",
+    "text": "string",
+    "list": "string",
+    "boolean": "boolean",
+    "UTC": "timestamp",
+    "map": "map<string,string>",
+}
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 MANIFEST = "session.json"
-# How often it is said how far the job is, seconds.
-TELL_EVERY = 5
+# Row groups are small, so that readers find a table's among others.
+WRITING = WriterProperties(compression="ZSTD", max_row_group_size=1 << 17)
+# Rows that are put into the lake at once, and attempts when others write to it.
+BATCH, ATTEMPTS = 1 << 15, 20
+# How often it is said how far the job is, seconds; and how many lines of one kind are said at most.
+TELL_EVERY, MOST_LINES = 5, 20
+# How long readers of an older version of the lake have its files, hours.
+KEPT_HOURS = 168
 
 
 class Refused(Exception):
-    """Why a recording is not taken in, in one line."""
+    """Why something is not done, in one line."""
 
 
 def harmless(text: str) -> str:
@@ -54,29 +96,120 @@ def harmless(text: str) -> str:
     return "".join(letter if letter.isprintable() else f"\\u{{{ord(letter):x}}}" for letter in text)
 
 
+def say(line: str) -> None:
+    print(harmless(line), file=sys.stderr, flush=True)
+
+
+def part_of(table: str) -> str:
+    """In which part of the lake the rows of `table` are."""
+    return EVENTS if table == EVENTS else "spans" if ("duration_ns", "integer") in TABLES[table] else "about"
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())[:500]
+
+
+# The lake.
+
+
+def schema() -> pyarrow.Schema:
+    kinds = {
+        "integer": pyarrow.int64(),
+        "unsigned": pyarrow.decimal128(20, 0),
+        "text": pyarrow.string(),
+        "boolean": pyarrow.bool_(),
+        "UTC": pyarrow.timestamp("us", "UTC"),
+        "map": pyarrow.map_(pyarrow.string(), pyarrow.string()),
+    }
+    return pyarrow.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
+
+
+def opened(lake: str) -> DeltaTable:
+    """The lake as it is now."""
+    try:
+        table = DeltaTable(lake)
+    except (DeltaError, OSError) as error:
+        raise Refused(f"{lake}: is no lake; `fleet.py ingest` makes one ({one_line(error)})") from None
+    version = table.metadata().configuration.get(VERSION_KEY, "unknown")
+    if not version.isdigit() or int(version) > int(VERSION):
+        raise Refused(f"{lake}: is of version {version}, and this program of {VERSION}: take a newer one")
+    return table
+
+
+def made(lake: str) -> None:
+    """Makes the lake where there is none, and gives one of an older version the columns of this one."""
+    configuration = {VERSION_KEY: VERSION, "delta.dataSkippingStatsColumns": "recording,table_name,vm,hour"}
+    try:
+        os.umask(0o077)  # readable by its user only, as recordings are
+        DeltaTable.create(
+            lake,
+            schema(),
+            mode="ignore",
+            partition_by=PARTITIONS,
+            configuration=configuration,
+            raise_if_key_not_exists=False,
+        )
+        table = opened(lake)
+        if table.metadata().configuration[VERSION_KEY] != VERSION:
+            table.alter.set_table_properties({VERSION_KEY: VERSION}, raise_if_not_exists=False)
+    except (DeltaError, OSError) as error:
+        raise Refused(f"{lake}: cannot be a lake: {one_line(error)}") from None
+
+
+def read(lake: DeltaTable, table: str, *columns: str, recording: str | None = None) -> pyarrow.Table:
+    """Columns of a table that is not large, of all recordings or of one."""
+    filters = [("part", "=", part_of(table)), ("table_name", "=", table)]
+    filters += [("recording", "=", recording)] if recording else []
+    return lake.to_pyarrow_table(filters=filters, columns=list(columns))
+
+
+def recordings_in(lake: DeltaTable, *columns: str, recording: str | None = None) -> dict[str, dict]:
+    """What the lake says of its recordings, or of one, by their ids."""
+    rows = read(lake, "recordings", "recording", *columns, recording=recording)
+    return {row["recording"]: row for row in rows.to_pylist()}
+
+
 # Taking in: these functions run on workers.
 
 
-def id_of(recording: pathlib.Path) -> str | None:
-    """The id by which the exporter will call it; None where its manifest does not tell."""
+def check_worker(paths: list[str], exporter: str) -> str | None:
+    """Why this worker cannot take recordings in. Needs nothing but Python."""
+    for package in ("pyarrow", "deltalake", "numpy"):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            return f"{sys.executable} has no {package}: `pip install pyspark pyarrow numpy deltalake`"
+    for path in paths:
+        if not os.path.exists(path):
+            return f"{path} is not there"
     try:
-        manifest = json.loads((recording / MANIFEST).read_text())
+        subprocess.run([exporter, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"the exporter {exporter} cannot be run: {getattr(error, 'strerror', error)}; --exporter names it"
+    return None
+
+
+def described(recording: str) -> dict:
+    """Id, outcome and state of a recording; an id of None where its manifest does not tell it."""
+    path = pathlib.Path(recording)
+    files = [file.stat() for file in path.rglob("*") if file.is_file()]
+    size, newest = sum(file.st_size for file in files), max((file.st_mtime_ns for file in files), default=0)
+    about = {"path": recording, "size": size, "state": f"{len(files)} files, {size} bytes, {newest} ns"}
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
         layers = manifest["layers"]
-        return (layers[0] if layers else manifest["clock"])["uuid"].replace("-", "")
+        identity = (layers[0] if layers else manifest["clock"])["uuid"].replace("-", "")
+        return about | {"id": identity, "is_growing": manifest.get("outcome") is None}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
+        return about | {"id": None, "is_growing": False}
 
 
-def run_exporter(exporter: str, recording: pathlib.Path, tables: pathlib.Path, chosen: str | None) -> None:
+def export(exporter: str, recording: str, tables: pathlib.Path, chosen: str | None) -> None:
     """Writes the tables of `recording`, those that were chosen, into the new folder `tables`."""
     choice = [] if chosen is None else [f"--tables={chosen}"]
+    command = [exporter, "export", recording, "--output", str(tables), *choice]
     try:
-        done = subprocess.run(
-            [exporter, "export", str(recording), "--output", str(tables), *choice],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     except OSError as error:
         raise Refused(f"the exporter {exporter} cannot be run: {error.strerror}; --exporter names it") from None
     said = done.stderr.decode(errors="replace").splitlines()
@@ -87,222 +220,287 @@ def run_exporter(exporter: str, recording: pathlib.Path, tables: pathlib.Path, c
         raise Refused((reasons or said or ["the exporter failed"])[-1])
 
 
-def version_of(footer: pyarrow.parquet.FileMetaData) -> str:
-    """Of which version the tables are that a file belongs to."""
-    return (footer.metadata or {}).get(VERSION_KEY, b"unknown").decode(errors="replace")
+def text_of(column):
+    """A column of an event's fields as text; lists as JSON."""
+    if not pyarrow.types.is_list(column.type):
+        return column.cast(pyarrow.string())
+    return pyarrow.compute.binary_join_element_wise(
+        "[", pyarrow.compute.binary_join(column.cast(pyarrow.list_(pyarrow.string())), ","), "]", ""
+    )
 
 
-def check(tables: pathlib.Path) -> tuple[str, int]:
-    """The id in the names of the files below `tables`, and how many rows they have."""
-    rows, ids = 0, set()
-    for file in tables.rglob("*.parquet"):
-        footer = pyarrow.parquet.read_metadata(file)
-        if version_of(footer) != SCHEMA_VERSION:
-            raise Refused(
-                f"the exporter writes tables of version {version_of(footer)}, and this lake is of {SCHEMA_VERSION}"
+def map_of(columns: dict):
+    """Columns of equal length as one of maps, from their names to what they hold."""
+    rows, count = len(next(iter(columns.values()))), len(columns)
+    items = pyarrow.concat_arrays([text_of(column) for column in columns.values()])
+    items = items.take(pyarrow.array(numpy.arange(rows * count).reshape(count, rows).T.ravel()))
+    keys = pyarrow.array(list(columns)).take(pyarrow.array(numpy.tile(numpy.arange(count), rows)))
+    return pyarrow.MapArray.from_arrays(pyarrow.array(numpy.arange(rows + 1, dtype="int32") * count), keys, items)
+
+
+def rows_of(tables: pathlib.Path, about: dict):
+    """All rows of a recording's tables, as the lake has them. `about` is said of the recording."""
+    lake, nulls = schema(), functools.cache(lambda kind, rows: pyarrow.nulls(rows, kind))
+    for file in sorted(tables.rglob("*.parquet")):
+        parquet = pyarrow.parquet.ParquetFile(file)
+        version = (parquet.schema_arrow.metadata or {}).get(VERSION_KEY.encode(), b"unknown").decode()
+        if version != VERSION:
+            raise Refused(f"the exporter writes tables of version {version}, and this program takes {VERSION}")
+        name, *folders = file.relative_to(tables).parts[:-1]
+        place = {key: urllib.parse.unquote(value) for key, value in (folder.split("=", 1) for folder in folders)}
+        place = {key: None if value == NULL_PARTITION else value for key, value in place.items()}
+        table = EVENTS if "." in name else name
+        same = place | {"table_name": table, "part": part_of(table), "day": (place["hour"] or "")[:10]}
+        same |= about if table == "recordings" else {}
+        known = COLUMNS_OF_EVENTS if table == EVENTS else parquet.schema_arrow.names
+        fields = [column for column in parquet.schema_arrow.names if column not in known]
+        for batch in parquet.iter_batches(BATCH):
+            rows, columns = len(batch), []
+            for field in lake:
+                if field.name in same:
+                    column = pyarrow.repeat(pyarrow.scalar(same[field.name], field.type), rows)
+                elif field.name == "fields" and fields:
+                    column = map_of({name: batch.column(name) for name in fields})
+                elif field.name in batch.schema.names and field.name not in fields:
+                    column = batch.column(field.name).cast(field.type, safe=False)
+                else:
+                    column = nulls(field.type, rows)
+                columns.append(column)
+            yield pyarrow.RecordBatch.from_arrays(columns, schema=lake)
+
+
+# What makes a recording another one than that which the lake has.
+SAME = ("outcome", "records", "incomplete", "is_growing")
+
+
+def commit(lake: str, tables: pathlib.Path, identity: str, about: dict) -> tuple[str, dict]:
+    """Puts a recording into the lake, or in the place of what that has of it: what was done, and what is said of it."""
+    file = next((tables / "recordings").rglob("*.parquet"))
+    told = pyarrow.parquet.read_table(file, partitioning=None).to_pylist()[0] | about
+    for _ in range(ATTEMPTS):
+        table = opened(lake)
+        known = recordings_in(table, *SAME, recording=identity).get(identity)
+        if known and all(known[name] == told[name] for name in SAME):
+            return "known", told
+        turn = (table.transaction_version(identity) or 0) + 1
+        try:
+            write_deltalake(
+                table,
+                pyarrow.RecordBatchReader.from_batches(schema(), rows_of(tables, about)),
+                mode="overwrite" if known else "append",
+                predicate=f"recording = '{identity}'" if known else None,
+                # Costs time, and is for a lake that has other columns.
+                schema_mode=None if {field.name for field in table.schema().fields} == set(COLUMNS) else "merge",
+                writer_properties=WRITING,
+                # Of two that write the same recording at once, one fails, and looks again.
+                commit_properties=CommitProperties(
+                    max_commit_retries=ATTEMPTS, app_transactions=[Transaction(identity, turn)]
+                ),
             )
-        rows += footer.num_rows
-        ids.add(file.name.split("-")[0])
-    if len(ids) != 1:
-        raise Refused("the exporter wrote no tables of one recording")
-    return ids.pop(), rows
+            return "replaced" if known else "taken", told
+        except CommitFailedError:
+            continue
+    raise Refused("others write to the lake all the time")
 
 
-def publish(tables: pathlib.Path, lake: pathlib.Path, recording: str, about: dict) -> bool:
-    """Moves files into the lake, each in one rename, and notes that all are there; whether that was still to be done.
-
-    Attempts at the same recording take turns. One that was ended while it moved leaves the note `.moving` behind, and
-    what it had moved goes before the next attempt moves its own.
-    """
-    book = lake / BOOK
-    complete, moving = book / f"{recording}.json", book / f"{recording}.moving"
-    with open(book / f"{recording}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if complete.exists():
-            return False
-        if moving.exists():
-            remove_files_of(lake, recording)
-        moving.touch()
-        for file in sorted(tables.rglob("*.parquet")):
-            place = lake / file.relative_to(tables)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(file, place)
-        note = tables / "note"
-        note.write_text(json.dumps(about))
-        os.replace(note, complete)
-        moving.unlink()
-    return True
-
-
-def remove_files_of(lake: pathlib.Path, recording: str) -> None:
-    """Removes what the lake has of a recording."""
-    for file in lake.glob(f"*/*/*/*/*/{recording}-*.parquet"):
-        file.unlink(missing_ok=True)
-
-
-def take_in(recording: str, lake: str, exporter: str, chosen: str | None) -> tuple[str, str, str, int]:
-    """Takes in a recording: which, `taken`, `known` or `refused`, why, and how many rows it has."""
-    path, target = pathlib.Path(recording), pathlib.Path(lake)
-    os.umask(0o077)  # readable by its user only, as recordings are
-    known = id_of(path)
-    if known is not None and (target / BOOK / f"{known}.json").exists():
-        return recording, "known", "", 0
-    with tempfile.TemporaryDirectory(prefix="attempt-", dir=target / BOOK, ignore_cleanup_errors=True) as private:
+def take_in(recording: dict, lake: str, exporter: str, chosen: str | None) -> dict:
+    """Takes in a recording, one whose state the lake does not have: its `path`, what was `done`, and why or how."""
+    os.umask(0o077)
+    path = recording["path"]
+    with tempfile.TemporaryDirectory(prefix="strata-fleet-", ignore_cleanup_errors=True) as private:
         tables = pathlib.Path(private) / "tables"
         try:
-            run_exporter(exporter, path, tables, chosen)
-            identity, rows = check(tables)
-            about = {"source": str(path.absolute()), "rows": rows, "tables": chosen and chosen.split(",")}
-            is_new = publish(tables, target, identity, about)
+            export(exporter, path, tables, chosen)
+            identity = next((tables / "recordings").rglob("*.parquet")).name.split("-")[0]
+            grew = described(path)["state"] != recording["state"]
+            about = {"source": path, "source_state": recording["state"], "chosen": chosen}
+            about["is_growing"] = recording["is_growing"] or grew
+            done, told = commit(lake, tables, identity, about)
         except Refused as refused:
-            return recording, "refused", str(refused), 0
-        except (OSError, pyarrow.ArrowException) as error:
-            return recording, "refused", f"cannot be put into the lake: {error}", 0
-    return (recording, "taken", "", rows) if is_new else (recording, "known", "", 0)
+            return {"path": path, "done": "refused", "why": str(refused)}
+        except (OSError, StopIteration, DeltaError) as error:
+            return {"path": path, "done": "refused", "why": f"cannot be put into the lake: {one_line(error)}"}
+    return {"path": path, "done": done, "records": told["records"], "why": told["incomplete"], "grows": grew}
 
 
 # The job: these run on the driver.
 
 
-@contextlib.contextmanager
-def only_job(lake: pathlib.Path):
-    """Makes the lake where there is none, and keeps other jobs from writing to it."""
-    book = lake / BOOK
-    try:
-        lake.mkdir(mode=0o700, parents=True, exist_ok=True)
-        book.mkdir(mode=0o700, exist_ok=True)
-        lock = open(book / "job", "w")
-    except OSError as error:
-        raise Refused(f"{lake}: cannot be a lake: {error.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise Refused(f"{lake}: another job is taking recordings in") from None
-        clean_up(lake)
-        try:
-            yield
-        finally:
-            clean_up(lake)
+def found_below(folder: pathlib.Path) -> tuple[list[str], list[str]]:
+    """The recordings at any depth below `folder`, and what is none."""
+    if not folder.is_dir():
+        raise Refused(f"{folder}: is no folder; give one with recordings in it")
+    recordings, others = [], []
+    for path, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if MANIFEST in files:
+            recordings.append(os.path.abspath(path))
+            folders.clear()
+            continue
+        others += [os.path.join(path, file) for file in files if not file.startswith(".")]
+        others += [] if folders or files else [path]
+    if not recordings:
+        raise Refused(f"{folder}: has no recordings in it")
+    return sorted(recordings), sorted(others)
 
 
-def clean_up(lake: pathlib.Path) -> None:
-    """Removes what attempts that were ended have left."""
-    for attempt in (lake / BOOK).glob("attempt-*"):
-        shutil.rmtree(attempt, ignore_errors=True)
-    for moving in (lake / BOOK).glob("*.moving"):
-        if not moving.with_suffix(".json").exists():
-            remove_files_of(lake, moving.stem)
-        moving.unlink(missing_ok=True)
-
-
-def complete_in(lake: pathlib.Path) -> set[str]:
-    """The ids of the recordings of which the lake has all files."""
-    return {note.stem for note in (lake / BOOK).glob("*.json")}
+def say_some(lines: list[str]) -> None:
+    for line in lines[:MOST_LINES]:
+        say(line)
+    if len(lines) > MOST_LINES:
+        say(f"… and {len(lines) - MOST_LINES} more like that")
 
 
 @contextlib.contextmanager
-def progress(lake: pathlib.Path, count: int):
-    """Says meanwhile how many recordings the lake has."""
-    before, is_done = len(complete_in(lake)), threading.Event()
+def progress(done, count: int):
+    """Says meanwhile how many of `count` recordings are `done`, an accumulator."""
+    is_over = threading.Event()
 
     def tell():
         told = 0
-        while not is_done.wait(TELL_EVERY):
-            taken = len(complete_in(lake)) - before
-            if taken != told:
-                print(f"{taken} of {count} recordings", file=sys.stderr, flush=True)
-                told = taken
+        while not is_over.wait(TELL_EVERY):
+            if done.value != told:
+                told = done.value
+                say(f"{told} of {count} recordings")
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
     try:
         yield
     finally:
-        is_done.set()
+        is_over.set()
         teller.join()
 
 
-def ingest(
-    spark: SparkSession, folder: pathlib.Path, lake: pathlib.Path, exporter: str, chosen: str | None
-) -> bool:
-    """Takes in each recording in `folder`, those tables that were chosen; whether the lake now has them all."""
-    try:
-        recordings = sorted(str(path.absolute()) for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise Refused(f"{folder}: {error.strerror}; give a folder with recordings in it") from None
-    if not recordings:
-        raise Refused(f"{folder}: is empty; give a folder with recordings in it")
+def one_of_each(recordings: list[dict]) -> tuple[list[dict], list[str]]:
+    """Of copies of a recording the one that says most; and a line for each other one."""
+    best: dict[str, dict] = {}
+    lines = []
+    for recording in recordings:
+        key = recording["id"] or recording["path"]
+        first, second = best.get(key), recording
+        if first and (first["is_growing"], -first["size"]) > (second["is_growing"], -second["size"]):
+            first, second = second, first
+        best[key] = first or second
+        if first:
+            lines.append(f"{second['path']}: passed over, the same recording as {first['path']}")
+    return list(best.values()), lines
+
+
+def ingest(spark, folder: pathlib.Path, lake: str, exporter: str, chosen: str | None) -> bool:
+    """Takes in each recording below `folder`, those tables that were chosen; whether the lake now has them all."""
+    paths, others = found_below(folder)
     exporter = shutil.which(exporter) or exporter
-    target = str(lake)
-    with only_job(lake), progress(lake, len(recordings)):
-        tasks = spark.sparkContext.parallelize(recordings, len(recordings))
-        results = tasks.map(lambda recording: take_in(recording, target, exporter, chosen)).collect()
-    refused = [(recording, why) for recording, outcome, why, _ in results if outcome == "refused"]
-    for recording, why in refused:
-        print(harmless(why if why.startswith(recording) else f"{recording}: {why}"), file=sys.stderr)
-    taken = [rows for _, outcome, _, rows in results if outcome == "taken"]
-    known = len(results) - len(taken) - len(refused)
-    print(
-        f"{len(results)} recordings: {len(taken)} taken in with {sum(taken)} rows, {known} were there already, "
-        f"{len(refused)} refused",
-        file=sys.stderr,
+    made(lake)
+    context = spark.sparkContext
+    needed = [str(folder.absolute())] + ([] if "://" in lake else [lake])
+    slots = max(context.defaultParallelism, 1)
+    checks = context.parallelize(range(2 * slots), 2 * slots).map(lambda _: check_worker(needed, exporter)).collect()
+    if broken := sorted({why for why in checks if why}):
+        raise Refused(f"a worker cannot take recordings in: {'; '.join(broken)}")
+    say_some([f"{path}: passed over, no recording" for path in others])
+    recordings, copies = one_of_each([described(path) for path in paths])
+    say_some(copies)
+    known = recordings_in(opened(lake), "source_state", "incomplete", "is_growing", "records")
+    results, fresh = [], []
+    for recording in recordings:
+        row = known.get(recording["id"])
+        if row and row["source_state"] == recording["state"]:
+            results.append({"path": recording["path"], "done": "known", "why": row["incomplete"], "grows": False})
+        else:
+            fresh.append(recording)
+    done = context.accumulator(0)
+
+    def task(recording):
+        result = take_in(recording, lake, exporter, chosen)
+        done.add(1)
+        return result
+
+    with progress(done, len(fresh)):
+        results += context.parallelize(fresh, max(len(fresh), 1)).map(task).collect()
+    there = [result for result in results if result["done"] != "refused"]
+    say_some([f"{result['path']}: is {result['why']}" for result in there if result["why"]])
+    say_some([f"{result['path']}: grew meanwhile; a later job takes it in anew" for result in there if result["grows"]])
+    refused = [result for result in results if result["done"] == "refused"]
+    for result in refused:
+        why = result["why"]
+        say(why if why.startswith(result["path"]) else f"{result['path']}: {why}")
+    counts = {word: sum(result["done"] == word for result in results) for word in ("taken", "replaced", "known")}
+    records = sum(result["records"] for result in results if result["done"] in ("taken", "replaced"))
+    say(
+        f"{len(paths)} recordings: {counts['taken']} taken in and {counts['replaced']} replaced with {records} records, "
+        f"{counts['known']} were there already, {len(copies)} copies passed over, {len(refused)} refused"
     )
+    if fresh:
+        tidy(lake, KEPT_HOURS)
     return not refused
+
+
+def tidy(lake: str, kept_hours: float) -> None:
+    """Joins small files, and removes those that no version of the last hours needs."""
+    os.umask(0o077)
+    try:
+        table = opened(lake)
+        table.optimize.compact(writer_properties=WRITING)
+        table.create_checkpoint()
+        table.vacuum(retention_hours=kept_hours, dry_run=False, enforce_retention_duration=False)
+    except CommitFailedError:
+        say(f"{lake}: files are not joined, since others write to it; `fleet.py tidy` does it later")
+    except (DeltaError, OSError) as error:
+        raise Refused(f"{lake}: files cannot be joined: {one_line(error)}") from None
+
+
+def remove(lake: str, names: list[str]) -> None:
+    """Takes recordings out of the lake, by their ids or the places that they were taken in from."""
+    table = opened(lake)
+    known = recordings_in(table, "source")
+    ids = {row["source"]: identity for identity, row in known.items()} | {identity: identity for identity in known}
+    places = {name: name if name in ids else os.path.abspath(name) for name in names}
+    if unknown := [name for name, place in places.items() if place not in ids]:
+        raise Refused(f"{lake}: has no recording {', '.join(unknown)}; nothing is removed")
+    os.umask(0o077)
+    chosen = ", ".join(f"'{ids[place]}'" for place in places.values())
+    rows = table.delete(f"recording in ({chosen})")["num_deleted_rows"]
+    say(f"{len(set(chosen.split(', ')))} recordings removed, with {rows} rows; their files go with `fleet.py tidy`")
 
 
 # Questions.
 
 
-def footer_of(path: str) -> tuple[str, str | None, str, list[str]]:
-    """A file, why it cannot be read (or None), its columns with their types, and those that are times. On a worker."""
-    try:
-        footer = pyarrow.parquet.read_metadata(path)
-        schema = footer.schema.to_arrow_schema()
-    except (OSError, pyarrow.ArrowException) as error:
-        return path, f"is damaged: {str(error).splitlines()[0]}", "", []
-    if version_of(footer) != SCHEMA_VERSION:
-        why = f"its tables are of version {version_of(footer)}, and this is {SCHEMA_VERSION}: export again"
-        return path, why, "", []
-    times = [field.name for field in schema if pyarrow.types.is_timestamp(field.type)]
-    return path, None, str(schema.remove_metadata()), times
+def select(table: str, columns: list[tuple[str, str]], lake_has: set[str], of: str) -> str:
+    """The columns of a table in SQL, from `of`; null where the lake has not got one yet."""
+    named = [name if name in lake_has else f"cast(null as {SQL_TYPES[kind]}) as {name}" for name, kind in columns]
+    return f"select {', '.join(named)} from {of} where part = '{part_of(table)}' and table_name = '{table}'"
 
 
-def tables_in(lake: pathlib.Path) -> dict[str, list[str]]:
-    """The files of each table, of recordings that are complete."""
-    complete = complete_in(lake)
-    tables = {
-        table.name: [str(file) for file in table.rglob("*.parquet") if file.name.split("-")[0] in complete]
-        for table in lake.iterdir()
-        if table.is_dir() and table.name != BOOK
-    }
-    of_events = [file for table, files in tables.items() if "." in table for file in files]
-    return tables | ({EVENTS: of_events} if of_events else {})
+def select_event(fields: list[dict], of: str) -> str:
+    """The columns of the table of one event type in SQL, from the events `of`."""
+    kinds = {field["field"]: field["kind"] for field in fields}
+    typed = [f"cast(fields['{name}'] as {SQL_TYPES[kind]}) as `{name}`" for name, kind in kinds.items()]
+    columns = [name for name, _ in (*TABLES[EVENTS], *PLACE) if name != "fields"]
+    events = sorted({"'" + field["event"].replace("'", "''") + "'" for field in fields})
+    return f"select {', '.join(columns + typed)} from {of} where event in ({', '.join(events)})"
 
 
-def chosen_in(lake: pathlib.Path) -> dict[str, list[str]]:
-    """Which tables were chosen when a recording was taken in, by the ids of those of which not all were."""
-    notes = ((note.stem, json.loads(note.read_text()).get("tables")) for note in (lake / BOOK).glob("*.json"))
-    return {recording: tables for recording, tables in notes if tables}
+def event_tables(lake: DeltaTable) -> dict[str, list[dict]]:
+    """The tables of event types, and the fields of each."""
+    columns = ["event", "event_table", "field", "kind"]
+    found: dict[str, list[dict]] = {}
+    for row in read(lake, "event_fields", *columns).group_by(columns).aggregate([]).sort_by("field").to_pylist():
+        found.setdefault(row["event_table"], []).append(row)
+    return found
 
 
-def taken_in_without(table: str, chosen: dict[str, list[str]]) -> set[str]:
-    """The ids of the recordings of which `table` was not `chosen`; says how many these are."""
-
-    def has(tables: list[str]) -> bool:
-        return table in tables + ALWAYS or ("." in table and EVENTS in tables)
-
-    ids = {recording for recording, tables in chosen.items() if not has(tables)}
-    if ids:
-        print(harmless(f"{table}: {len(ids)} recordings were taken in without it (--tables)"), file=sys.stderr)
-    return ids
-
-
-def absent_table(error: PySparkException) -> str | None:
-    """The table that is not there, when that is the error."""
-    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
-        return None
-    return error.getMessageParameters()["relationName"].replace("`", "")
+def views(lake: str) -> None:
+    """Prints SQL that makes the tables of the lake views in DuckDB."""
+    table = opened(lake)
+    has = {field.name for field in table.schema().fields}
+    print("install delta; load delta;")
+    for name, columns in TABLES.items():
+        print(f"create or replace view {name} as {select(name, columns + PLACE, has, f'delta_scan({lake!r})')};")
+    for name, fields in event_tables(table).items():
+        print(f'create schema if not exists "{name.split(".")[0]}";')
+        print(f"create or replace view {name} as {select_event(fields, EVENTS)};".replace("`", '"'))
 
 
 def view_name(table: str) -> str:
@@ -321,97 +519,140 @@ def with_views(question: str, tables: list[str]) -> tuple[str, list[str]]:
         found.add(match[1])
         return view_name(match[1])
 
-    text = re.sub(rf"'(?:[^']|'')*'|--[^\n]*|(?<![\w.])({names})(?!\w)" if names else r"(?!)()", replaced, question)
+    text = re.sub(rf"'(?:[^']|'')*'|--[^\n]*|(?<![\w.])({names})(?!\w)", replaced, question)
     return text, sorted(found)
 
 
-def add_view(spark: SparkSession, lake: pathlib.Path, table: str, files: list[str]) -> dict[str, str]:
-    """Makes a table a view; what is left out, and why, by recording.
+class Asked:
+    """A version of the lake whose tables are views in Spark as questions name them."""
 
-    Recordings of different kernels may have different columns: what one lacks is null, and a column that has different
-    types is text. Times of nanoseconds come as numbers, and are made times of microseconds, which is what Spark has.
-    Unsigned integers of 64 bits come as decimals.
-    """
-    context = spark.sparkContext
-    footers = context.parallelize(files, min(len(files), 4 * context.defaultParallelism)).map(footer_of).collect()
-    bad = [(path, why) for path, why, _, _ in footers if why is not None]
-    left_out = {pathlib.Path(path).name.split("-")[0]: f"{path}: {why}" for path, why in bad}
-    # Files of `events` lie in folders of their own.
-    groups: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
-    for path, why, columns, times in footers:
-        if why is None:
-            folder = pathlib.Path(path).relative_to(lake).parts[0]
-            groups.setdefault((folder, columns), ([], times))[0].append(path)
-    frames = []
-    for (folder, _), (paths, times) in groups.items():
-        frame = spark.read.option("basePath", str(lake / folder)).parquet(*paths)
-        if table == EVENTS:
-            frame = frame.select(OF_EVENTS)
-        for name in times:
-            frame = frame.withColumn(name, functions.expr(f"timestamp_micros(`{name}` div 1000)"))
-        frames.append(frame)
-    kinds: dict[str, set] = {}
-    for frame in frames:
-        for field in frame.schema:
-            kinds.setdefault(field.name, set()).add(field.dataType.simpleString())
-    mixed = [name for name, kind in kinds.items() if len(kind) > 1]
-    whole = None
-    for frame in frames:
-        for name in set(mixed) & set(frame.columns):
-            frame = frame.withColumn(name, functions.col(f"`{name}`").cast("string"))
-        whole = frame if whole is None else whole.unionByName(frame, allowMissingColumns=True)
-    if whole is not None:
-        whole.createOrReplaceTempView(view_name(table))
-    return left_out
+    def __init__(self, spark, lake: str):
+        self.spark, self.lake, self.table, self.made = spark, lake, opened(lake), set()
+        self.said: set[str] = set()  # what was told of recordings
+        self.has = {field.name for field in self.table.schema().fields}
+        self.events = event_tables(self.table)
+        self.recordings = recordings_in(self.table, "host", "source", "incomplete", "is_growing", "chosen")
+
+    def add(self, table: str) -> None:
+        """Makes `table` a view."""
+        if table in self.made:
+            return
+        self.made.add(table)
+        if table in self.events:
+            self.add(EVENTS)
+            self.spark.sql(select_event(self.events[table], EVENTS)).createOrReplaceTempView(view_name(table))
+            return
+        files = self.table.file_uris(file_pruning_predicate=f"part = '{part_of(table)}'")
+        types = ", ".join(f"`{name}` {SQL_TYPES[kind]}" for name, kind in COLUMNS.items() if name in self.has)
+        reader = self.spark.read.schema(types)
+        frame = (
+            reader.option("basePath", hadoop(self.lake)).parquet(*map(hadoop, files))
+            if files
+            else (self.spark.createDataFrame([], types))
+        )
+        frame.createOrReplaceTempView(f"lake_{table}")
+        self.spark.sql(select(table, TABLES[table] + PLACE, self.has, f"lake_{table}")).createOrReplaceTempView(table)
+
+    def warnings(self, tables: list[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
+        """What answers about `tables` do not have: lines for each such recording; and why recordings are incomplete."""
+        lines, reasons = {}, {}
+        for identity, row in sorted(self.recordings.items(), key=lambda item: not item[1]["is_growing"]):
+            own = []
+            if why := row["incomplete"] or ("it was still growing" if row["is_growing"] else None):
+                reasons[identity] = why
+                own.append(why)
+            chosen = row["chosen"] and row["chosen"].split(",") + ABOUT["always"]
+            for table in tables:
+                if chosen and table not in chosen and not ("." in table and EVENTS in chosen):
+                    own.append(f"was taken in without {table} (--tables)")
+            if own:
+                at = f"recording {identity} of {row['host'] or 'an unnamed host'} ({row['source']})"
+                lines[identity] = [f"{at}: {what}" for what in own]
+        return lines, reasons
+
+    def answer(self, name: str, question: str) -> None:
+        """Prints the answer."""
+        text, named = with_views(question, [*TABLES, *self.events])
+        for table in named:
+            self.add(table)
+        lines, reasons = self.warnings(named)
+        frame = self.spark.sql(text)
+        if twice := {column for column in frame.columns if frame.columns.count(column) > 1}:
+            raise Refused(f"two columns are called {', '.join(sorted(twice))}: name them with `as`")
+        for row in frame.toLocalIterator():
+            values = {column: plain(value) for column, value in zip(frame.columns, row)}
+            if why := reasons.get(values.get("recording")):
+                values["incomplete"] = why
+            print(json.dumps({"question": name, **values}, allow_nan=False))
+        fresh = [line for own in lines.values() for line in own if line not in self.said]
+        self.said.update(fresh)
+        say_some(fresh)
+        if lines:
+            ids = ", ".join([*lines][:MOST_LINES]) + (", …" if len(lines) > MOST_LINES else "")
+            say(f"{name}: {len(lines)} of {len(self.recordings)} recordings are not all there: {ids}")
+
+
+def hadoop(uri: str) -> str:
+    """`uri` as Spark has it."""
+    return re.sub(r"^s3://", "s3a://", uri)
+
+
+def check_reads(spark, text: str) -> None:
+    """Refuses what is no question."""
+    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    command = spark._jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.plans.logical.Command")
+    shows = plan.getClass().getSimpleName().startswith(("Explain", "Describe", "Show"))
+    # It may stand behind `with`.
+    if "InsertInto" in plan.treeString() or (command.isInstance(plan) and not shows):
+        raise Refused("only questions are answered (select, with, values, explain): tables do not change")
 
 
 def plain(value):
     """`value` as JSON can have it."""
-    if isinstance(value, decimal.Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, datetime.datetime):
-        return value.isoformat()
-    return [plain(item) for item in value] if isinstance(value, list) else value
+    match value:
+        case decimal.Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case float():
+            return value if math.isfinite(value) else None
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case datetime.timedelta():
+            return str(value)
+        case bytes() | bytearray():
+            return value.hex()
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+    return value
 
 
-def ask(spark: SparkSession, lake: pathlib.Path, questions: list[str]) -> bool:
+def ask(spark, lake: str, questions: list[str]) -> bool:
     """Prints the answers; whether every question has one."""
-    if not (lake / BOOK).is_dir():
-        raise Refused(f"{lake}: is no lake; `fleet.py ingest` makes one")
-    tables, chosen, views, left_out, are_answered = tables_in(lake), chosen_in(lake), set(), set(), True
+    asked, are_answered = Asked(spark, lake), True
     for question in questions:
         text, ready = question, READY / f"{question}.sql"
-        is_ready = re.fullmatch(r"[\w-]+", question) is not None
-        if is_ready:
+        if re.fullmatch(r"[\w-]+", question):
             if not ready.is_file():
-                raise Refused(f"there is no ready question '{question}': {READY} has them; SQL has more than one word")
+                near = difflib.get_close_matches(question, [path.stem for path in READY.glob("*.sql")])
+                hint = f"nearest: {', '.join(near)}" if near else f"{READY} has them"
+                raise Refused(f"there is no ready question '{question}'; {hint}; SQL has more than one word")
             text = ready.read_text()
-        text, named = with_views(text, list(tables))
-        for table in named:
-            if table not in views and tables[table]:
-                views.add(table)
-                left_out |= taken_in_without(table, chosen)
-                for recording, line in add_view(spark, lake, table, tables[table]).items():
-                    if recording not in left_out:
-                        print(harmless(line), file=sys.stderr)
-                    left_out.add(recording)
         try:
-            for row in spark.sql(text).toLocalIterator():
-                values = {name: plain(value) for name, value in row.asDict().items()}
-                print(json.dumps({"question": question, **values}))
-        except PySparkException as error:
-            name = absent_table(error)
-            without = taken_in_without(name, chosen) if name else set()
-            left_out |= without
-            # A ready question names only tables of this version.
-            if name and is_ready and not without:
-                print(f"{question}: no row, since no recording here has any of what it is about", file=sys.stderr)
-                continue
-            print(f"{question}: {harmless(' '.join(str(error).split()))[:500]}", file=sys.stderr)
+            check_reads(spark, text)
+            asked.answer(question, text)
+        except Refused as refused:
+            say(f"{question}: {refused}")
             are_answered = False
-    if left_out:
-        print(f"{len(left_out)} recordings are left out, in whole or in part", file=sys.stderr)
-    return are_answered and not left_out
+        except PySparkException as error:
+            why = one_line(error)
+            if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+                name = error.getMessageParameters()["relationName"].replace("`", "")
+                near = difflib.get_close_matches(name, [*TABLES, *asked.events])
+                why = f"there is no table {name}" + (f"; nearest: {', '.join(near)}" if near else "")
+            say(f"{question}: {why}")
+            are_answered = False
+    return are_answered
 
 
 def session(master: str | None) -> SparkSession:
@@ -424,8 +665,6 @@ def session(master: str | None) -> SparkSession:
     for key, value in {
         # Text stays text, whatever a host is called.
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-        # Spark has no times of nanoseconds: they come as numbers.
-        "spark.sql.legacy.parquet.nanosAsLong": "true",
         "spark.sql.session.timeZone": "UTC",
         # The job says itself how far it is.
         "spark.ui.showConsoleProgress": "false",
@@ -434,10 +673,10 @@ def session(master: str | None) -> SparkSession:
     return (builder.master(master) if master else builder).getOrCreate()
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        description="The recordings of a fleet as one lake of tables, and questions about it, on Spark.",
+        description="The recordings of a fleet as one lake, and questions about it, on Spark.",
         epilog="Examples:\n  fleet.py ingest /recordings /lake\n"
         "  fleet.py ingest /recordings /lake --tables wakeups,vcpu_states,flow_steps\n"
         "  fleet.py ask /lake steal worst-wakeups disk-steps-by-kernel\n"
@@ -446,29 +685,61 @@ def main() -> int:
     )
     parser.add_argument("--master", help="Spark's master, such as local[4]; spark-submit's own where it is not given")
     commands = parser.add_subparsers(dest="command", required=True)
-    ingesting = commands.add_parser("ingest", help="take in each recording in a folder: one task for each")
-    ingesting.add_argument("recordings", type=pathlib.Path, help="folder with recordings in it")
-    ingesting.add_argument("lake", type=pathlib.Path, help="folder of tables: a new one, or one to add to")
+
+    def command(name: str, about: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=about)
+        if name == "ingest":
+            made.add_argument("recordings", type=pathlib.Path, help="folder with recordings in it, at any depth")
+        made.add_argument("lake", help="a folder, or the address of one in an object store (s3://bucket/lake)")
+        return made
+
+    ingesting = command("ingest", "take in each recording below a folder: one task for each")
     ingesting.add_argument(
         "--tables", metavar="TABLE,…", help="only these, with commas between them; events are those of all event types"
     )
     ingesting.add_argument("--exporter", default="strata-query", help="the program on workers (default: %(default)s)")
-    asking = commands.add_parser("ask", help="answer questions: a JSON object a line")
-    asking.add_argument("lake", type=pathlib.Path)
+    asking = command("ask", "answer questions: a JSON object a line")
     asking.add_argument("questions", nargs="+", help="names of ready questions (trace-merge/query/queries), or SQL")
-    arguments = parser.parse_args()
-    lake = arguments.lake.absolute()  # workers have another working directory
-    spark = session(arguments.master)
+    removing = command("remove", "take recordings out")
+    removing.add_argument("names", nargs="+", metavar="RECORDING", help="its id, or where it was taken in from")
+    tidying = command("tidy", "join small files, and remove those that no version needs")
+    tidying.add_argument(
+        "--keep-hours", type=float, default=KEPT_HOURS, help="how long older versions stay (default: %(default)s)"
+    )
+    command("views", "print SQL that makes the tables views in DuckDB")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Does what the command line says."""
+    options = arguments()
+    # Workers have another working directory.
+    lake = options.lake if "://" in options.lake else os.path.abspath(options.lake)
+    spark, is_good = None, True
     try:
-        if arguments.command == "ingest":
-            is_good = ingest(spark, arguments.recordings, lake, arguments.exporter, arguments.tables)
-        else:
-            is_good = ask(spark, lake, arguments.questions)
+        match options.command:
+            case "ingest":
+                spark = session(options.master)
+                is_good = ingest(spark, options.recordings, lake, options.exporter, options.tables)
+            case "ask":
+                spark = session(options.master)
+                is_good = ask(spark, lake, options.questions)
+            case "remove":
+                remove(lake, options.names)
+            case "tidy":
+                tidy(lake, options.keep_hours)
+            case "views":
+                views(lake)
+        sys.stdout.flush()
     except Refused as refused:
-        print(f"error: {harmless(str(refused))}", file=sys.stderr)
+        say(f"error: {refused}")
         is_good = False
+    except BrokenPipeError:
+        # Whoever reads has read enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
-        spark.stop()
+        if spark:
+            spark.stop()
     return 0 if is_good else 1
 
 

@@ -1,9 +1,14 @@
-"""The fleet's job with several workers, one of which is killed: `cargo xtask query --spark` runs these tests.
+"""The fleet's job and its lake: `cargo xtask query --spark` runs these tests.
 
-They take the exporter from STRATA_QUERY, a recording from STRATA_FLEET_RECORDING, and judge with DuckDB.
+They take the exporter from STRATA_QUERY, a recording from STRATA_FLEET_RECORDING, and judge with DuckDB's own reader of
+Delta Lake.
 """
 
+import collections
+import contextlib
+import io
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -13,15 +18,19 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
+import urllib.request
 
 import duckdb
+import duckdb_ext
 import fleet
-from copies import HOSTS, copy, copy_fleet
+from copies import HOSTS, copy, copy_fleet, halve, leave_growing
+from moto.server import ThreadedMotoServer
 
 JOB = pathlib.Path(__file__).resolve().parent / "fleet.py"
 EXPORTER = os.environ["STRATA_QUERY"]
 RECORDING = pathlib.Path(os.environ["STRATA_FLEET_RECORDING"])
-RECORDINGS = 60
+RECORDINGS = 40
 # Three workers with a processor and 1 GiB each: processes of their own.
 CLUSTER = "local-cluster[3,1,1024]"
 # The executor, as the system shows it.
@@ -36,33 +45,104 @@ def command(*arguments, master: str = "local[2]") -> list[str]:
     return [sys.executable, str(JOB), "--master", master, *map(str, arguments)]
 
 
-def run(*arguments, master: str = "local[2]") -> subprocess.CompletedProcess:
-    return subprocess.run(command(*arguments, master=master), capture_output=True, text=True, timeout=PATIENCE)
+def run(*arguments) -> subprocess.CompletedProcess:
+    return subprocess.run(command(*arguments), check=False, capture_output=True, text=True, timeout=PATIENCE)
 
 
-def export(recording: pathlib.Path, tables: pathlib.Path) -> None:
+class Alone:
+    """A Spark without workers: what the job asks of one, in this process."""
+
+    defaultParallelism = 1
+
+    def __init__(self):
+        self.sparkContext, self.value = self, 0
+
+    def parallelize(self, items, _):
+        return Items(items)
+
+    def accumulator(self, _):
+        return self
+
+    def add(self, number):
+        self.value += number
+
+
+class Items(list):
+    def map(self, function):
+        return Items(map(function, self))
+
+    def collect(self):
+        return list(self)
+
+
+def ingest(recordings: pathlib.Path, lake: pathlib.Path | str, exporter=EXPORTER, tables=None) -> tuple[bool, str]:
+    """Whether all were taken in, and what the job said."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            is_good = fleet.ingest(Alone(), recordings, str(lake), str(exporter), tables)
+        except fleet.Refused as refused:
+            return False, str(refused)
+    return is_good, said.getvalue()
+
+
+def delta() -> duckdb.DuckDBPyConnection:
+    """DuckDB with its reader of Delta Lake, which comes in a package."""
+    database = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+    extension = next(pathlib.Path(duckdb_ext.__path__[0]).rglob("delta.duckdb_extension"))
+    database.sql(f"load '{extension}'; set timezone = 'UTC'")
+    return database
+
+
+def with_views(lake: pathlib.Path) -> duckdb.DuckDBPyConnection:
+    """DuckDB with the lake's tables, as `fleet.py views` says."""
+    database = delta()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        fleet.views(str(lake))
+    database.execute(said.getvalue().replace("install delta; load delta;", ""))
+    return database
+
+
+def exported(recording: pathlib.Path, tables: pathlib.Path) -> duckdb.DuckDBPyConnection:
+    """DuckDB with the tables of one recording, as the exporter wrote them."""
     subprocess.run([EXPORTER, "export", recording, "-o", tables], check=True, capture_output=True)
+    database = duckdb.connect()
+    for name in {path.name for path in tables.iterdir() if "." not in path.name} | {fleet.EVENTS}:
+        files = f"'{tables}/{'*.*' if name == fleet.EVENTS else name}/**/*.parquet'"
+        options = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
+        database.sql(f"create view {name} as from read_parquet({files}, {options})")
+    return database
 
 
-def table(folder: pathlib.Path, name: str) -> str:
-    files = f"'{folder}/{name}/**/*.parquet'"
-    return f"read_parquet({files}, hive_partitioning = true, hive_types_autocast = false, union_by_name = true)"
+def sums(database: duckdb.DuckDBPyConnection, table: str, where: str = "true") -> dict:
+    """Rows of a table and what its columns add up to, by recording."""
+    numbers = [name for name, kind in fleet.TABLES[table] if kind == "integer"]
+    texts = [
+        name
+        for name, kind in fleet.TABLES[table]
+        if kind == "text" and name not in ("source", "source_state", "chosen")
+    ]
+    added = [f"sum({name}::hugeint)" for name in numbers]
+    added += [
+        f"sum(hash(coalesce(nullif({name}, '{fleet.NULL_PARTITION}'), ''))::hugeint)"
+        for name in (*texts, "host", "vm", "boot", "hour")
+    ]
+    found = database.sql(
+        f"select recording, count(*), {', '.join(added)} from {table} where {where} group by 1"
+    ).fetchall()
+    return {row[0]: row[1:] for row in found}
 
 
-def table_names(folder: pathlib.Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-
-
-class Killed(unittest.TestCase):
-    """A fleet of which one worker is killed in the middle of the job."""
+class Fleet(unittest.TestCase):
+    """Forty recordings: whole, growing, damaged, a copy; one worker is killed in the middle of the job."""
 
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="strata-fleet-")))
         cls.recordings, cls.lake = cls.folder / "recordings", cls.folder / "lake"
         copy_fleet(RECORDING, cls.recordings, RECORDINGS)
-        cls.tables = cls.folder / "tables"
-        export(cls.recordings / "recording-000", cls.tables)
+        leave_growing(cls.recordings / "recording-001")
+        halve(cls.recordings / "recording-002")
+        shutil.copytree(cls.recordings / "recording-003", cls.recordings / "deeper/twin")
         # A recording takes as long as a larger one would, so that the worker is in the middle of one.
         slow = cls.folder / "slow"
         slow.write_text(f'#!/bin/sh\n"{EXPORTER}" "$@" || exit\nsleep 0.5\n')
@@ -75,51 +155,72 @@ class Killed(unittest.TestCase):
         cls.status = job.wait(PATIENCE)
         cls.said = log.read_text()
 
-    def test_job_goes_on_and_says_that_all_are_there(self):
+    def test_worker_was_lost_and_the_job_went_on(self):
         self.assertEqual(self.status, 0, self.said)
-        self.assertIn(f"{RECORDINGS} recordings:", self.said)
-        self.assertIn("0 refused", self.said)
-
-    def test_worker_was_lost_in_mid_job(self):
         self.assertTrue(0 < self.killed_at < RECORDINGS, self.killed_at)
         self.assertIn("Lost executor", self.said)
+        self.assertIn(f"{RECORDINGS + 1} recordings:", self.said)
+        self.assertIn("1 copies passed over, 0 refused", self.said)
+
+    def test_report_names_what_grows_is_damaged_or_a_copy(self):
+        growing, damaged, twin = (
+            next(line for line in self.said.splitlines() if words in line)
+            for words in ("recording-001: is", "recording-002: is", "recording-003: passed over")
+        )
+
+        self.assertIn("its recorder still runs or was killed", growing)
+        self.assertIn("INCOMPLETE", damaged)
+        self.assertIn(f"the same recording as {self.recordings}/deeper/twin", twin)
 
     def test_lake_has_every_row_of_every_recording_once(self):
-        self.assertEqual(table_names(self.lake), table_names(self.tables))
-        for name in table_names(self.tables):
-            of_one = duckdb.sql(f"select count(*) from {table(self.tables, name)}").fetchall()[0][0]
-            question = f"select count(*) as n from {table(self.lake, name)} group by recording"
-            each = [n for (n,) in duckdb.sql(question).fetchall()]
-            self.assertEqual(each, [of_one] * RECORDINGS, name)
+        lake, whole = with_views(self.lake), {}
+        for number in range(RECORDINGS):
+            copy = "deeper/twin" if number == 3 else f"recording-{number:03}"
+            one = exported(self.recordings / copy, self.folder / f"tables-{number}")
+            has = {name for (name,) in one.sql("select view_name from duckdb_views() where not internal").fetchall()}
+            for table in has & set(fleet.TABLES):
+                whole.setdefault(table, {}).update(sums(one, table))
 
-    def test_nothing_else_is_left_behind(self):
-        self.assertEqual(list((self.lake / fleet.BOOK).glob("attempt-*")), [])
-        self.assertEqual(list((self.lake / fleet.BOOK).glob("*.moving")), [])
+        for table in fleet.TABLES:
+            with self.subTest(table):
+                self.assertEqual(sums(lake, table), whole.get(table, {}))
+
+    def test_no_version_of_the_lake_has_a_piece_of_a_recording(self):
+        def rows(version: int) -> collections.Counter:
+            table = fleet.DeltaTable(str(self.lake), version=version)
+            return collections.Counter(table.to_pyarrow_table(columns=["recording"])["recording"].to_pylist())
+
+        last = fleet.opened(str(self.lake)).version()
+        whole = rows(last)
+
+        versions = [rows(version) for version in range(1, last, 5)]
+
+        self.assertEqual(len(whole), RECORDINGS)
+        for version in versions:
+            self.assertEqual(version, {recording: whole[recording] for recording in version})
+
+    def test_lake_has_few_files(self):
+        files = len(fleet.opened(str(self.lake)).file_uris())
+
+        self.assertLessEqual(files, len(fleet.PARTITIONS) * HOSTS)
 
     def test_every_ready_question_has_the_same_answer_from_duckdb(self):
         asked = run("ask", self.lake, *QUESTIONS)
 
         self.assertEqual(asked.returncode, 0, asked.stderr)
+        self.assertIn("its recorder still runs or was killed", asked.stderr)
         answers: dict[str, list[dict]] = {question: [] for question in QUESTIONS}
         for line in asked.stdout.splitlines():
             row = json.loads(line)
             answers[row.pop("question")].append(row)
-        database = duckdb.connect()
-        database.sql("set timezone = 'UTC'")
-        for name in table_names(self.lake):
-            schema, _, own = name.rpartition(".")
-            database.sql(f'create schema if not exists "{schema or "main"}"')
-            database.sql(f'create view "{schema or "main"}"."{own}" as from {table(self.lake, name)}')
-        database.sql(f"create view events as from {table(self.lake, '*.*')}")
+        database = with_views(self.lake)
         for question in QUESTIONS:
             text = (fleet.READY / f"{question}.sql").read_text()
             theirs = database.sql(text)
-            kinds = zip(theirs.columns, theirs.types)
+            kinds = zip(theirs.columns, theirs.types, strict=True)
             left_out = {name for name, kind in kinds if "TIMESTAMP" in str(kind)}
-            # Copies differ in their host only: which of them are among the first is any engine's own choice.
-            left_out |= {"host"} if " limit " in text else set()
             theirs = theirs.project(", ".join(f'"{name}"' for name in theirs.columns if name not in left_out))
-            rows = [dict(zip(theirs.columns, row)) for row in theirs.fetchall()]
+            rows = [dict(zip(theirs.columns, row, strict=True)) for row in theirs.fetchall()]
             ours = [{name: row[name] for name in theirs.columns} for row in answers[question]]
             with self.subTest(question):
                 self.assertTrue(rows)
@@ -133,29 +234,10 @@ class Killed(unittest.TestCase):
 
         ours, theirs = sorted(ours, key=key), sorted(theirs, key=key)
         self.assertEqual([key(row) for row in ours], [key(row) for row in theirs])
-        for own, their in zip(ours, theirs):
+        for own, their in zip(ours, theirs, strict=True):
             for name in (name for name in own if not is_exact(name) and own[name] is not None):
                 allowed = max(CLOSE * abs(own[name]), ROUNDED)
                 self.assertAlmostEqual(own[name], float(their[name]), delta=allowed, msg=name)
-
-    def test_fleet_is_told_apart_by_host_and_kernel(self):
-        asked = run("ask", self.lake, "steal", "disk-steps-by-kernel")
-
-        rows = [json.loads(line) for line in asked.stdout.splitlines()]
-        hosts = {row["host"] for row in rows if row["question"] == "steal"}
-        kernels = {row["host_kernel"] for row in rows if row["question"] == "disk-steps-by-kernel"}
-        self.assertEqual(hosts, {f"node-{number:02}" for number in range(HOSTS)})
-        self.assertEqual(kernels, {"6.12.0", "6.12.1", "6.12.2"})
-
-    def test_taking_in_again_adds_only_what_is_new(self):
-        copy(RECORDING, self.recordings / "recording-new", 0)
-
-        again = run("ingest", self.recordings, self.lake, "--exporter", EXPORTER)
-
-        self.assertEqual(again.returncode, 0, again.stderr)
-        self.assertIn("1 taken in with ", again.stderr)
-        self.assertIn(f"{RECORDINGS} were there already, 0 refused", again.stderr)
-        shutil.rmtree(self.recordings / "recording-new")
 
 
 def is_exact(name: str) -> bool:
@@ -166,7 +248,7 @@ def kill_a_worker(job: subprocess.Popen, lake: pathlib.Path) -> int:
     """Kills an executor of `job` when the lake has some recordings; how many it had."""
     deadline = time.monotonic() + PATIENCE
     while job.poll() is None and time.monotonic() < deadline:
-        taken = len(fleet.complete_in(lake))
+        taken = fleet.DeltaTable(str(lake)).version() if (lake / "_delta_log").is_dir() else 0
         workers = [pid for pid in descendants(job.pid) if EXECUTOR in command_line(pid)]
         if taken >= RECORDINGS // 6 and workers:
             os.kill(workers[0], signal.SIGKILL)
@@ -192,107 +274,299 @@ def descendants(pid: int) -> list[int]:
     return own + [below for child in own for below in descendants(child)]
 
 
-class Refusals(unittest.TestCase):
-    """What cannot be taken in, or read."""
+class TakingIn(unittest.TestCase):
+    """What becomes of recordings that change, are bad, or are written twice."""
 
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="strata-fleet-")))
         self.recordings, self.lake = self.folder / "recordings", self.folder / "lake"
         copy_fleet(RECORDING, self.recordings, 2)
 
+    def ask(self, question: str) -> list[tuple]:
+        database = with_views(self.lake)
+        return database.sql(question).fetchall()
+
+    def test_recording_that_grew_replaces_what_was_taken_in_of_it(self):
+        whole = self.folder / "whole"
+        shutil.copytree(self.recordings / "recording-000", whole)
+        leave_growing(self.recordings / "recording-000")
+
+        first = ingest(self.recordings, self.lake)
+        growing = self.ask("select count(*), count(*) filter (is_growing) from recordings")
+        shutil.rmtree(self.recordings / "recording-000")
+        shutil.copytree(whole, self.recordings / "recording-000")
+        second = ingest(self.recordings, self.lake)
+
+        self.assertTrue(first[0] and second[0], (first, second))
+        self.assertIn("its recorder still runs or was killed", first[1])
+        self.assertEqual(growing, [(2, 1)])
+        self.assertIn("0 taken in and 1 replaced", second[1])
+        events = self.ask("select recording, count(*) from events group by all")
+        self.assertEqual(len({count for _, count in events}), 1, events)
+        self.assertEqual(self.ask("select count(*), count(*) filter (is_growing) from recordings"), [(2, 0)])
+
+    def test_taking_in_again_changes_nothing_wherever_recordings_lie(self):
+        first = ingest(self.recordings, self.lake)
+        before = self.ask("select count(*) from events")
+        self.recordings.rename(self.folder / "moved")
+        copy(RECORDING, self.folder / "moved/deep/er/new", 0)
+
+        again = ingest(self.folder / "moved", self.lake)
+
+        self.assertIn("2 recordings: 2 taken in and 0 replaced", first[1])
+        self.assertIn("3 recordings: 1 taken in and 0 replaced", again[1])
+        self.assertIn("2 were there already", again[1])
+        self.assertEqual(self.ask("select count(*) * 2 / 3 from events"), before)
+
     def test_bad_recordings_are_a_line_each_and_the_others_are_taken_in(self):
         (self.recordings / "empty").mkdir()
         (self.recordings / "file").write_text("no recording")
         manifest = self.recordings / "recording-001" / "session.json"
         manifest.write_bytes(manifest.read_bytes()[:1000])
-        shutil.copytree(self.recordings / "recording-000", self.recordings / "twin")
 
-        done = run("ingest", self.recordings, self.lake, "--exporter", EXPORTER)
+        is_good, said = ingest(self.recordings, self.lake)
 
-        self.assertEqual(done.returncode, 1)
-        lines = [line for line in done.stderr.splitlines() if line.startswith(str(self.recordings))]
-        self.assertEqual(len(lines), 3, done.stderr)
-        self.assertIn("not a trace folder", lines[0])
-        self.assertIn("recording-001/session.json: damaged or truncated", lines[2])
-        self.assertIn("5 recordings: 1 taken in with ", done.stderr)
-        self.assertIn("1 were there already, 3 refused", done.stderr)
+        self.assertFalse(is_good)
+        self.assertIn(f"{self.recordings}/empty: passed over, no recording", said)
+        self.assertIn(f"{self.recordings}/file: passed over, no recording", said)
+        self.assertIn("recording-001/session.json: damaged or truncated", said)
+        self.assertIn("2 recordings: 1 taken in", said)
+        self.assertIn("1 refused", said)
 
-    def test_missing_exporter_is_a_line_for_each_recording(self):
-        done = run("ingest", self.recordings, self.lake, "--exporter", "/nonexistent/strata-query")
+    def test_worker_that_cannot_take_in_is_said_before_the_first_task(self):
+        is_good, said = ingest(self.recordings, self.lake, "/nonexistent/strata-query")
 
-        self.assertEqual(done.returncode, 1)
-        self.assertEqual(done.stderr.count("the exporter /nonexistent/strata-query cannot be run"), 2, done.stderr)
-        self.assertIn("0 were there already, 2 refused", done.stderr)
+        self.assertFalse(is_good)
+        self.assertEqual(said.count("the exporter /nonexistent/strata-query cannot be run"), 1, said)
 
-    def test_tables_of_another_version_are_left_out_and_named(self):
-        run("ingest", self.recordings, self.lake, "--exporter", EXPORTER)
-        old = next((self.lake / "exits").rglob("*.parquet"))
-        content = old.read_bytes()
-        # The key's value is of the same length, so that the file stays whole.
-        key = b"strata.schema\x18\x01"
-        old.write_bytes(content.replace(key + fleet.SCHEMA_VERSION.encode(), key + b"0"))
+    def test_recording_that_is_removed_is_gone_and_can_come_again(self):
+        ingest(self.recordings, self.lake)
+        place = str(self.recordings / "recording-000")
 
-        asked = run("ask", self.lake, "select count(distinct recording) as n from exits")
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            fleet.remove(str(self.lake), [place])
+        left = {table: len(sums(with_views(self.lake), table)) for table in ("recordings", "events", "exits")}
+        again = ingest(self.recordings, self.lake)
 
-        self.assertEqual(asked.returncode, 1)
-        self.assertIn(f"{old}: its tables are of version 0, and this is {fleet.SCHEMA_VERSION}: export again", asked.stderr)
-        self.assertEqual(json.loads(asked.stdout)["n"], 1)
+        self.assertIn("1 recordings removed, with ", said.getvalue())
+        self.assertEqual(left, {"recordings": 1, "events": 1, "exits": 1})
+        self.assertIn("1 taken in and 0 replaced", again[1])
+        with self.assertRaisesRegex(fleet.Refused, "has no recording nobody; nothing is removed"):
+            fleet.remove(str(self.lake), [place, "nobody"])
 
-    def test_recording_that_was_half_moved_is_whole_afterwards(self):
-        tables = self.folder / "tables"
-        export(self.recordings / "recording-000", tables)
-        identity, rows = fleet.check(tables)
-        moved = next((tables / "exits").rglob("*.parquet"))
-        place = self.lake / moved.relative_to(tables)
-        place.parent.mkdir(parents=True)
-        # Of an attempt that numbered its files in another way.
-        shutil.copy(moved, place.with_name(f"{identity}-99.parquet"))
-        (self.lake / fleet.BOOK).mkdir()
-        (self.lake / fleet.BOOK / f"{identity}.moving").touch()
+    def test_lake_of_a_newer_version_is_left_alone(self):
+        ingest(self.recordings, self.lake)
+        table = fleet.opened(str(self.lake))
+        table.alter.set_table_properties({fleet.VERSION_KEY: "99"}, raise_if_not_exists=False)
 
-        is_new = fleet.publish(tables, self.lake, identity, {"rows": rows})
-        export(self.recordings / "recording-000", self.folder / "again")
-        is_new_again = fleet.publish(self.folder / "again", self.lake, identity, {"rows": rows})
+        refused = ingest(self.recordings, self.lake)
 
-        self.assertEqual((is_new, is_new_again), (True, False))
-        footers = [fleet.pyarrow.parquet.read_metadata(file) for file in self.lake.rglob("*.parquet")]
-        self.assertEqual(sum(footer.num_rows for footer in footers), rows)
+        self.assertIn(f"is of version 99, and this program of {fleet.VERSION}", refused[1])
 
-    def test_question_that_is_none_is_a_line_and_the_next_is_answered(self):
-        run("ingest", self.recordings, self.lake, "--exporter", EXPORTER)
+    def test_lake_that_lacks_a_column_gets_it(self):
+        columns = dict(fleet.COLUMNS)
+        with unittest.mock.patch.object(
+            fleet, "COLUMNS", {name: columns[name] for name in columns if name != "cgroup"}
+        ):
+            ingest(self.recordings, self.lake)
+        copy(RECORDING, self.recordings / "new", 0)
 
-        asked = run("ask", self.lake, "select nothing from exits", "select count(*) as n from recordings")
+        is_good, said = ingest(self.recordings, self.lake)
 
-        self.assertEqual(asked.returncode, 1)
-        self.assertIn("select nothing from exits: ", asked.stderr)
-        self.assertEqual(json.loads(asked.stdout)["n"], 2)
+        self.assertTrue(is_good, said)
+        self.assertEqual(self.ask("select count(distinct recording) from events"), [(3,)])
 
-    def test_ready_question_about_what_no_recording_has_is_answered_by_no_row(self):
-        run("ingest", self.recordings, self.lake, "--exporter", EXPORTER)
-        shutil.rmtree(self.lake / "packets", ignore_errors=True)
+    def test_two_jobs_at_once_take_everything_in_once(self):
+        copy_fleet(RECORDING, self.recordings / "more", 6)
+        script = f"import test_fleet, pathlib; print(*test_fleet.ingest(pathlib.Path({str(self.recordings)!r}), {str(self.lake)!r}))"
+        jobs = [
+            subprocess.Popen([sys.executable, "-c", script], cwd=JOB.parent, stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
 
-        asked = run("ask", self.lake, "packets", "recordings")
+        said = [job.communicate(timeout=PATIENCE)[0] for job in jobs]
 
-        self.assertEqual(asked.returncode, 0, asked.stderr)
-        self.assertIn("packets: no row, since no recording here has any of what it is about", asked.stderr)
-        self.assertEqual({json.loads(line)["question"] for line in asked.stdout.splitlines()}, {"recordings"})
+        self.assertTrue(all(text.startswith("True") for text in said), said)
+        rows = self.ask("select recording, count(*) from events group by all")
+        self.assertEqual((len(rows), len({count for _, count in rows})), (8, 1), rows)
 
-    def test_table_that_was_not_chosen_is_not_one_without_rows(self):
-        run("ingest", self.recordings, self.lake, "--exporter", EXPORTER, "--tables", "wakeups,recordings")
-        copy(RECORDING, self.recordings / "recording-new", 0)
-        run("ingest", self.recordings, self.lake, "--exporter", EXPORTER)
+    def test_job_that_is_killed_leaves_whole_recordings_and_a_rerun_completes_them(self):
+        copy_fleet(RECORDING, self.recordings / "more", 8)
+        script = (
+            f"import test_fleet, pathlib; test_fleet.ingest(pathlib.Path({str(self.recordings)!r}), {str(self.lake)!r})"
+        )
+        job = subprocess.Popen([sys.executable, "-c", script], cwd=JOB.parent)
+        while not (self.lake / "_delta_log/00000000000000000002.json").exists() and job.poll() is None:
+            time.sleep(0.01)
+        job.kill()
+        job.wait()
 
-        asked = run("ask", self.lake, "worst-wakeups", "exits-by-reason")
-        shutil.rmtree(self.lake / "exits")
-        gone = run("ask", self.lake, "exits-by-reason")
+        between = self.ask("select recording, count(*) from events group by all")
+        is_good, said = ingest(self.recordings, self.lake)
+        after = self.ask("select recording, count(*) from events group by all")
 
-        self.assertEqual((asked.returncode, gone.returncode), (1, 1), asked.stderr)
-        self.assertEqual(asked.stderr.count("recordings were taken in without it (--tables)"), 1, asked.stderr)
-        self.assertIn("exits: 2 recordings were taken in without it (--tables)", asked.stderr)
-        self.assertIn("2 recordings are left out, in whole or in part", asked.stderr)
-        questions = {json.loads(line)["question"] for line in asked.stdout.splitlines()}
-        self.assertEqual(questions, {"worst-wakeups", "exits-by-reason"})
-        self.assertIn("exits: 2 recordings were taken in without it (--tables)", gone.stderr)
+        self.assertTrue(is_good, said)
+        self.assertTrue(1 < len(between) < 10, between)
+        self.assertEqual((len(after), len({count for _, count in after + between})), (10, 1))
+
+    def test_names_of_hosts_are_any_text(self):
+        manifest = self.recordings / "recording-000/session.json"
+        about = json.loads(manifest.read_text())
+        about["host"]["hostname"] = "a/b %=ü"
+        manifest.write_text(json.dumps(about))
+
+        ingest(self.recordings, self.lake)
+
+        self.assertEqual(self.ask("select distinct host from exits order by 1"), [("a/b %=ü",), ("node-01",)])
+
+
+class ObjectStore(unittest.TestCase):
+    """A lake in an object store, which runs on this machine."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="strata-fleet-")))
+        copy_fleet(RECORDING, cls.folder / "recordings", 3)
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        cls.addClassCleanup(server.stop)
+        host, port = server.get_host_and_port()
+        cls.enterClassContext(
+            unittest.mock.patch.dict(
+                os.environ,
+                AWS_ENDPOINT_URL=f"http://{host}:{port}",
+                AWS_ALLOW_HTTP="true",
+                AWS_ACCESS_KEY_ID="name",
+                AWS_SECRET_ACCESS_KEY="secret",
+                AWS_REGION="us-east-1",
+            )
+        )
+        urllib.request.urlopen(urllib.request.Request(f"http://{host}:{port}/lakes", method="PUT")).close()
+
+    def test_recordings_are_taken_in_once_and_removed(self):
+        lake = "s3://lakes/one"
+
+        first, again = (ingest(self.folder / "recordings", lake) for _ in range(2))
+        recordings = fleet.recordings_in(fleet.opened(lake), "source")
+        with contextlib.redirect_stderr(io.StringIO()):
+            fleet.remove(lake, [next(iter(recordings))])
+        left = fleet.opened(lake).to_pyarrow_table(columns=["recording"])["recording"]
+
+        self.assertIn("3 taken in and 0 replaced", first[1])
+        self.assertIn("3 were there already", again[1])
+        self.assertEqual(set(left.to_pylist()), set(list(recordings)[1:]))
+
+    def test_store_that_refuses_is_a_line(self):
+        is_good, said = ingest(self.folder / "recordings", "s3://absent/lake")
+
+        self.assertFalse(is_good)
+        self.assertRegex(said, "^s3://absent/lake: cannot be a lake: .*NoSuchBucket")
+        self.assertNotIn("\n", said)
+
+
+class Questions(unittest.TestCase):
+    """Questions that a lake of three recordings is asked, one of which grows and one has few tables."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="strata-fleet-")))
+        cls.lake = folder / "lake"
+        copy_fleet(RECORDING, folder / "first", 2)
+        leave_growing(folder / "first/recording-001")
+        ingest(folder / "first", cls.lake)
+        copy_fleet(RECORDING, folder / "second", 1)
+        ingest(folder / "second", cls.lake, tables="wakeups,recordings")
+        cls.spark = fleet.session("local[2]")
+        cls.addClassCleanup(cls.spark.stop)
+
+    def ask(self, *questions) -> tuple[bool, list[dict], str]:
+        with contextlib.redirect_stdout(io.StringIO()) as answers, contextlib.redirect_stderr(io.StringIO()) as said:
+            is_answered = fleet.ask(self.spark, str(self.lake), list(questions))
+        return is_answered, [json.loads(line) for line in answers.getvalue().splitlines()], said.getvalue()
+
+    def test_answer_names_what_is_incomplete(self):
+        is_answered, rows, said = self.ask("exits-by-reason", "worst-wakeups")
+
+        self.assertTrue(is_answered, said)
+        self.assertTrue(any("its recorder still runs" in row.get("incomplete", "") for row in rows), rows)
+        self.assertRegex(said, r"recording \w+ of node-01 \(.*\): INCOMPLETE: .*its recorder still runs")
+        self.assertRegex(said, r"recording \w+ of node-00 \(.*\): was taken in without exits \(--tables\)")
+        self.assertNotIn("without wakeups", said)
+        for question in ("exits-by-reason", "worst-wakeups"):
+            self.assertIn(f"{question}: 3 of 3 recordings are not all there: ", said)
+
+    def test_every_kind_of_value_is_json(self):
+        is_answered, rows, said = self.ask(
+            "select cast('NaN' as double) as nan, max(begin_utc) - min(begin_utc) as took, date(max(begin_utc)) as day, "
+            "max(begin_utc) as at, cast(1.5 as decimal(3, 1)) as half from exits",
+            "select fields, address from events, locks limit 1",
+        )
+
+        self.assertTrue(is_answered, said)
+        self.assertEqual((rows[0]["nan"], rows[0]["took"], rows[0]["half"]), (None, "0:00:00", 1.5))
+        self.assertTrue(rows[0]["at"].startswith(rows[0]["day"]))
+        self.assertIsInstance(rows[1]["fields"], dict)
+        self.assertIsInstance(rows[1]["address"], int)
+
+    def test_what_changes_something_is_refused_and_the_next_question_is_answered(self):
+        changes = [
+            "drop view exits",
+            "insert into exits select * from exits",
+            "with a as (select 1) insert into exits select * from a",
+            "create table mine as select 1",
+            "set spark.sql.session.timeZone = Asia/Tokyo",
+            "cache table exits",
+        ]
+
+        is_answered, rows, said = self.ask(*changes, "select count(*) > 0 as n from exits", "describe exits")
+
+        self.assertFalse(is_answered)
+        self.assertEqual(said.count("only questions are answered"), len(changes), said)
+        self.assertTrue(rows[0]["n"])
+        self.assertEqual(rows[1]["col_name"], "recording")
+
+    def test_wrong_question_is_a_line_that_helps(self):
+        is_answered, rows, said = self.ask(
+            "select * from exitz",
+            "select nothing from exits",
+            "select * from flows a join flow_steps b on a.flow = b.flow",
+            "select count(*) as n from recordings",
+        )
+        with self.assertRaisesRegex(fleet.Refused, "no ready question 'exits-by-reasn'; nearest: exits-by-reason"):
+            self.ask("exits-by-reasn")
+
+        self.assertFalse(is_answered)
+        self.assertIn("there is no table exitz; nearest: exits", said)
+        self.assertIn("select nothing from exits: ", said)
+        self.assertIn("two columns are called begin_ns, ", said)
+        self.assertEqual(rows[-1]["n"], 3)
+
+    def test_tables_of_event_types_have_their_fields_with_their_types(self):
+        is_answered, rows, said = self.ask(
+            "select typeof(s.next_pid) as a, typeof(s.next_comm) as b, count(*) as n from sched.sched_switch s group by all",
+            "select w.comm, w.field_comm from sched.sched_waking w limit 1",
+        )
+
+        self.assertTrue(is_answered, said)
+        self.assertEqual([(row["a"], row["b"]) for row in rows[:1]], [("bigint", "string")])
+        self.assertGreater(rows[0]["n"], 0)
+        self.assertIn("field_comm", rows[1])
+
+    def test_table_without_rows_is_there(self):
+        is_answered, rows, said = self.ask("select count(*) as n from missing")
+
+        self.assertTrue(is_answered, said)
+        self.assertEqual(rows, [{"question": "select count(*) as n from missing", "n": 0}])
+
+    def test_reader_that_has_read_enough_is_no_error(self):
+        ended = subprocess.run(
+            ["sh", "-c", '"$@" | head -1', "sh", *command("ask", self.lake, "select * from events")],
+            check=False, capture_output=True, text=True, timeout=PATIENCE,
+        )  # fmt: skip
+
+        self.assertEqual(len(ended.stdout.splitlines()), 1)
+        self.assertNotIn("BrokenPipe", ended.stderr)
 
 
 if __name__ == "__main__":

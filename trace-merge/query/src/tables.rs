@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// Version of the schema, which each file names under [`VERSION_KEY`]. It changes when a column is taken away or means
 /// something else.
-pub const VERSION: &str = "2";
+pub const VERSION: &str = "3";
 /// Under which key a file's metadata names [`VERSION`].
 pub const VERSION_KEY: &str = "strata.schema";
 /// Under which key a file's metadata names the recording that it was made of.
@@ -25,7 +25,7 @@ pub const EVENT_KEY: &str = "strata.event";
 pub const EVENTS: &str = "events";
 
 /// The tables that are written whichever are chosen: what the others are of, and what they lack.
-pub const ALWAYS: [&str; 5] = ["recordings", "vms", "missing", "losses", "gaps"];
+pub const ALWAYS: [&str; 6] = ["recordings", "vms", "missing", "losses", "gaps", "event_fields"];
 
 /// The columns that the folders of a table stand for, outermost first; all are text.
 pub const PARTITIONS: [(&str, &str); 4] = [
@@ -37,7 +37,7 @@ pub const PARTITIONS: [(&str, &str); 4] = [
 /// What stands in a folder's name for a null, as in Hive.
 pub const NULL_PARTITION: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// What a column holds.
+/// What a column holds. One of a name holds the same in all tables that every export has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Integers, 64 bits, with a sign.
@@ -54,6 +54,21 @@ pub enum Kind {
     Integers,
     /// Lists of [`Kind::Unsigned`].
     Unsigneds,
+}
+
+impl Kind {
+    /// Its name for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Integer => "integer",
+            Self::Unsigned => "unsigned",
+            Self::Text => "text",
+            Self::Flag => "boolean",
+            Self::Moment => "UTC",
+            Self::Integers | Self::Unsigneds => "list",
+        }
+    }
 }
 
 /// A column.
@@ -130,16 +145,16 @@ const fn column(name: &'static str, kind: Kind, about: &'static str) -> Describe
     Described { name, kind, about }
 }
 
-const RECORDING: Described = column("recording", Kind::Text, "which recording: the id of its first layer");
+const RECORDING: Described = column("recording", Kind::Text, "the id of its first layer");
 const LEAD_MOMENT: [Described; 3] = [
     column("time_ns", Kind::Integer, "since the first record of the recording"),
     column("utc", Kind::Moment, "the same as UTC, cut to the second"),
     column("ticks", Kind::Integer, "the same by the trace clock"),
 ];
 const LEAD_LASTING: [Described; 3] = [
-    column("begin_ns", Kind::Integer, "since the first record of the recording; null where the begin is not known"),
+    column("begin_ns", Kind::Integer, "since the first record of the recording; null if not known"),
     column("begin_utc", Kind::Moment, "the same as UTC, cut to the second"),
-    column("duration_ns", Kind::Integer, "null where begin or end is not known"),
+    column("duration_ns", Kind::Integer, "null if begin or end is not known"),
 ];
 /// The columns of each record, in the table of its event type.
 const RECORD: [Described; 8] = [
@@ -158,7 +173,7 @@ const COMM: Described = column("comm", Kind::Text, "its name at that time");
 const CGROUP: Described = column("cgroup", Kind::Text, "its cgroup at that time");
 
 /// All that every export has, in the order of the documentation.
-pub const FIXED: [Fixed; 16] = [
+pub const FIXED: [Fixed; 17] = [
     Fixed {
         name: "events",
         about: "each record of each layer: the tables of all event types, read as one",
@@ -286,7 +301,7 @@ pub const FIXED: [Fixed; 16] = [
         lead: Lead::Lasting,
         own: &[
             column("flow", Kind::Integer, "which request"),
-            column("place", Kind::Integer, "which of its steps, from 0 on"),
+            column("number", Kind::Integer, "which of its steps, from 0 on"),
             column("step", Kind::Text, "from where to where: `issued → kicked`"),
             column("whose", Kind::Text, "whose time it is"),
             column("kind", Kind::Text, "of the request: `read`, `write`, `flush`, …"),
@@ -313,7 +328,7 @@ pub const FIXED: [Fixed; 16] = [
         lead: Lead::Lasting,
         own: &[
             column("packet", Kind::Integer, "which packet"),
-            column("place", Kind::Integer, "which of its steps, from 0 on"),
+            column("number", Kind::Integer, "which of its steps, from 0 on"),
             column("step", Kind::Text, "from where to where: `queued → given to the driver`"),
             column("whose", Kind::Text, "whose time it is"),
             column("direction", Kind::Text, "of the packet: `sent` or `received`"),
@@ -368,6 +383,8 @@ pub const FIXED: [Fixed; 16] = [
             column("outcome", Kind::Text, "how it ended"),
             column("incomplete", Kind::Text, "what of it is missing, in a line; null when nothing is"),
             column("records", Kind::Integer, "records in it"),
+            column("from_ns", Kind::Integer, "of a part (`--from`), where it begins; null for the whole"),
+            column("until_ns", Kind::Integer, "of a part (`--until`), where it ends; null for the whole"),
         ],
     },
     Fixed {
@@ -387,6 +404,18 @@ pub const FIXED: [Fixed; 16] = [
             column("layer", Kind::Text, "the layer"),
             column("reason", Kind::Text, "why"),
             column("fix", Kind::Text, "what to do about it"),
+        ],
+    },
+    Fixed {
+        name: "event_fields",
+        about: "each field of each event type of a layer",
+        lead: Lead::Recording,
+        own: &[
+            column("layer", Kind::Text, "the layer"),
+            column("event", Kind::Text, "name of the event"),
+            column("event_table", Kind::Text, "its table"),
+            column("field", Kind::Text, "the column of that table"),
+            column("kind", Kind::Text, "`integer`, `unsigned`, `text` or `list`"),
         ],
     },
 ];
@@ -466,27 +495,25 @@ mod tests {
         assert_eq!(table_of_event("alone"), "event.alone");
     }
 
+    /// Columns as the documentation shows them.
+    fn rows<'c>(columns: impl Iterator<Item = &'c Described>) -> String {
+        let mut text = String::from("| column | type | what it says |\n|---|---|---|\n");
+        for column in columns {
+            let about = column.about.replace('|', "\\|");
+            text += &format!("| `{}` | {} | {about} |\n", column.name, column.kind.name());
+        }
+        text + "\n"
+    }
+
     /// The tables as the documentation shows them.
     fn markdown() -> String {
-        let mut text = String::new();
+        let mut text = String::from("Each begins with `recording`; where rows last, the others follow:\n\n");
+        text += &rows(Lead::Lasting.columns());
         for table in &FIXED {
-            text += &format!(
-                "### `{}`\n\nA row is {}.\n\n| column | type | what it says |\n|---|---|---|\n",
-                table.name, table.about
-            );
-            for column in table.columns() {
-                let kind = match column.kind {
-                    Kind::Integer => "integer",
-                    Kind::Unsigned => "unsigned",
-                    Kind::Text => "text",
-                    Kind::Flag => "boolean",
-                    Kind::Moment => "UTC",
-                    Kind::Integers | Kind::Unsigneds => "list",
-                };
-                let about = column.about.replace('|', "\\|");
-                text += &format!("| `{}` | {kind} | {about} |\n", column.name);
-            }
-            text += "\n";
+            let lasts = if table.lead == Lead::Lasting { " It lasts." } else { "" };
+            text += &format!("### `{}`\n\nA row is {}.{lasts}\n\n", table.name, table.about);
+            let told = if table.lead == Lead::Lasting { Lead::Lasting.count() } else { Lead::Recording.count() };
+            text += &rows(table.columns().skip(told));
         }
         text
     }
@@ -518,12 +545,37 @@ mod tests {
         assert!(named.iter().all(|words| words.is_empty() || known.iter().any(|known| known == words)), "{named:?}");
     }
 
-    #[test]
-    fn job_on_spark_has_the_same_version_and_the_same_tables_always() {
-        let job = include_str!("../spark/fleet.py");
+    /// The tables as the job on Spark reads them, one a line.
+    fn job_tables() -> String {
+        let line = |table: &Fixed| {
+            let columns: Vec<_> = table.columns().map(|column| (column.name, column.kind.name())).collect();
+            format!("    {:?}: {}", table.name, serde_json::json!(columns))
+        };
+        let tables: Vec<String> = FIXED.iter().map(line).collect();
+        let always = serde_json::json!(ALWAYS);
+        let tables = tables.join(",\n");
+        format!("{{\n  \"version\": {VERSION:?},\n  \"always\": {always},\n  \"tables\": {{\n{tables}\n  }}\n}}\n")
+    }
 
-        assert!(job.contains(&format!("\nSCHEMA_VERSION = \"{VERSION}\"\n")));
-        assert!(job.contains(&format!("\nALWAYS = {ALWAYS:?}\n")));
+    #[test]
+    fn job_on_spark_has_the_same_tables() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/spark/tables.json");
+
+        if std::env::var_os("STRATA_UPDATE_DOCUMENTS").is_some() {
+            std::fs::write(path, job_tables()).unwrap();
+            return;
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), job_tables());
+    }
+
+    #[test]
+    fn columns_of_one_name_hold_the_same() {
+        let mut kinds = std::collections::HashMap::new();
+
+        for column in FIXED.iter().flat_map(Fixed::columns) {
+            let known = *kinds.entry(column.name).or_insert(column.kind);
+            assert_eq!(known, column.kind, "{}", column.name);
+        }
     }
 
     #[test]

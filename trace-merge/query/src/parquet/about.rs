@@ -2,16 +2,22 @@
 
 use super::files::Output;
 use super::places::Place;
+use super::records::fields_of_event;
 use super::rows::{Cell, FixedRows};
 use super::{Selection, integer, utc};
+use crate::tables::table_of_event;
+use std::collections::HashSet;
+use std::time::Duration;
 use strata_analysis::Passed;
 use strata_recording::layer::LayerKind;
-use strata_recording::reader::Trace;
+use strata_recording::reader::{Trace, TraceLayer};
 
 /// What there is to say of a recording.
 pub(super) struct About<'p> {
     pub(super) trace: &'p Trace,
     pub(super) passed: &'p Passed,
+    /// From when and until when after the first record, where that was asked for.
+    pub(super) part: (Option<Duration>, Option<Duration>),
     pub(super) incomplete: Option<&'p str>,
     /// Records in the window.
     pub(super) records: u64,
@@ -33,6 +39,9 @@ impl About<'_> {
         if let Some(mut table) = table("losses") {
             self.losses(&mut table);
         }
+        if let Some(mut table) = table("event_fields") {
+            self.event_fields(&mut table);
+        }
         if let Some(mut table) = table("missing") {
             for missing in &self.passed.completeness.missing {
                 let own = [missing.layer.name().into(), missing.reason.as_str().into(), missing.fix.as_str().into()];
@@ -44,6 +53,7 @@ impl About<'_> {
     fn recording(&self, table: &mut FixedRows) {
         let manifest = self.trace.manifest();
         let clock = self.trace.clock();
+        let ns = |after: Option<Duration>| after.map(|after| i64::try_from(after.as_nanos()).unwrap_or(i64::MAX));
         let length = self.passed.window.map(|window| clock.ticks_to_ns(window.length()));
         let own = [
             Cell::Integer(integer(manifest.started.utc_ns)),
@@ -58,21 +68,46 @@ impl About<'_> {
             manifest.outcome_text().into(),
             self.incomplete.into(),
             self.records.into(),
+            ns(self.part.0).into(),
+            ns(self.part.1).into(),
         ];
         table.push(Place::Host(0), &own);
+    }
+
+    /// Whose a layer is.
+    fn place(&self, layer: &TraceLayer) -> Place {
+        let (description, timeline) = (&layer.description, &self.passed.timeline);
+        let vm = || timeline.vms.iter().position(|vm| Some(&vm.name) == description.vm.as_ref());
+        let host = || timeline.hosts.iter().position(|host| host.name == description.host);
+        let place = match description.kind {
+            LayerKind::HostKernel => host().map(Place::Host),
+            _ => vm().map(Place::Vm),
+        };
+        place.unwrap_or(Place::Host(0))
+    }
+
+    /// The fields of each event type: once for all processes of a guest.
+    fn event_fields(&self, table: &mut FixedRows) {
+        let mut told = HashSet::new();
+        for layer in self.trace.layers() {
+            let (place, kind) = (self.place(layer), layer.description.kind);
+            for schema in layer.schemas.iter() {
+                let event_table = table_of_event(schema.name());
+                for column in fields_of_event(&schema.description().fields) {
+                    if told.insert((place, kind.name(), schema.name(), column.clone())) {
+                        let names: [&str; 5] =
+                            [kind.name(), schema.name(), &event_table, &column.name, column.kind.name()];
+                        table.push(place, &names.map(Cell::Text));
+                    }
+                }
+            }
+        }
     }
 
     /// What each layer holds and lost.
     fn losses(&self, table: &mut FixedRows) {
         for (layer, totals) in self.trace.layers().iter().zip(&self.passed.totals) {
             let description = &layer.description;
-            let timeline = &self.passed.timeline;
-            let vm = || timeline.vms.iter().position(|vm| Some(&vm.name) == description.vm.as_ref());
-            let host = || timeline.hosts.iter().position(|host| host.name == description.host);
-            let place = match description.kind {
-                LayerKind::HostKernel => host().map(Place::Host),
-                _ => vm().map(Place::Vm),
-            };
             let process = description.process.as_ref();
             let own = [
                 description.kind.name().into(),
@@ -87,7 +122,7 @@ impl About<'_> {
                 totals.corrupt_streams.into(),
                 totals.absent_streams.into(),
             ];
-            table.push(place.unwrap_or(Place::Host(0)), &own);
+            table.push(self.place(layer), &own);
         }
     }
 }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use strata_recording::access::Readers;
 use strata_recording::reader::Trace;
+use strata_recording::window::Window;
 
 /// Row groups on their way.
 const ON_THE_WAY: usize = 16;
@@ -102,6 +103,8 @@ pub(super) struct Files {
     folder: PathBuf,
     places: Places,
     recording: String,
+    /// What the names of files begin with: another part of the recording has other ones.
+    name: String,
     /// The tables that were chosen, where not all were.
     chosen: Option<String>,
     /// By the number of their shape.
@@ -114,10 +117,20 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// None yet, below `folder`. They say which tables were `chosen`.
-    pub(super) fn new(folder: &Path, places: Places, trace: &Trace, chosen: Option<String>) -> Self {
+    /// None yet, below `folder`, of this `part` of `trace`. They say which tables were `chosen`.
+    pub(super) fn new(
+        folder: &Path,
+        places: Places,
+        trace: &Trace,
+        part: Option<Window>,
+        chosen: Option<String>,
+    ) -> Self {
         let (folder, recording) = (folder.to_path_buf(), recording_id(trace));
-        Self { folder, places, recording, chosen, open: HashMap::new(), opened: 0, groups: 0, bytes: 0 }
+        let name = match part {
+            Some(Window { begin, end }) => format!("{recording}-from{begin}until{end}"),
+            None => recording.clone(),
+        };
+        Self { folder, places, recording, name, chosen, open: HashMap::new(), opened: 0, groups: 0, bytes: 0 }
     }
 
     /// Writes row groups until there are no more; how many bytes that are.
@@ -160,7 +173,7 @@ impl Files {
         let place = self.places.folder(shape.place, hour).ok_or(io::ErrorKind::NotFound)?;
         let folder = Path::new(&shape.table).join(place);
         let folder = Readers::Owner.create_folders(&self.folder, &folder)?;
-        let path = folder.join(format!("{}-{}.parquet", self.recording, self.opened));
+        let path = folder.join(format!("{}-{}.parquet", self.name, self.opened));
         self.opened += 1;
         let file = BufWriter::with_capacity(BUFFER, Readers::Owner.create_file(&path)?);
         let properties = Arc::new(self.properties(shape));

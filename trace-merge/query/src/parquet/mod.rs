@@ -110,9 +110,10 @@ pub fn export(
     let timeline = Timeline::new(trace);
     let (output, batches) = Output::new(trace);
     thread::scope(|scope| {
-        let files = Files::new(folder, places, trace, selection.told());
+        let part = (options.from.is_some() || options.to.is_some()).then_some(window);
+        let files = Files::new(folder, places, trace, part, selection.told());
         let writing = scope.spawn(move || files.write_all(batches));
-        let made = make(trace, &timeline, window, options.progress, selection, output);
+        let made = make(trace, &timeline, window, options, selection, output);
         let bytes =
             writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(ExportError::Write)?;
         made.map(|exported| Exported { bytes, ..exported })
@@ -124,10 +125,11 @@ fn make(
     trace: &Trace,
     timeline: &Timeline,
     window: Window,
-    progress: Option<&AtomicU64>,
+    options: &Options<'_>,
     selection: &Selection,
     output: Output,
 ) -> Result<Exported, ExportError> {
+    let progress = options.progress;
     let mut makers: Vec<Box<dyn Maker + '_>> = vec![Box::new(Progress { told: progress, window, seen: 0 })];
     if selection.has_event_tables() {
         makers.push(Box::new(records::Records::new(trace, timeline, selection, &output)));
@@ -147,7 +149,8 @@ fn make(
     makers.iter_mut().for_each(|maker| maker.finish(&passed));
     let records = passed.totals.iter().map(|totals| totals.events).sum();
     let incomplete = passed.completeness.line();
-    About { trace, passed: &passed, incomplete: incomplete.as_deref(), records }.write(selection, &output);
+    let part = (options.from, options.to);
+    About { trace, passed: &passed, part, incomplete: incomplete.as_deref(), records }.write(selection, &output);
     // What they still keep goes out.
     drop(makers);
     if let Some(progress) = progress {

@@ -324,7 +324,7 @@ fn tables_that_are_chosen_are_written_with_what_they_are_of() {
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     made.retain(|name| !name.contains('.'));
     made.sort();
-    assert_eq!(made, ["exits", "gaps", "losses", "recordings", "vms"]);
+    assert_eq!(made, ["event_fields", "exits", "gaps", "losses", "recordings", "vms"]);
     let switches = Table::read(folder.path(), "sched.sched_switch");
     assert_eq!(switches.integers("next_pid").len(), 10);
     let path = files(folder.path(), "recordings").remove(0);
