@@ -6,6 +6,7 @@ mod question;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use strata_export::{Exported, Options};
@@ -33,6 +34,18 @@ enum Command {
     /// Ask recordings, or folders of tables, a question in SQL
     #[cfg(feature = "sql")]
     Query(question::QueryArgs),
+    /// Says how to build the program that can do this
+    #[cfg(not(feature = "sql"))]
+    #[command(hide = true)]
+    Query(NoSql),
+}
+
+/// What `strata query` is asked, in a program that cannot answer.
+#[cfg(not(feature = "sql"))]
+#[derive(Debug, Args)]
+struct NoSql {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _words: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -72,14 +85,25 @@ fn main() -> ExitCode {
         Command::Export(args) => export(&args),
         #[cfg(feature = "sql")]
         Command::Query(args) => question::ask(&args),
+        #[cfg(not(feature = "sql"))]
+        Command::Query(_) => Err(anyhow::anyhow!(
+            "this strata-query was built without SQL (--no-default-features), and only exports; build it without that"
+        )),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has read enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", harmless(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let is_pipe = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_pipe))
 }
 
 fn export(args: &ExportArgs) -> anyhow::Result<()> {

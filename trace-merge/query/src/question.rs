@@ -58,10 +58,7 @@ pub(crate) fn ask(args: &QueryArgs) -> anyhow::Result<()> {
     if rows == 0 && !args.json && io::stdout().is_terminal() {
         eprintln!("no rows");
     }
-    match out.flush() {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    Ok(out.flush()?)
 }
 
 /// Which ready questions are called nearly so.

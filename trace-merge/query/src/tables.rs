@@ -172,6 +172,15 @@ const PID: Described = column("pid", Kind::Integer, "its process, as far as reco
 const COMM: Described = column("comm", Kind::Text, "its name at that time");
 const CGROUP: Described = column("cgroup", Kind::Text, "its cgroup at that time");
 
+/// What the host ran instead, where that was a thread.
+const THIEF: [Described; 3] = [
+    column("thief_comm", Kind::Text, "name of the host's thread that ran instead"),
+    column("thief_tid", Kind::Integer, "that thread"),
+    column("thief_vm", Kind::Text, "the VM of which it was a vCPU"),
+];
+const TICKS: Described =
+    column("duration_ticks", Kind::Integer, "how long by the trace clock: the report's figure is their sum");
+
 /// All that every export has, in the order of the documentation.
 pub const FIXED: [Fixed; 17] = [
     Fixed {
@@ -189,9 +198,14 @@ pub const FIXED: [Fixed; 17] = [
             column(
                 "state",
                 Kind::Text,
-                "`guest`, `kvm`, `vmm`, `preempted`, `woken`, `not_allowed`, `halted`, `unknown`, …",
+                "`guest`, `kvm`, `vmm`, `kvm_run` (`guest` or `kvm`), `preempted`, `woken` (and not run), `not_allowed` (to \
+                 run), `halted`, `blocked_in_kvm`, `blocked_in_vmm`, `ended` or `unknown`",
             ),
             column("detail", Kind::Text, "why the guest was left, or `thief/TID` of what the host ran instead"),
+            THIEF[0],
+            THIEF[1],
+            THIEF[2],
+            TICKS,
         ],
     },
     Fixed {
@@ -203,8 +217,17 @@ pub const FIXED: [Fixed; 17] = [
             PID,
             COMM,
             CGROUP,
-            column("state", Kind::Text, "`running`, `exit`, `vmm`, `stolen`, `runnable`, `blocked`, `unknown`, …"),
+            column(
+                "state",
+                Kind::Text,
+                "`running`, `exit`, `vmm`, `stolen`, `running_or_stolen`, `halted`, `runnable`, `runnable_stolen` (its vCPU \
+                 was stolen), `blocked`, `vcpu_unknown` or `unknown`",
+            ),
             column("detail", Kind::Text, "the system call, the exit, the thief, or what it waited for"),
+            THIEF[0],
+            THIEF[1],
+            THIEF[2],
+            TICKS,
         ],
     },
     Fixed {
@@ -377,6 +400,7 @@ pub const FIXED: [Fixed; 17] = [
             column("frequency_hz", Kind::Integer, "ticks of the trace clock a second"),
             column("clock", Kind::Text, "what the trace clock counts"),
             column("error_bound_ns", Kind::Integer, "how wrong it can be between layers"),
+            column("utc_bound_ns", Kind::Integer, "how wrong all of its UTC can be"),
             column("kernel", Kind::Text, "the host's kernel"),
             column("host_cpu", Kind::Text, "the host's processor"),
             column("strata", Kind::Text, "version of Strata that made it"),

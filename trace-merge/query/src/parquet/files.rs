@@ -84,7 +84,7 @@ impl Output {
 }
 
 /// What a recording is called in its tables: the same each time that it is exported, and no other recording is.
-fn recording_id(trace: &Trace) -> String {
+pub(crate) fn recording_id(trace: &Trace) -> String {
     let manifest = trace.manifest();
     let id = manifest.layers.first().map_or(manifest.clock.uuid, |layer| layer.uuid);
     id.simple().to_string()

@@ -21,6 +21,8 @@ mod waiting;
 
 use crate::tables::{EVENTS, FIXED, Fixed, NoTable, check_names, is_chosen, table_of_event};
 use about::About;
+#[cfg(feature = "sql")]
+pub(crate) use files::recording_id;
 use files::{Files, Output};
 use places::Places;
 use std::collections::BTreeSet;

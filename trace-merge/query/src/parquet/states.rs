@@ -9,8 +9,8 @@ use super::{Maker, Selection};
 use std::collections::BTreeMap;
 use strata_analysis::timeline::fused::Fused;
 use strata_analysis::timeline::states::TaskIndex;
-use strata_analysis::timeline::vcpu::VcpuState;
-use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
+use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};
+use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::window::Window;
@@ -25,8 +25,8 @@ pub(super) fn makers<'m>(
     let states = selection.has("vcpu_states") || selection.has("task_states");
     let states = states.then(|| {
         let table = |name| selection.has(name).then(|| FixedRows::new(name, output));
-        let vcpus = table("vcpu_states").map(|table| table.keyed(&[3]).sorted());
-        let tasks = table("task_states").map(|table| table.keyed(&[Named::COLUMNS, 2]).sorted());
+        let vcpus = table("vcpu_states").map(|table| table.keyed(&[6]).sorted());
+        let tasks = table("task_states").map(|table| table.keyed(&[Named::COLUMNS, 5]).sorted());
         let (vcpu_states, task_states) = (Numbers::new(), Numbers::new());
         let (named, told_until) = (Tasks::default(), BTreeMap::new());
         let begin = window.begin;
@@ -77,10 +77,35 @@ impl States {
         let row = row.keyed(named.number.into(), |tell| named.tell(&[], tell));
         let row = row.keyed(self.task_states.of((vm, state)), |tell| {
             let (name, detail) = tasks::name(state, timeline.host_of(vm));
-            tell(&[name.into(), detail.as_deref().into()]);
+            let by = match state {
+                Fused::Stolen(by) | Fused::RunnableStolen(by) => Some(by),
+                _ => None,
+            };
+            tell_thief(&[name.into(), detail.as_deref().into()], by, timeline, vm, tell);
         });
-        row.end();
+        row.cells([window.length().into()]).end();
     }
+}
+
+/// Shows `tell` the cells of the thread that ran in place of one of `vm`, behind those of `before`.
+fn tell_thief(
+    before: &[Cell<'_>],
+    by: Option<Preemptor>,
+    timeline: &Timeline,
+    vm: usize,
+    tell: &mut dyn FnMut(&[Cell<'_>]),
+) {
+    let thread = match by {
+        Some(Preemptor::Thread(thread)) => Some(thread),
+        _ => None,
+    };
+    let comm = thread.zip(timeline.host_of(vm)).map(|(thread, host)| host.thread_name(thread));
+    let host = timeline.vm(vm).map(|vm| vm.host);
+    let of_vm = thread.and_then(|thread| {
+        let is_its = |vm: &&Vm| Some(vm.host) == host && vm.vcpus.values().any(|vcpu| vcpu.tid == Some(thread.tid));
+        timeline.vms.iter().find(is_its).map(|vm| vm.name.as_str())
+    });
+    tell(&[before, &[comm.as_deref().into(), thread.map(|thread| thread.tid).into(), of_vm.into()]].concat());
 }
 
 impl Analysis for States {
@@ -104,9 +129,13 @@ impl Analysis for States {
                 let key = self.vcpu_states.of((vm, vcpu, state));
                 let row = row.keyed(key, |tell| {
                     let (name, detail) = vcpus::name(state, timeline.host_of(vm));
-                    tell(&[vcpu.into(), name.into(), detail.as_deref().into()]);
+                    let by = match state {
+                        VcpuState::Stolen { by, .. } => Some(by),
+                        _ => None,
+                    };
+                    tell_thief(&[vcpu.into(), name.into(), detail.as_deref().into()], by, timeline, vm, tell);
                 });
-                row.end();
+                row.cells([window.length().into()]).end();
             }
             Change::Task { vm, task, window, state } => {
                 let begin = self.told_until.remove(&(vm, task)).unwrap_or(0).max(window.begin);

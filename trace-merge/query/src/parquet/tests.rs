@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use strata_recording::test_trace::{self, TestTrace};
 use tempfile::TempDir;
 use trace_merge::events::{self, EventsOptions};
+use trace_merge::report::scenario;
 use trace_merge::report::{exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
 
 /// The files of a table below `folder`.
@@ -157,8 +158,25 @@ fn states_of_vcpus_add_up_to_the_report() {
     for state in parts.iter().map(|part| part.state) {
         let ticks: u64 = parts.iter().filter(|part| part.state == state).map(|part| part.ticks).sum();
         assert_eq!(table.sum_where("duration_ns", "state", state), trace.clock().ticks_to_ns(ticks), "{state}");
+        assert_eq!(table.sum_where("duration_ticks", "state", state), ticks, "{state}");
     }
     assert_eq!(table.sum_where("duration_ns", "detail", "hog/200"), 9_000);
+}
+
+#[test]
+fn thief_is_told_with_its_vm() {
+    let folder = TempDir::new().unwrap();
+    let (_dir, trace) = scenario::preempted_in_an_exit().with_neighbour("other", 200).open();
+
+    export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap();
+
+    for name in ["vcpu_states", "task_states"] {
+        let table = Table::read(folder.path(), name);
+        let names = table.texts("detail").into_iter().zip(table.texts("thief_comm")).zip(table.integers("thief_tid"));
+        let thieves: BTreeSet<_> = names.zip(table.texts("thief_vm")).filter(|(names, _)| names.1.is_some()).collect();
+        let hog = (((Some("hog/200".into()), Some("hog".into())), Some(200)), Some("other".into()));
+        assert_eq!(thieves, BTreeSet::from([hog]), "{name}");
+    }
 }
 
 #[test]
@@ -172,6 +190,9 @@ fn states_of_tasks_add_up_to_the_report() {
         let rows = table.integers("duration_ns").into_iter().zip(table.integers("tid"));
         let ns: i64 = rows.filter(|&(_, tid)| tid == Some(task.tid.into())).filter_map(|(ns, _)| ns).sum();
         assert_eq!(u64::try_from(ns).unwrap(), trace.clock().ticks_to_ns(task.wall_ticks), "{}", task.comm);
+        let rows = table.integers("duration_ticks").into_iter().zip(table.integers("tid"));
+        let ticks: i64 = rows.filter(|&(_, tid)| tid == Some(task.tid.into())).filter_map(|(ticks, _)| ticks).sum();
+        assert_eq!(u64::try_from(ticks).unwrap(), task.wall_ticks, "{}", task.comm);
     }
     assert_eq!(table.count_where("comm", "late"), table.sum_where("tid", "comm", "late") / 11);
 }

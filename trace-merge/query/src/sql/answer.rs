@@ -1,9 +1,9 @@
 //! Answers, for people, for scripts and for other tools.
 
 use super::QueryError;
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{Array, RecordBatch, StringArray};
 use datafusion::arrow::csv;
-use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::json::WriterBuilder;
 use datafusion::arrow::json::writer::LineDelimited;
@@ -17,6 +17,7 @@ use futures::StreamExt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use strata_recording::terminal::harmless;
 use tempfile::NamedTempFile;
 use trace_merge::report::table::{Align, Table};
@@ -38,9 +39,9 @@ pub enum Form {
 /// Prints an answer to `out`; how many rows it has.
 ///
 /// # Errors
-/// When it cannot be computed or written. A reader that closes `out` is not an error.
+/// When it cannot be computed or written.
 pub async fn print(mut answer: SendableRecordBatchStream, form: Form, out: &mut dyn Write) -> Result<u64, QueryError> {
-    let written = match form {
+    match form {
         Form::Table => print_table(&mut answer, out).await,
         Form::Json => {
             let mut rows = 0;
@@ -52,10 +53,6 @@ pub async fn print(mut answer: SendableRecordBatchStream, form: Form, out: &mut 
             }
             Ok(rows)
         }
-    };
-    match written {
-        Err(QueryError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
-        other => other,
     }
 }
 
@@ -166,7 +163,7 @@ impl Writer {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), QueryError> {
         match self {
             Self::Parquet(writer) => Ok(writer.write(batch).map_err(DataFusionError::from)?),
-            Self::Csv(writer) => writer.write(batch).map_err(of_arrow),
+            Self::Csv(writer) => writer.write(&with_lists_as_text(batch)?).map_err(of_arrow),
             Self::Json(file) => {
                 let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(file);
                 writer.write(batch).and_then(|()| writer.finish()).map_err(of_arrow)
@@ -181,6 +178,25 @@ impl Writer {
             Self::Json(mut file) => file.flush().map_err(QueryError::Write),
         }
     }
+}
+
+/// The same with lists as text, which is all that a file of CSV can hold.
+fn with_lists_as_text(batch: &RecordBatch) -> Result<RecordBatch, QueryError> {
+    let (mut fields, mut columns) = (Vec::new(), Vec::new());
+    for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+        if !field.data_type().is_nested() {
+            fields.push(Arc::clone(field));
+            columns.push(Arc::clone(column));
+            continue;
+        }
+        let options = FormatOptions::default();
+        let shown = ArrayFormatter::try_new(column, &options).map_err(of_arrow)?;
+        let text = |row| column.is_valid(row).then(|| shown.value(row).to_string());
+        let text: StringArray = (0..column.len()).map(text).collect();
+        fields.push(Arc::new(Field::new(field.name(), DataType::Utf8, true)));
+        columns.push(Arc::new(text));
+    }
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(of_arrow)
 }
 
 /// What Arrow says: of a file that cannot be written, why.

@@ -1,12 +1,14 @@
 //! The tables that a question can name.
 
-use super::{QueryError, RECORDINGS};
+use super::percentile::Exact;
+use super::{Folder, QueryError, RECORDINGS};
 use crate::parquet::table_names;
 use crate::tables::{
     CHOSEN_KEY, EVENTS, FIXED, Fixed, Kind, NULL_PARTITION, PARTITIONS, RECORDING_KEY, VERSION, VERSION_KEY,
     check_names, is_chosen,
 };
 use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::catalog::MemorySchemaProvider;
 use datafusion::common::TableReference;
 use datafusion::datasource::MemTable;
@@ -16,13 +18,13 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::functions::core::expr_fn::nullif;
-use datafusion::logical_expr::{Expr, ident, lit};
+use datafusion::logical_expr::{AggregateUDF, Expr, ident, lit};
 use datafusion::parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use datafusion::physical_plan::SendableRecordBatchStream;
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,7 +52,9 @@ impl Database {
         let environment = RuntimeEnvBuilder::new().with_memory_limit(MEMORY, 1.0).build_arc()?;
         let config = SessionConfig::new().with_default_catalog_and_schema(CATALOG, SCHEMA);
         let runtime = tokio::runtime::Builder::new_multi_thread().build().map_err(QueryError::Write)?;
-        Ok(Self { context: SessionContext::new_with_config_rt(config, environment), runtime })
+        let context = SessionContext::new_with_config_rt(config, environment);
+        context.register_udaf(AggregateUDF::from(Exact::default()));
+        Ok(Self { context, runtime })
     }
 
     /// The names of the tables that `question` asks.
@@ -82,14 +86,15 @@ impl Database {
         &self,
         names: &[String],
         traces: impl Iterator<Item = &'t Trace>,
-        folders: &[PathBuf],
+        folders: &[Folder],
     ) -> Result<(), QueryError> {
-        for folder in folders {
+        let folders = || folders.iter().map(|folder| &folder.path);
+        for folder in folders() {
             check_chosen(names, folder)?;
         }
         let mut known: BTreeSet<String> = FIXED.iter().map(|table| table.name.to_string()).collect();
         traces.for_each(|trace| known.extend(table_names(trace)));
-        for folder in folders {
+        for folder in folders() {
             let entries = fs::read_dir(folder).map_err(|source| QueryError::Folder { path: folder.clone(), source })?;
             known.extend(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()));
         }
@@ -97,7 +102,7 @@ impl Database {
     }
 
     /// Adds the table `name`, as the parts of it in `folders` have it.
-    pub(super) fn add(&mut self, name: &str, folders: &[PathBuf]) -> Result<(), QueryError> {
+    pub(super) fn add(&mut self, name: &str, folders: &[Folder]) -> Result<(), QueryError> {
         let folders = folders_of(name, folders)?;
         let schema = Arc::new(schema_of(name, &folders)?);
         let _entered = self.runtime.enter();
@@ -109,22 +114,38 @@ impl Database {
             self.context.register_table(reference, Arc::new(empty))?;
             return Ok(());
         }
+        let (whole, others): (Vec<_>, Vec<_>) = folders.iter().partition(|folder| folder.without.is_empty());
+        let mut listed = (!whole.is_empty()).then(|| self.listed(&schema, &whole)).transpose()?;
+        for folder in others {
+            let without = folder.without.iter().map(lit).collect();
+            let own = self.listed(&schema, &[folder])?.filter(ident("recording").in_list(without, true))?;
+            listed = Some(match listed {
+                Some(listed) => listed.union(own)?,
+                None => own,
+            });
+        }
+        if let Some(listed) = listed {
+            self.context.register_table(reference, listed.into_view())?;
+        }
+        Ok(())
+    }
+
+    /// The rows of a table in `folders`, with the columns that these stand for.
+    fn listed(&self, schema: &Arc<Schema>, folders: &[&Folder]) -> Result<DataFrame, QueryError> {
         let partitions = PARTITIONS.iter().map(|(name, _)| ((*name).to_string(), DataType::Utf8)).collect();
         let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
             .with_file_extension(".parquet")
             .with_table_partition_cols(partitions);
-        let urls: Vec<_> = folders.iter().map(|folder| url(folder)).collect::<Result<_, _>>()?;
+        let urls: Vec<_> = folders.iter().map(|folder| url(&folder.path)).collect::<Result<_, _>>()?;
         let config = ListingTableConfig::new_with_multi_paths(urls)
             .with_listing_options(options)
-            .with_schema(Arc::clone(&schema));
+            .with_schema(Arc::clone(schema));
         let listed = self.context.read_table(Arc::new(ListingTable::try_new(config)?))?;
         // What stands for a null in a folder's name is one.
         let partition = |(name, _): &(&str, &str)| nullif(ident(*name), lit(NULL_PARTITION)).alias(*name);
         let columns = schema.fields().iter().map(|field| ident(field.name()));
         let columns: Vec<Expr> = columns.chain(PARTITIONS.iter().map(partition)).collect();
-        let view = listed.select(columns)?.into_view();
-        self.context.register_table(reference, view)?;
-        Ok(())
+        Ok(listed.select(columns)?)
     }
 
     /// What the table `name` is registered as; its schema is made.
@@ -136,6 +157,26 @@ impl Database {
             catalog.register_schema(schema, Arc::new(MemorySchemaProvider::new()))?;
         }
         Ok(TableReference::partial(schema, table))
+    }
+
+    /// A line for each of the recordings of which something is missing, where their table is there.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub(super) fn incomplete(&self) -> Result<Vec<String>, QueryError> {
+        let question =
+            format!("select recording, incomplete from {RECORDINGS} where incomplete is not null order by 1");
+        let batches = self.runtime.block_on(async { self.context.sql(&question).await?.collect().await })?;
+        let mut lines = Vec::new();
+        for batch in batches {
+            let [recordings, reasons] = batch.columns() else { continue };
+            let options = FormatOptions::default();
+            let recordings = ArrayFormatter::try_new(recordings, &options).map_err(DataFusionError::from)?;
+            let reasons = ArrayFormatter::try_new(reasons, &options).map_err(DataFusionError::from)?;
+            let line = |row| format!("recording {}: {}", recordings.value(row), reasons.value(row));
+            lines.extend((0..batch.num_rows()).map(line));
+        }
+        Ok(lines)
     }
 
     /// The answer to `question`, handed batch by batch to `take`. It only reads.
@@ -150,6 +191,10 @@ impl Database {
         let only_reads = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
         self.runtime.block_on(async {
             let answer = self.context.sql_with_options(question, only_reads).await?;
+            let mut names = HashSet::new();
+            if let Some(twice) = answer.schema().fields().iter().find(|field| !names.insert(field.name())) {
+                return Err(QueryError::TwoColumns(twice.name().clone()));
+            }
             take(answer.execute_stream().await?).await
         })
     }
@@ -163,23 +208,31 @@ fn url(folder: &Path) -> Result<ListingTableUrl, QueryError> {
 }
 
 /// Where the table `name` lies below `folders`: `events` are the tables of all event types.
-fn folders_of(name: &str, folders: &[PathBuf]) -> Result<Vec<PathBuf>, QueryError> {
+fn folders_of(name: &str, folders: &[Folder]) -> Result<Vec<Folder>, QueryError> {
+    let below = |folder: &Folder, path: PathBuf| Folder { path, without: folder.without.clone() };
     if name != EVENTS {
-        return Ok(folders.iter().map(|folder| folder.join(name)).filter(|path| path.is_dir()).collect());
+        let named = folders.iter().map(|folder| below(folder, folder.path.join(name)));
+        return Ok(named.filter(|folder| folder.path.is_dir()).collect());
     }
     let mut found = Vec::new();
     for folder in folders {
-        let failed = |source| QueryError::Folder { path: folder.clone(), source };
-        for entry in fs::read_dir(folder).map_err(failed)? {
+        let failed = |source| QueryError::Folder { path: folder.path.clone(), source };
+        for entry in fs::read_dir(&folder.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let is_of_events =
                 entry.file_name().to_str().is_some_and(|name| name.contains('.') && !name.starts_with('.'));
             if is_of_events && entry.path().is_dir() {
-                found.push(entry.path());
+                found.push(below(folder, entry.path()));
             }
         }
     }
     Ok(found)
+}
+
+/// What is in a folder of tables: what the names of the files of each recording, or part of one, begin with.
+pub(super) fn recordings_in(folder: &Path) -> Result<HashSet<String>, QueryError> {
+    let begin = |path: &PathBuf| Some(path.file_stem()?.to_str()?.rsplit_once('-')?.0.to_string());
+    Ok(files_below(&folder.join(RECORDINGS))?.iter().filter_map(begin).collect())
 }
 
 /// Checks that each of `names` was written of every recording in `folder`: some may have been left out when it was
@@ -223,7 +276,8 @@ struct Metadata(ArrowReaderMetadata);
 impl Metadata {
     fn read(path: &Path) -> Result<Self, QueryError> {
         let file = File::open(path).map_err(|source| QueryError::Folder { path: path.into(), source })?;
-        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(DataFusionError::from)?;
+        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
+            .map_err(|error| QueryError::Damaged { path: path.into(), reason: error.to_string() })?;
         let read = Self(metadata);
         match read.value(VERSION_KEY) {
             Some(VERSION) => Ok(read),
@@ -252,11 +306,11 @@ fn data_type(kind: Kind) -> DataType {
 }
 
 /// The columns of the table `name`: those that every export has, and all that a file in `folders` has, but for `events`.
-fn schema_of(name: &str, folders: &[PathBuf]) -> Result<Schema, QueryError> {
+fn schema_of(name: &str, folders: &[Folder]) -> Result<Schema, QueryError> {
     let known = Fixed::find(name).into_iter().flat_map(Fixed::columns);
     let mut fields: Vec<Field> = known.map(|column| Field::new(column.name, data_type(column.kind), true)).collect();
     for folder in folders {
-        for path in files_below(folder)? {
+        for path in files_below(&folder.path)? {
             add_columns(&mut fields, &path, name != EVENTS)?;
         }
     }

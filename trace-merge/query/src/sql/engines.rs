@@ -14,10 +14,7 @@ use strata_recording::reader::Trace;
 
 /// What an answer may differ by where it is a share, rounded to two decimals.
 const SHARE: f64 = 0.011;
-/// What a percentile may differ by, as a share of itself: DataFusion cuts to six decimals where it lies between two
-/// values, which may be several times itself apart.
-const PERCENTILE: f64 = 1e-5;
-/// … and by so many ns: a half is rounded up by one and down by the other.
+/// What a percentile may differ by, ns: a half is rounded up by one and down by the other.
 const ROUNDING: f64 = 1.0;
 
 /// The answers to the questions in the arguments about the tables in a folder: of each, rows as JSON objects.
@@ -63,7 +60,7 @@ fn is_alike(column: &str, ours: &Value, theirs: &Value) -> bool {
         (Value::Number(a), Value::Number(b)) => {
             let (of, other) = (a.as_f64().unwrap(), b.as_f64().unwrap());
             let allowed = match column {
-                "p50_ns" | "p99_ns" => PERCENTILE.mul_add(of.abs(), ROUNDING),
+                "p50_ns" | "p99_ns" => ROUNDING,
                 _ if a.is_f64() => SHARE,
                 _ => 0.0,
             };

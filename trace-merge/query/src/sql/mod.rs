@@ -2,21 +2,24 @@
 
 mod answer;
 mod database;
+mod percentile;
 mod ready;
 
 pub use answer::{Form, Saved, print, save};
 pub use database::Database;
 pub use ready::{READY, Ready};
 
-use crate::parquet::{self, Selection};
+use crate::parquet::{self, Selection, recording_id};
 use crate::tables::NoTable;
 use datafusion::error::DataFusionError;
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use strata_export::{ExportError, Options};
 use strata_recording::manifest::MANIFEST_FILE;
 use strata_recording::reader::{ReadError, Trace};
 use strata_recording::removed_on_signal::RemovedOnSignal;
+use strata_recording::terminal::harmless;
 use tempfile::TempDir;
 use thiserror::Error;
 use trace_merge::progress;
@@ -58,6 +61,17 @@ pub enum QueryError {
         #[source]
         source: io::Error,
     },
+    /// A file of a table cannot be read.
+    #[error("{}: is damaged: {reason}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Two columns of an answer have one name.
+    #[error("two columns of the answer are called {0}: name them with `as`")]
+    TwoColumns(String),
     /// A table of another version.
     #[error("{}: its tables are of version {version}, and this is version {}: export again", .path.display(), crate::tables::VERSION)]
     Version {
@@ -122,10 +136,18 @@ pub struct MadeTables {
 /// What is asked of.
 #[derive(Debug)]
 pub struct Inputs {
-    /// Folders of tables.
-    folders: Vec<PathBuf>,
+    /// Folders of tables, each with the recordings of it that were given before: they count once.
+    folders: Vec<Folder>,
     /// Recordings, whose tables are made first.
     traces: Vec<(PathBuf, Trace)>,
+}
+
+/// A folder of tables.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+    /// What the names of files begin with that are passed over.
+    pub(crate) without: HashSet<String>,
 }
 
 impl Inputs {
@@ -134,17 +156,35 @@ impl Inputs {
     /// # Errors
     /// When there is none, or one is neither a recording nor a folder of tables.
     pub fn of(paths: &[PathBuf]) -> Result<Self, QueryError> {
-        let mut inputs = Self { folders: Vec::new(), traces: Vec::new() };
+        let (mut folders, mut traces, mut given) = (Vec::new(), Vec::new(), HashSet::new());
         for path in paths {
-            if path.join(RECORDINGS).is_dir() && !path.join(MANIFEST_FILE).exists() {
-                inputs.folders.push(path.clone());
-            } else if path.is_dir() && !path.join(MANIFEST_FILE).exists() {
-                return Err(QueryError::NoInput(path.clone()));
+            if path.is_dir() && !path.join(MANIFEST_FILE).exists() {
+                if !path.join(RECORDINGS).is_dir() {
+                    return Err(QueryError::NoInput(path.clone()));
+                }
+                folders.push((path, database::recordings_in(path)?));
+                continue;
+            }
+            let trace = Trace::open(path)?;
+            if given.insert(recording_id(&trace)) {
+                traces.push((path.clone(), trace));
             } else {
-                inputs.traces.push((path.clone(), Trace::open(path)?));
+                say_count_once(path, 1);
             }
         }
-        if paths.is_empty() { Err(QueryError::NoInputs) } else { Ok(inputs) }
+        let is_whole = |name: &&String| !name.contains('-');
+        let mut whole = given.clone();
+        whole.extend(folders.iter().flat_map(|(_, there)| there.iter().filter(is_whole).cloned()));
+        let mut count_once = |(path, there): (&PathBuf, HashSet<String>)| {
+            let without = given_elsewhere(&there, &given, &whole);
+            if !without.is_empty() {
+                say_count_once(path, without.len());
+            }
+            given.extend(there);
+            Folder { path: path.clone(), without }
+        };
+        let folders = folders.into_iter().map(&mut count_once).collect();
+        if paths.is_empty() { Err(QueryError::NoInputs) } else { Ok(Self { folders, traces }) }
     }
 
     /// The database that answers `question`, and the folder in which the tables of recordings are kept meanwhile: only
@@ -159,10 +199,16 @@ impl Inputs {
         let mut folders = self.folders.clone();
         let made = (!self.traces.is_empty()).then(|| self.make_tables(&names)).transpose()?;
         if let Some(made) = &made {
-            folders.extend((0..self.traces.len()).map(|number| made.folder.path().join(number.to_string())));
+            let path = |number: usize| made.folder.path().join(number.to_string());
+            folders.extend((0..self.traces.len()).map(|number| Folder { path: path(number), without: HashSet::new() }));
         }
         for name in &names {
             database.add(name, &folders)?;
+        }
+        if !self.folders.is_empty() {
+            let mut about = Database::new()?;
+            about.add(RECORDINGS, &self.folders)?;
+            about.incomplete()?.iter().for_each(|line| eprintln!("{}", harmless(line)));
         }
         Ok((database, made))
     }
@@ -182,6 +228,20 @@ impl Inputs {
     }
 }
 
+/// The recordings of a folder, which has what is `there`, that count elsewhere: they were `given` before, or they are parts
+/// of what is given whole.
+fn given_elsewhere(there: &HashSet<String>, given: &HashSet<String>, whole: &HashSet<String>) -> HashSet<String> {
+    let id = |name: &String| name.split_once('-').map_or(name.as_str(), |(id, _)| id).to_string();
+    let is_elsewhere =
+        |name: &&String| given.contains(*name) || (!there.contains(&id(name)) && whole.contains(&id(name)));
+    there.iter().filter(is_elsewhere).map(id).collect()
+}
+
+/// Says that `count` recordings in `path` were given before.
+fn say_count_once(path: &Path, count: usize) {
+    eprintln!("{}: {count} recordings were given already and count once", path.display());
+}
+
 /// Makes the tables in `selection` of a recording; one without records has none.
 fn make(path: &Path, trace: &Trace, folder: &Path, selection: &Selection) -> Result<(), QueryError> {
     let title = format!("reading {}", path.display());
@@ -192,7 +252,7 @@ fn make(path: &Path, trace: &Trace, folder: &Path, selection: &Selection) -> Res
     match made {
         Ok(exported) => {
             if let Some(incomplete) = exported.incomplete {
-                eprintln!("{}: {}", path.display(), strata_recording::terminal::harmless(&incomplete));
+                eprintln!("{}: {}", path.display(), harmless(&incomplete));
             }
             Ok(())
         }

@@ -41,12 +41,112 @@ fn recording_and_its_tables_answer_alike() {
 #[test]
 fn several_inputs_are_one_database() {
     let folder = tempfile::tempdir().unwrap();
-    let (dir, _trace) = made_recording::export(folder.path());
+    let ((first, _trace), _other) = (made_recording::open(), made_recording::export(folder.path()));
     let question = "select count(*) as n, count(distinct recording) as recordings from sched.sched_switch";
 
-    let both = answer(&[dir.path(), folder.path()], question).unwrap();
+    let both = answer(&[first.path(), folder.path()], question).unwrap();
 
-    assert_eq!(both, [json!({ "n": 20, "recordings": 1 })]);
+    assert_eq!(both, [json!({ "n": 20, "recordings": 2 })]);
+}
+
+#[test]
+fn recording_that_is_given_again_counts_once() {
+    let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (dir, trace) = made_recording::export(folder.path());
+    parquet::export(&trace, &Options::default(), copy.path(), &Selection::All).unwrap();
+    let question = "select count(*) as n from sched.sched_switch";
+    let (recording, tables, again) = (dir.path(), folder.path(), copy.path());
+
+    let counts = [
+        vec![recording, recording],
+        vec![recording, tables],
+        vec![tables, recording, again],
+        vec![tables, again],
+        vec![tables, tables],
+    ]
+    .map(|paths| answer(&paths, question).unwrap());
+
+    assert!(counts.iter().all(|rows| *rows == [json!({ "n": 10 })]), "{counts:?}");
+}
+
+#[test]
+fn tables_of_a_recording_that_is_incomplete_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let _recording = made_recording::export(folder.path());
+    let mut database = Database::new().unwrap();
+    database.add(RECORDINGS, &[Folder { path: folder.path().into(), without: HashSet::new() }]).unwrap();
+
+    let lines = database.incomplete().unwrap();
+
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].starts_with("recording ") && lines[0].contains(": INCOMPLETE: vm0/guest-user: 3 records lost"));
+}
+
+#[test]
+fn parts_of_a_recording_add_up_and_count_once_beside_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, trace) = made_recording::open();
+    let at = std::time::Duration::from_nanos(30_001);
+    let part = |from, to| {
+        let options = Options { from, to, ..Options::default() };
+        parquet::export(&trace, &options, folder.path(), &Selection::All).unwrap().records
+    };
+    let (before, behind) = (part(None, Some(at)), part(Some(at), None));
+    let count = "select count(*) as n from events";
+
+    let parts = answer(&[folder.path()], count).unwrap();
+    let whole = answer(&[dir.path()], count).unwrap();
+    let both = answer(&[folder.path(), dir.path()], count).unwrap();
+    let told =
+        answer(&[folder.path()], "select from_ns, until_ns from recordings order by from_ns nulls first").unwrap();
+
+    assert!(before > 0 && behind > 0);
+    assert_eq!((&parts, &both), (&whole, &whole));
+    assert_eq!(parts, [json!({ "n": before + behind })]);
+    assert_eq!(told, [json!({ "from_ns": null, "until_ns": 30_001 }), json!({ "from_ns": 30_001, "until_ns": null })]);
+}
+
+#[test]
+fn percentiles_are_exact() {
+    let (dir, _trace) = made_recording::open();
+    let question = "select percentile_cont(0.99) within group (order by v) as up,
+        percentile_cont(0.99) within group (order by v desc) as down,
+        percentile_cont(0.5) within group (order by v) filter (where v < 0) as none
+        from (values (1.0), (2.0), (1000000000.0), (null)) as t(v)";
+    let grouped = "select g, percentile_cont(0.3) within group (order by v) as p
+        from (values (1, 10), (1, 20), (2, 7), (3, null)) as t(g, v) group by g order by g";
+
+    let rows = answer(&[dir.path()], question).unwrap();
+    let groups = answer(&[dir.path()], grouped).unwrap();
+
+    let [up, down] = ["up", "down"].map(|name| rows[0][name].as_f64().unwrap());
+    let expected = [0.98_f64.mul_add(999_999_998.0, 2.0), 0.02_f64.mul_add(1.0, 1.0)];
+    assert!((up - expected[0]).abs() < 1e-6 && (down - expected[1]).abs() < 1e-12, "{rows:?}");
+    assert_eq!(rows[0]["none"], Value::Null);
+    assert_eq!(groups, [json!({ "g": 1, "p": 13.0 }), json!({ "g": 2, "p": 7.0 }), json!({ "g": 3, "p": null })]);
+}
+
+#[test]
+fn two_columns_of_one_name_are_refused() {
+    let (dir, _trace) = made_recording::open();
+    let question = "select a.duration_ns, b.duration_ns from flows a join flow_steps b on a.flow = b.flow";
+
+    let refused = answer(&[dir.path()], question).unwrap_err();
+
+    assert_eq!(refused.to_string(), "two columns of the answer are called duration_ns: name them with `as`");
+}
+
+#[test]
+fn damaged_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let _recording = made_recording::export(folder.path());
+    let place = folder.path().join("exits/host=h");
+    fs::create_dir_all(&place).unwrap();
+    fs::write(place.join("half.parquet"), "PAR1").unwrap();
+
+    let refused = answer(&[folder.path()], "select * from exits").unwrap_err().to_string();
+
+    assert!(refused.contains("exits/host=h/half.parquet: is damaged: "), "{refused}");
 }
 
 #[test]
@@ -125,6 +225,19 @@ fn answer_is_saved_in_the_form_that_the_name_says_and_never_over_a_file() {
     assert!(matches!(saved("a.csv").unwrap_err(), QueryError::Exists(_)));
     assert!(matches!(saved("a.txt").unwrap_err(), QueryError::Extension(_)));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn lists_are_text_in_csv() {
+    let (folder, (dir, _trace)) = (tempfile::tempdir().unwrap(), made_recording::open());
+    let question = "select args from raw_syscalls.sys_enter where layer = 'guest-kernel' limit 1";
+    let (database, _tables) = Inputs::of(&[dir.path().to_path_buf()]).unwrap().database(question).unwrap();
+    let file = Saved::new(&folder.path().join("a.csv")).unwrap();
+
+    database.ask(question, async |answer| save(answer, &file).await).unwrap();
+
+    let text = fs::read_to_string(folder.path().join("a.csv")).unwrap();
+    assert_eq!(text, "args\n\"[0, 0, 0, 0, 0, 0]\"\n");
 }
 
 #[test]
