@@ -249,7 +249,7 @@ fn write_file(
     Ok(exported)
 }
 
-/// Writes `part` of `trace` into `path`, a new folder or an empty one. On failure it is as it was; a signal removes it.
+/// Writes `part` of `trace` into `path`, a new folder or an empty one. On failure, and after a signal, it is as it was.
 fn write_folder(
     trace: &Trace,
     version: ctf::Version,
@@ -259,7 +259,7 @@ fn write_folder(
 ) -> Result<Exported, ExportCommandError> {
     let mut folder = TraceFolder::create(path, Readers::Owner)?;
     let failed = |source| ExportCommandError::Write { path: path.into(), source };
-    let guard = RemovedOnSignal::new(path).map_err(failed)?;
+    let guard = folder.removed_on_signal().map_err(failed)?;
     let exported =
         with_progress(part, say, |options| ctf::export(trace, version, options, path)).map_err(
             |error| match error {

@@ -13,7 +13,6 @@ use strata_export::{Exported, Options};
 use strata_query::parquet::{self, Selection};
 use strata_recording::access::Readers;
 use strata_recording::reader::Trace;
-use strata_recording::removed_on_signal::RemovedOnSignal;
 use strata_recording::terminal::harmless;
 use strata_recording::trace_folder::TraceFolder;
 use trace_merge::moment::Moment;
@@ -115,7 +114,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<()> {
         names => Selection::chosen(names, &trace)?,
     };
     let mut folder = TraceFolder::create(&args.output, Readers::Owner)?;
-    let guard = RemovedOnSignal::new(&args.output).context("signals cannot be taken")?;
+    let guard = folder.removed_on_signal().context("signals cannot be taken")?;
     let exported = progress::shown("exporting", &|line: &str| eprintln!("{line}"), |progress| {
         let options = Options { from, to, progress: Some(progress) };
         parquet::export(&trace, &options, &args.output, &selection)

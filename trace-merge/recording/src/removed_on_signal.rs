@@ -1,6 +1,6 @@
 //! What a command has begun to write and a signal is not to leave behind.
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, Mode, RenameFlags, chmod, renameat_with};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::ffi::OsString;
@@ -27,12 +27,25 @@ impl RemovedOnSignal {
     /// # Errors
     /// When the signals cannot be taken.
     pub fn new(path: &Path) -> io::Result<Self> {
+        let path = path.to_path_buf();
+        Self::before_end(move || remove(&path))
+    }
+
+    /// For a folder that was there: it is emptied, and has its `mode` again.
+    ///
+    /// # Errors
+    /// When the signals cannot be taken.
+    pub fn emptying(path: &Path, mode: Mode) -> io::Result<Self> {
+        let path = path.to_path_buf();
+        Self::before_end(move || empty(&path, mode))
+    }
+
+    fn before_end(undo: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let handle = signals.handle();
-        let path = path.to_path_buf();
         thread::Builder::new().name("strata-signals".into()).spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                remove(&path);
+                undo();
                 std::process::exit(128 + signal);
             }
         })?;
@@ -61,6 +74,28 @@ pub fn remove(path: &Path) {
     }
 }
 
+/// Removes what is in the folder `path`, and gives it its `mode` again. Another thread may be writing into it: until it is
+/// empty twice, one after the other, more is looked for.
+pub(crate) fn empty(path: &Path, mode: Mode) {
+    let mut was_empty = false;
+    for _ in 0..TRIES {
+        let mut is_empty = true;
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            is_empty = false;
+            let path = entry.path();
+            // What cannot be removed is tried again.
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+        if is_empty && was_empty {
+            break;
+        }
+        was_empty = is_empty;
+        thread::sleep(PAUSE);
+    }
+    // It stays closed to others where this fails.
+    let _ = chmod(path, mode);
+}
+
 /// Where `path` lies after it was renamed to a hidden name beside it; `None` when it could not be, as where something has
 /// that name.
 fn renamed(path: &Path) -> Option<PathBuf> {
@@ -76,28 +111,41 @@ fn renamed(path: &Path) -> Option<PathBuf> {
 mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};
+    use std::os::unix::fs::PermissionsExt;
     use std::process::{Command, ExitStatus, Stdio};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Instant;
 
     /// Names what the test's own process, started again, guards until it is ended.
     const GUARDED: &str = "STRATA_TEST_GUARDED";
+    /// Says that it was there before.
+    const WAS_THERE: &str = "STRATA_TEST_WAS_THERE";
 
     #[test]
     #[ignore = "child process: run by the tests below"]
     fn guards_what_it_is_told_to() {
         let path = std::env::var_os(GUARDED).unwrap();
-        let _guard = RemovedOnSignal::new(Path::new(&path)).unwrap();
+        let _guard = match std::env::var_os(WAS_THERE) {
+            Some(_) => RemovedOnSignal::emptying(Path::new(&path), Mode::from_raw_mode(0o755)),
+            None => RemovedOnSignal::new(Path::new(&path)),
+        }
+        .unwrap();
         println!("ready");
         thread::sleep(Duration::from_secs(60));
     }
 
     /// How a process ends that guards `path` and gets `signal`.
     fn end_by(signal: &str, path: &Path) -> ExitStatus {
+        end_with(signal, path, &[])
+    }
+
+    /// The same with further variables.
+    fn end_with(signal: &str, path: &Path, variables: &[(&str, &str)]) -> ExitStatus {
         let test = format!("{}::guards_what_it_is_told_to", module_path!().split_once("::").unwrap().1);
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([&test, "--exact", "--nocapture", "--ignored"])
             .env(GUARDED, path)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -106,6 +154,22 @@ mod tests {
         let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
         assert!(killed.success());
         child.wait().unwrap()
+    }
+
+    #[test]
+    fn folder_that_was_there_is_emptied_and_has_its_mode_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("mine");
+        fs::create_dir_all(folder.join("part")).unwrap();
+        fs::write(folder.join("part/file"), "half").unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+
+        let end = end_with("-INT", &folder, &[(WAS_THERE, "1")]);
+
+        assert_eq!(end.code(), Some(128 + SIGINT));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o755);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The folder that a recording goes into: the user's own, new or empty, and nobody else's to write.
 
 use crate::access::Readers;
+use crate::removed_on_signal::{self, RemovedOnSignal};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, fstat, open, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -50,11 +51,12 @@ pub enum TraceFolderError {
     },
 }
 
-/// A folder for a recording. Until [`keep`](Self::keep) is called, dropping it removes what was made.
+/// A folder for a recording. Until [`keep`](Self::keep) is called, dropping it leaves things as they were.
 #[derive(Debug)]
 pub struct TraceFolder {
     path: PathBuf,
-    created: bool,
+    /// The mode of a folder that was there.
+    before: Option<Mode>,
     keep: bool,
 }
 
@@ -117,14 +119,28 @@ impl TraceFolder {
     pub fn create(path: &Path, readers: Readers) -> Result<Self, TraceFolderError> {
         let created = make(path)?;
         // From here on dropping it removes a folder that was made.
-        let mut folder = Self { path: path.into(), created, keep: !created };
+        let mut folder = Self { path: path.into(), before: None, keep: !created };
         let descriptor = open_own(path, TraceFolderError::Exists)?;
         if !is_empty(&descriptor).map_err(not_writable(path))? {
             return Err(TraceFolderError::Exists(path.into()));
         }
-        close_to(&descriptor, path, readers)?;
+        if !created {
+            folder.before = Some(Mode::from_raw_mode(fstat(&descriptor).map_err(not_writable(path))?.st_mode));
+        }
         folder.keep = false;
+        close_to(&descriptor, path, readers)?;
         Ok(folder)
+    }
+
+    /// Until it is dropped, a signal that ends the process leaves things as they were, too.
+    ///
+    /// # Errors
+    /// When the signals cannot be taken.
+    pub fn removed_on_signal(&self) -> io::Result<RemovedOnSignal> {
+        match self.before {
+            Some(mode) => RemovedOnSignal::emptying(&self.path, mode),
+            None => RemovedOnSignal::new(&self.path),
+        }
     }
 
     /// The folder.
@@ -205,13 +221,9 @@ impl Drop for TraceFolder {
             return;
         }
         // What cannot be removed is harmless: files of a recording that holds nothing.
-        if self.created {
-            let _ = fs::remove_dir_all(&self.path);
-        } else if let Ok(entries) = fs::read_dir(&self.path) {
-            for entry in entries.flatten() {
-                let path = entry.path();
-                let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-            }
+        match self.before {
+            Some(mode) => removed_on_signal::empty(&self.path, mode),
+            None => drop(fs::remove_dir_all(&self.path)),
         }
     }
 }
@@ -277,14 +289,17 @@ mod tests {
     }
 
     #[test]
-    fn empty_folder_of_the_user_is_emptied_but_stays() {
+    fn empty_folder_of_the_user_is_emptied_but_stays_as_it_was() {
         let dir = TempDir::new().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
 
         let folder = TraceFolder::create(dir.path(), Readers::Owner).unwrap();
         fs::create_dir(folder.path().join("half")).unwrap();
+        let between = mode(dir.path());
         drop(folder);
 
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!((between, mode(dir.path())), (0o700, 0o755));
     }
 
     #[test]
