@@ -17,6 +17,7 @@ import importlib
 import json
 import logging
 import math
+import operator
 import os
 import pathlib
 import re
@@ -31,6 +32,7 @@ try:
     import numpy
     import pyarrow
     import pyarrow.compute
+    import pyarrow.dataset
     import pyarrow.parquet
     from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
     from deltalake.exceptions import CommitFailedError, DeltaError
@@ -77,12 +79,16 @@ SQL_TYPES = {
 }
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 MANIFEST = "session.json"
+# How the name of a recording in one file ends.
+PACKED = ".strata"
 # Row groups are small, so that readers find a table's among others.
 WRITING = WriterProperties(compression="ZSTD", max_row_group_size=1 << 17)
 # Rows that are put into the lake at once, and attempts when others write to it.
 BATCH, ATTEMPTS = 1 << 15, 20
 # How often it is said how far the job is, seconds; and how many lines of one kind are said at most.
 TELL_EVERY, MOST_LINES = 5, 20
+# Files that are joined with others, bytes.
+SMALL = 64 << 20
 # How long readers of an older version of the lake have its files, hours.
 KEPT_HOURS = 168
 
@@ -192,7 +198,7 @@ def check_worker(paths: list[str], exporter: str) -> str | None:
 def described(recording: str) -> dict:
     """Id, outcome and state of a recording; an id of None where its manifest does not tell it."""
     path = pathlib.Path(recording)
-    files = [file.stat() for file in path.rglob("*") if file.is_file()]
+    files = [file.stat() for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
     size, newest = sum(file.st_size for file in files), max((file.st_mtime_ns for file in files), default=0)
     about = {"path": recording, "size": size, "state": f"{len(files)} files, {size} bytes, {newest} ns"}
     try:
@@ -273,14 +279,23 @@ def rows_of(tables: pathlib.Path, about: dict):
 SAME = ("outcome", "records", "incomplete", "is_growing")
 
 
+def says_more(known: dict, told: dict) -> bool:
+    """Whether what the lake has of a recording is of another copy, which says more: what is `told` is a part, say."""
+
+    def rank(row: dict) -> tuple[bool, int]:
+        return not row["is_growing"], row["records"]
+
+    return known["source"] != told["source"] and rank(known) > rank(told)
+
+
 def commit(lake: str, tables: pathlib.Path, identity: str, about: dict) -> tuple[str, dict]:
     """Puts a recording into the lake, or in the place of what that has of it: what was done, and what is said of it."""
     file = next((tables / "recordings").rglob("*.parquet"))
     told = pyarrow.parquet.read_table(file, partitioning=None).to_pylist()[0] | about
     for _ in range(ATTEMPTS):
         table = opened(lake)
-        known = recordings_in(table, *SAME, recording=identity).get(identity)
-        if known and all(known[name] == told[name] for name in SAME):
+        known = recordings_in(table, "source", *SAME, recording=identity).get(identity)
+        if known and (all(known[name] == told[name] for name in SAME) or says_more(known, told)):
             return "known", told
         turn = (table.transaction_version(identity) or 0) + 1
         try:
@@ -337,7 +352,9 @@ def found_below(folder: pathlib.Path) -> tuple[list[str], list[str]]:
             recordings.append(os.path.abspath(path))
             folders.clear()
             continue
-        others += [os.path.join(path, file) for file in files if not file.startswith(".")]
+        there = [os.path.join(path, file) for file in files if not file.startswith(".")]
+        recordings += [os.path.abspath(file) for file in there if file.endswith(PACKED)]
+        others += [file for file in there if not file.endswith(PACKED)]
         others += [] if folders or files else [path]
     if not recordings:
         raise Refused(f"{folder}: has no recordings in it")
@@ -401,10 +418,12 @@ def ingest(spark, folder: pathlib.Path, lake: str, exporter: str, chosen: str | 
     say_some([f"{path}: passed over, no recording" for path in others])
     recordings, copies = one_of_each([described(path) for path in paths])
     say_some(copies)
-    known = recordings_in(opened(lake), "source_state", "incomplete", "is_growing", "records")
+    known = recordings_in(opened(lake), "source", "source_state", "incomplete")
+    # One in a file does not tell its id before it is read.
+    by_source = {row["source"]: row for row in known.values()}
     results, fresh = [], []
     for recording in recordings:
-        row = known.get(recording["id"])
+        row = known.get(recording["id"]) if recording["id"] else by_source.get(recording["path"])
         if row and row["source_state"] == recording["state"]:
             results.append({"path": recording["path"], "done": "known", "why": row["incomplete"], "grows": False})
         else:
@@ -437,17 +456,54 @@ def ingest(spark, folder: pathlib.Path, lake: str, exporter: str, chosen: str | 
 
 
 def tidy(lake: str, kept_hours: float) -> None:
-    """Joins small files, and removes those that no version of the last hours needs."""
+    """Joins small files, and removes those that no version of the last hours needs.
+
+    It is a commit for each part, host and day, which writes their rows anew: deltalake's own `compact` does not see that
+    another one joins the same files at the same time, and both results stay.
+    """
     os.umask(0o077)
     try:
         table = opened(lake)
-        table.optimize.compact(writer_properties=WRITING)
+        files = table.get_add_actions(flatten=True)
+        sizes: dict[tuple, list[int]] = {}
+        for *place, size in zip(
+            *(files[f"partition.{name}"].to_pylist() for name in PARTITIONS),
+            files["size_bytes"].to_pylist(),
+            strict=True,
+        ):
+            sizes.setdefault(tuple(place), []).append(size)
+        for place, of_place in sizes.items():
+            small = [size for size in of_place if size < SMALL]
+            # What is large is not written again for a little that came.
+            if len(small) > 1 and sum(small) * 8 >= sum(of_place):
+                join(opened(lake), dict(zip(PARTITIONS, place, strict=True)))
+        table = opened(lake)
         table.create_checkpoint()
         table.vacuum(retention_hours=kept_hours, dry_run=False, enforce_retention_duration=False)
     except CommitFailedError:
         say(f"{lake}: files are not joined, since others write to it; `fleet.py tidy` does it later")
     except (DeltaError, OSError) as error:
         raise Refused(f"{lake}: files cannot be joined: {one_line(error)}") from None
+
+
+def join(table: DeltaTable, place: dict[str, str | None]) -> None:
+    """Writes the rows of one part, host and day into files of one commit, those of a table together."""
+    dataset, field = table.to_pyarrow_dataset(), pyarrow.dataset.field
+    is_there = [field(name).is_null() if value is None else field(name) == value for name, value in place.items()]
+    is_there = functools.reduce(operator.and_, is_there)
+    batches = (
+        batch for name in TABLES for batch in dataset.to_batches(filter=is_there & (field("table_name") == name))
+    )
+    quoted = {name: value and "'" + value.replace("'", "''") + "'" for name, value in place.items()}
+    write_deltalake(
+        table,
+        pyarrow.RecordBatchReader.from_batches(dataset.schema, batches),
+        mode="overwrite",
+        predicate=" and ".join(
+            f"{name} is null" if value is None else f"{name} = {value}" for name, value in quoted.items()
+        ),
+        writer_properties=WRITING,
+    )
 
 
 def remove(lake: str, names: list[str]) -> None:

@@ -318,6 +318,27 @@ class TakingIn(unittest.TestCase):
         self.assertIn("2 were there already", again[1])
         self.assertEqual(self.ask("select count(*) * 2 / 3 from events"), before)
 
+    def test_copy_that_says_less_does_not_replace_what_is_there(self):
+        ingest(self.recordings, self.lake)
+        before = self.ask("select count(*) from events")
+        shutil.copytree(self.recordings / "recording-000", self.folder / "copies/part")
+        leave_growing(self.folder / "copies/part")
+
+        is_good, said = ingest(self.folder / "copies", self.lake)
+
+        self.assertTrue(is_good, said)
+        self.assertIn("0 taken in and 0 replaced", said)
+        self.assertEqual(self.ask("select count(*) from events"), before)
+
+    def test_file_that_should_be_a_recording_is_handed_to_the_exporter(self):
+        (self.recordings / "one.strata").write_text("none")
+
+        is_good, said = ingest(self.recordings, self.lake)
+
+        self.assertFalse(is_good)
+        self.assertIn(f"{self.recordings}/one.strata", said)
+        self.assertIn("3 recordings: 2 taken in", said)
+
     def test_bad_recordings_are_a_line_each_and_the_others_are_taken_in(self):
         (self.recordings / "empty").mkdir()
         (self.recordings / "file").write_text("no recording")
@@ -389,6 +410,23 @@ class TakingIn(unittest.TestCase):
         self.assertTrue(all(text.startswith("True") for text in said), said)
         rows = self.ask("select recording, count(*) from events group by all")
         self.assertEqual((len(rows), len({count for _, count in rows})), (8, 1), rows)
+
+    def test_files_that_two_jobs_join_at_once_are_joined_once(self):
+        copy_fleet(RECORDING, self.recordings / "more", 2)
+        with unittest.mock.patch.object(fleet, "tidy"):
+            ingest(self.recordings, self.lake)
+        stale = fleet.opened(str(self.lake))
+
+        fleet.tidy(str(self.lake), fleet.KEPT_HOURS)
+        with (
+            unittest.mock.patch.object(fleet, "opened", return_value=stale),
+            contextlib.redirect_stderr(io.StringIO()) as said,
+        ):
+            fleet.tidy(str(self.lake), fleet.KEPT_HOURS)
+
+        self.assertIn("files are not joined, since others write to it", said.getvalue())
+        rows = self.ask("select recording, count(*) from events group by all")
+        self.assertEqual((len(rows), len({count for _, count in rows})), (4, 1), rows)
 
     def test_job_that_is_killed_leaves_whole_recordings_and_a_rerun_completes_them(self):
         copy_fleet(RECORDING, self.recordings / "more", 8)
