@@ -660,7 +660,9 @@ def check_reads(spark, text: str) -> None:
     shows = plan.getClass().getSimpleName().startswith(("Explain", "Describe", "Show"))
     # It may stand behind `with`.
     if "InsertInto" in plan.treeString() or (command.isInstance(plan) and not shows):
-        raise Refused("only questions are answered (select, with, values, explain): tables do not change")
+        raise Refused(
+            "only questions are answered (select, with, values, explain, describe, show tables): tables do not change"
+        )
 
 
 def plain(value):

@@ -19,6 +19,8 @@ mod states;
 mod task;
 mod waiting;
 
+#[cfg(feature = "sql")]
+use crate::tables::Column;
 use crate::tables::{EVENTS, FIXED, Fixed, NoTable, check_names, is_chosen, table_of_event};
 use about::About;
 #[cfg(feature = "sql")]
@@ -94,6 +96,14 @@ impl Selection {
 pub fn table_names(trace: &Trace) -> BTreeSet<String> {
     let events = trace.layers().iter().flat_map(|layer| layer.schemas.iter()).map(|event| table_of_event(event.name()));
     FIXED.iter().map(|table| table.name.to_string()).chain(events).collect()
+}
+
+/// The columns of the table `name` of an event type of `trace`, but those of its place; `None` where it has no such one.
+#[cfg(feature = "sql")]
+pub(crate) fn columns_of_event_table(trace: &Trace, name: &str) -> Option<Vec<Column>> {
+    let mut events = trace.layers().iter().flat_map(|layer| layer.schemas.iter());
+    let event = events.find(|event| table_of_event(event.name()) == name)?;
+    Some(records::columns_of_event(&event.description().fields))
 }
 
 /// Writes the tables in `selection` of `trace` below the folder `folder`.

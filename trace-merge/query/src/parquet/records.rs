@@ -141,7 +141,7 @@ impl EventTables {
 }
 
 /// The columns of the table of an event type with these fields.
-fn columns_of_event(fields: &[FieldDescription]) -> Vec<Column> {
+pub(super) fn columns_of_event(fields: &[FieldDescription]) -> Vec<Column> {
     lead_of_event_table().chain(fields_of_event(fields)).collect()
 }
 

@@ -2,9 +2,9 @@
 
 use super::percentile::Exact;
 use super::{Folder, QueryError, RECORDINGS};
-use crate::parquet::table_names;
+use crate::parquet::{columns_of_event_table, table_names};
 use crate::tables::{
-    CHOSEN_KEY, EVENTS, FIXED, Fixed, Kind, NULL_PARTITION, PARTITIONS, RECORDING_KEY, VERSION, VERSION_KEY,
+    CHOSEN_KEY, Column, EVENTS, FIXED, Fixed, Kind, NULL_PARTITION, PARTITIONS, RECORDING_KEY, VERSION, VERSION_KEY,
     check_names, is_chosen,
 };
 use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
@@ -34,6 +34,8 @@ use strata_recording::reader::Trace;
 const MEMORY: usize = 4 << 30;
 /// The catalog that DataFusion looks in.
 const CATALOG: &str = "datafusion";
+/// The schema of the tables about tables.
+const ABOUT_TABLES: &str = "information_schema";
 /// The schema of tables without a dot.
 const SCHEMA: &str = "public";
 
@@ -51,6 +53,7 @@ impl Database {
     pub fn new() -> Result<Self, QueryError> {
         let environment = RuntimeEnvBuilder::new().with_memory_limit(MEMORY, 1.0).build_arc()?;
         let config = SessionConfig::new().with_default_catalog_and_schema(CATALOG, SCHEMA);
+        let config = config.with_information_schema(true);
         let runtime = tokio::runtime::Builder::new_multi_thread().build().map_err(QueryError::Write)?;
         let context = SessionContext::new_with_config_rt(config, environment);
         context.register_udaf(AggregateUDF::from(Exact::default()));
@@ -62,11 +65,12 @@ impl Database {
     /// # Errors
     /// When it is no question.
     pub fn tables_of(&self, question: &str) -> Result<Vec<String>, QueryError> {
-        let state = self.context.state();
-        let dialect = state.config_options().sql_parser.dialect;
-        let statement = state.sql_to_statement(question, &dialect)?;
+        let statement = self.statement(question)?;
         let is_question = match &statement {
-            Statement::Statement(statement) => matches!(**statement, ast::Statement::Query(_)),
+            Statement::Statement(statement) => matches!(
+                **statement,
+                ast::Statement::Query(_) | ast::Statement::ShowTables { .. } | ast::Statement::ExplainTable { .. }
+            ),
             Statement::Explain(_) => true,
             _ => false,
         };
@@ -74,31 +78,68 @@ impl Database {
             return Err(QueryError::NotAQuestion);
         }
         let name = |table: TableReference| match table.schema() {
-            Some(schema) if schema != SCHEMA => format!("{schema}.{}", table.table()),
-            _ => table.table().to_string(),
+            Some(ABOUT_TABLES) => None,
+            Some(schema) if schema != SCHEMA => Some(format!("{schema}.{}", table.table())),
+            _ => Some(table.table().to_string()),
         };
-        let names: BTreeSet<String> = state.resolve_table_references(&statement)?.into_iter().map(name).collect();
-        Ok(names.into_iter().collect())
+        let names = self.context.state().resolve_table_references(&statement)?.into_iter().filter_map(name);
+        Ok(names.collect::<BTreeSet<String>>().into_iter().collect())
     }
 
-    /// Checks that each of `names` is a table of `traces` or `folders`.
-    pub(super) fn check<'t>(
+    /// Whether `question` is about which tables there are.
+    pub(super) fn is_about_tables(&self, question: &str) -> Result<bool, QueryError> {
+        let statement = self.statement(question)?;
+        if let Statement::Statement(statement) = &statement
+            && matches!(**statement, ast::Statement::ShowTables { .. })
+        {
+            return Ok(true);
+        }
+        let tables = self.context.state().resolve_table_references(&statement)?;
+        Ok(tables.iter().any(|table| table.schema() == Some(ABOUT_TABLES)))
+    }
+
+    fn statement(&self, question: &str) -> Result<Statement, QueryError> {
+        let state = self.context.state();
+        let dialect = state.config_options().sql_parser.dialect;
+        Ok(state.sql_to_statement(question, &dialect)?)
+    }
+
+    /// Checks that each of `names` is one of the tables `known` in `folders` and recordings.
+    pub(super) fn check(
         &self,
         names: &[String],
-        traces: impl Iterator<Item = &'t Trace>,
+        known: &BTreeSet<String>,
         folders: &[Folder],
     ) -> Result<(), QueryError> {
-        let folders = || folders.iter().map(|folder| &folder.path);
-        for folder in folders() {
-            check_chosen(names, folder)?;
+        for folder in folders {
+            check_chosen(names, &folder.path)?;
         }
-        let mut known: BTreeSet<String> = FIXED.iter().map(|table| table.name.to_string()).collect();
-        traces.for_each(|trace| known.extend(table_names(trace)));
-        for folder in folders() {
-            let entries = fs::read_dir(folder).map_err(|source| QueryError::Folder { path: folder.clone(), source })?;
-            known.extend(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()));
+        Ok(check_names(names, known)?)
+    }
+
+    /// Adds the table `name` without rows, with the columns that it has in `folders` and `traces`.
+    pub(super) fn add_columns<'t>(
+        &mut self,
+        name: &str,
+        folders: &[Folder],
+        mut traces: impl Iterator<Item = &'t Trace>,
+    ) -> Result<(), QueryError> {
+        let mut schema = schema_of(name, &folders_of(name, folders)?)?;
+        if schema.fields().is_empty()
+            && let Some(columns) = traces.find_map(|trace| columns_of_event_table(trace, name))
+        {
+            let field = |column: Column| Field::new(column.name, data_type(column.kind), true);
+            schema = Schema::new(columns.into_iter().map(field).collect::<Vec<_>>());
         }
-        Ok(check_names(names, &known)?)
+        self.add_empty(name, &schema)
+    }
+
+    fn add_empty(&self, name: &str, schema: &Schema) -> Result<(), QueryError> {
+        let partitions = PARTITIONS.iter().map(|(name, _)| Arc::new(Field::new(*name, DataType::Utf8, true)));
+        let fields: Vec<_> = schema.fields().iter().cloned().chain(partitions).collect();
+        let empty = MemTable::try_new(Arc::new(Schema::new(fields)), vec![Vec::new()])?;
+        self.context.register_table(self.reference(name)?, Arc::new(empty))?;
+        Ok(())
     }
 
     /// Adds the table `name`, as the parts of it in `folders` have it.
@@ -108,11 +149,7 @@ impl Database {
         let _entered = self.runtime.enter();
         let reference = self.reference(name)?;
         if folders.is_empty() {
-            let partitions = PARTITIONS.iter().map(|(name, _)| Arc::new(Field::new(*name, DataType::Utf8, true)));
-            let fields: Vec<_> = schema.fields().iter().cloned().chain(partitions).collect();
-            let empty = MemTable::try_new(Arc::new(Schema::new(fields)), vec![Vec::new()])?;
-            self.context.register_table(reference, Arc::new(empty))?;
-            return Ok(());
+            return self.add_empty(name, &schema);
         }
         let (whole, others): (Vec<_>, Vec<_>) = folders.iter().partition(|folder| folder.without.is_empty());
         let mut listed = (!whole.is_empty()).then(|| self.listed(&schema, &whole)).transpose()?;
@@ -227,6 +264,20 @@ fn folders_of(name: &str, folders: &[Folder]) -> Result<Vec<Folder>, QueryError>
         }
     }
     Ok(found)
+}
+
+/// The names of all tables of `traces` and `folders`.
+pub(super) fn known_tables<'t>(
+    traces: impl Iterator<Item = &'t Trace>,
+    folders: &[Folder],
+) -> Result<BTreeSet<String>, QueryError> {
+    let mut known: BTreeSet<String> = FIXED.iter().map(|table| table.name.to_string()).collect();
+    traces.for_each(|trace| known.extend(table_names(trace)));
+    for Folder { path, .. } in folders {
+        let entries = fs::read_dir(path).map_err(|source| QueryError::Folder { path: path.clone(), source })?;
+        known.extend(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()));
+    }
+    Ok(known)
 }
 
 /// What is in a folder of tables: what the names of the files of each recording, or part of one, begin with.

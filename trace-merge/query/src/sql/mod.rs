@@ -99,7 +99,7 @@ pub enum QueryError {
     #[error(transparent)]
     NoTable(#[from] NoTable),
     /// It is to change something.
-    #[error("only questions are answered (select, with, values, explain): tables do not change")]
+    #[error("only questions are answered (select, with, values, explain, describe, show tables): tables do not change")]
     NotAQuestion,
     /// The question is none, or its answer cannot be computed.
     #[error("{}", one_line(.0))]
@@ -195,7 +195,14 @@ impl Inputs {
     pub fn database(&self, question: &str) -> Result<(Database, Option<MadeTables>), QueryError> {
         let mut database = Database::new()?;
         let names = database.tables_of(question)?;
-        database.check(&names, self.traces.iter().map(|(_, trace)| trace), &self.folders)?;
+        let traces = || self.traces.iter().map(|(_, trace)| trace);
+        let known = database::known_tables(traces(), &self.folders)?;
+        database.check(&names, &known, &self.folders)?;
+        if database.is_about_tables(question)? {
+            for name in known.iter().filter(|name| !names.contains(name)) {
+                database.add_columns(name, &self.folders, traces())?;
+            }
+        }
         let mut folders = self.folders.clone();
         let made = (!self.traces.is_empty()).then(|| self.make_tables(&names)).transpose()?;
         if let Some(made) = &made {

@@ -171,6 +171,27 @@ fn table_without_rows_is_there() {
 }
 
 #[test]
+fn tables_and_their_columns_can_be_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, _trace) = made_recording::export(folder.path());
+    let question = "select column_name from information_schema.columns
+        where table_schema = 'sched' and table_name = 'sched_switch' and column_name in ('next_comm', 'host')";
+
+    for path in [dir.path(), folder.path()] {
+        let shown = answer(&[path], "show tables").unwrap();
+        let described = answer(&[path], "describe sched.sched_switch").unwrap();
+        let columns = answer(&[path], question).unwrap();
+        let refused = answer(&[path], "describe exitz").unwrap_err().to_string();
+
+        let has = |name: &str| shown.iter().any(|row| row["table_name"] == name);
+        assert!(["exits", "missing", "sched_switch"].into_iter().all(has), "{shown:?}");
+        assert!(described.iter().any(|row| row["column_name"] == "next_comm"), "{described:?}");
+        assert_eq!(columns.len(), 2, "{columns:?}");
+        assert!(refused.contains("nearest: exits"), "{refused}");
+    }
+}
+
+#[test]
 fn wrong_question_is_answered_in_one_line() {
     let (dir, _trace) = made_recording::open();
     let error = |question| answer(&[dir.path()], question).unwrap_err().to_string();
