@@ -189,6 +189,15 @@ enum BenchTask {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// Taking recordings into a lake on Spark beside the exporter under xargs, and the ready questions beside DuckDB.
+    Fleet {
+        /// Recordings.
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..))]
+        recordings: u16,
+        /// Records of the largest; the smallest has 20,000.
+        #[arg(long, value_name = "N", default_value_t = 200_000)]
+        events: u64,
+    },
     /// What tracing a guest's kernel costs the guest, beside ftrace and LTTng's modules.
     Guest {
         /// Guests for each way of tracing, at least 5.
@@ -396,6 +405,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             let repetitions = repetitions.into();
             bench::export::run(&paths, &bench::export::Options { repetitions, events, parquet, json })?;
         }
+        Task::Bench(BenchTask::Fleet { recordings, events }) => bench::fleet::run(&paths, recordings, events)?,
         Task::Bench(BenchTask::Guest { repetitions, most, json }) => {
             let (repetitions, most) = (repetitions.into(), most.into());
             bench::guest::run(&paths, &bench::guest::Options { repetitions, most, json })?;

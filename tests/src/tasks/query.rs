@@ -89,16 +89,40 @@ pub(super) fn questions(paths: &Paths) -> PathBuf {
     paths.workspace().join("trace-merge/query/queries")
 }
 
+/// Builds the program with optimisation and without SQL, which takes a few minutes.
+///
+/// # Errors
+///
+/// When cargo fails.
+pub(super) fn exporter(paths: &Paths) -> Result<PathBuf, ProcessError> {
+    let target = format!("{TARGET}/exporter");
+    cargo(paths, &["build", "--quiet", "--release", "--no-default-features", "--target-dir", &target], [])?;
+    Ok(paths.workspace().join(target).join("release/strata-query"))
+}
+
+/// A Python that has Spark, what the job needs, and what judges it.
+///
+/// # Errors
+///
+/// When that cannot be installed.
+pub(super) fn spark(paths: &Paths) -> Result<PathBuf, QueryError> {
+    tools::install(paths, &[JAVA])?;
+    let packages = [SPARK, PYARROW, NUMPY, DELTA, DUCKDB_FOR_DELTA, DUCKDB_DELTA, MOTO];
+    Ok(progress::step("Spark", || python(paths, "spark", &packages))?)
+}
+
+/// The folder of the job on Spark.
+pub(super) fn job(paths: &Paths) -> PathBuf {
+    paths.workspace().join(JOB)
+}
+
 /// Runs the tests of the job on Spark, with copies of a made recording or of `trace`. DataFusion is not built for them.
 ///
 /// # Errors
 ///
 /// The first step that fails.
 pub fn run_on_spark(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
-    tools::install(paths, &[JAVA])?;
-    let python = progress::step("Spark", || {
-        python(paths, "spark", &[SPARK, PYARROW, NUMPY, DELTA, DUCKDB_FOR_DELTA, DUCKDB_DELTA, MOTO])
-    })?;
+    let python = spark(paths)?;
     progress::step("building strata-query", || {
         let programs = ["--no-default-features", "--bin", "strata-query", "--example", "made_recording"];
         cargo(paths, &[&["build", "--quiet", "--target-dir", TARGET][..], &programs].concat(), [])
@@ -116,7 +140,7 @@ pub fn run_on_spark(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryErro
     };
     progress::step("tests on Spark, with a worker that is killed", || {
         let mut tests = Command::new(&python);
-        tests.args(["-m", "unittest", "--verbose", "test_fleet"]).current_dir(paths.workspace().join(JOB));
+        tests.args(["-m", "unittest", "--verbose", "test_fleet"]).current_dir(job(paths));
         tests.env("STRATA_QUERY", programs.join("strata-query")).env("STRATA_FLEET_RECORDING", trace);
         process::run_visible(tests.env("PYTHONDONTWRITEBYTECODE", "1"))
     })?;

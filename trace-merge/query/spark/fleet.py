@@ -8,6 +8,7 @@ fleet.py views LAKE                      # SQL that makes the tables views in Du
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import datetime
 import decimal
@@ -87,8 +88,8 @@ WRITING = WriterProperties(compression="ZSTD", max_row_group_size=1 << 17)
 BATCH, ATTEMPTS = 1 << 15, 20
 # How often it is said how far the job is, seconds; and how many lines of one kind are said at most.
 TELL_EVERY, MOST_LINES = 5, 20
-# Files that are joined with others, bytes.
-SMALL = 64 << 20
+# Files that are joined with others, bytes; and how many are, of a part, host and day, without being asked.
+SMALL, MANY = 64 << 20, 8
 # How long readers of an older version of the lake have its files, hours.
 KEPT_HOURS = 168
 
@@ -246,12 +247,9 @@ def map_of(columns: dict):
 
 def rows_of(tables: pathlib.Path, about: dict):
     """All rows of a recording's tables, as the lake has them. `about` is said of the recording."""
-    lake, nulls = schema(), functools.cache(lambda kind, rows: pyarrow.nulls(rows, kind))
+    lake = schema()
     for file in sorted(tables.rglob("*.parquet")):
         parquet = pyarrow.parquet.ParquetFile(file)
-        version = (parquet.schema_arrow.metadata or {}).get(VERSION_KEY.encode(), b"unknown").decode()
-        if version != VERSION:
-            raise Refused(f"the exporter writes tables of version {version}, and this program takes {VERSION}")
         name, *folders = file.relative_to(tables).parts[:-1]
         place = {key: urllib.parse.unquote(value) for key, value in (folder.split("=", 1) for folder in folders)}
         place = {key: None if value == NULL_PARTITION else value for key, value in place.items()}
@@ -261,18 +259,10 @@ def rows_of(tables: pathlib.Path, about: dict):
         known = COLUMNS_OF_EVENTS if table == EVENTS else parquet.schema_arrow.names
         fields = [column for column in parquet.schema_arrow.names if column not in known]
         for batch in parquet.iter_batches(BATCH):
-            rows, columns = len(batch), []
-            for field in lake:
-                if field.name in same:
-                    column = pyarrow.repeat(pyarrow.scalar(same[field.name], field.type), rows)
-                elif field.name == "fields" and fields:
-                    column = map_of({name: batch.column(name) for name in fields})
-                elif field.name in batch.schema.names and field.name not in fields:
-                    column = batch.column(field.name).cast(field.type, safe=False)
-                else:
-                    column = nulls(field.type, rows)
-                columns.append(column)
-            yield pyarrow.RecordBatch.from_arrays(columns, schema=lake)
+            if fields:
+                own = [name for name in batch.schema.names if name not in fields]
+                batch = batch.select(own).append_column("fields", map_of({name: batch.column(name) for name in fields}))
+            yield completed(lake, batch, same)
 
 
 # What makes a recording another one than that which the lake has.
@@ -291,7 +281,12 @@ def says_more(known: dict, told: dict) -> bool:
 def commit(lake: str, tables: pathlib.Path, identity: str, about: dict) -> tuple[str, dict]:
     """Puts a recording into the lake, or in the place of what that has of it: what was done, and what is said of it."""
     file = next((tables / "recordings").rglob("*.parquet"))
-    told = pyarrow.parquet.read_table(file, partitioning=None).to_pylist()[0] | about
+    # Its times, of nanoseconds, are no objects of Python's.
+    columns = [name for name in SAME if name not in about]
+    version = (pyarrow.parquet.read_schema(file).metadata or {}).get(VERSION_KEY.encode(), b"unknown").decode()
+    if version != VERSION:
+        raise Refused(f"the exporter writes tables of version {version}, and this program takes {VERSION}")
+    told = pyarrow.parquet.read_table(file, partitioning=None, columns=columns).to_pylist()[0] | about
     for _ in range(ATTEMPTS):
         table = opened(lake)
         known = recordings_in(table, "source", *SAME, recording=identity).get(identity)
@@ -451,12 +446,12 @@ def ingest(spark, folder: pathlib.Path, lake: str, exporter: str, chosen: str | 
         f"{counts['known']} were there already, {len(copies)} copies passed over, {len(refused)} refused"
     )
     if fresh:
-        tidy(lake, KEPT_HOURS)
+        tidy(lake, KEPT_HOURS, MANY)
     return not refused
 
 
-def tidy(lake: str, kept_hours: float) -> None:
-    """Joins small files, and removes those that no version of the last hours needs.
+def tidy(lake: str, kept_hours: float, many: int = 2) -> None:
+    """Joins small files where there are `many`, and removes those that no version of the last hours needs.
 
     It is a commit for each part, host and day, which writes their rows anew: deltalake's own `compact` does not see that
     another one joins the same files at the same time, and both results stay.
@@ -475,7 +470,7 @@ def tidy(lake: str, kept_hours: float) -> None:
         for place, of_place in sizes.items():
             small = [size for size in of_place if size < SMALL]
             # What is large is not written again for a little that came.
-            if len(small) > 1 and sum(small) * 8 >= sum(of_place):
+            if len(small) >= many and sum(small) * 8 >= sum(of_place):
                 join(opened(lake), dict(zip(PARTITIONS, place, strict=True)))
         table = opened(lake)
         table.create_checkpoint()
@@ -486,21 +481,57 @@ def tidy(lake: str, kept_hours: float) -> None:
         raise Refused(f"{lake}: files cannot be joined: {one_line(error)}") from None
 
 
-def join(table: DeltaTable, place: dict[str, str | None]) -> None:
-    """Writes the rows of one part, host and day into files of one commit, those of a table together."""
-    dataset, field = table.to_pyarrow_dataset(), pyarrow.dataset.field
+def rows_at(dataset: pyarrow.dataset.Dataset, place: dict[str, str | None]):
+    """The rows of one part, host and day."""
+    field = pyarrow.dataset.field
     is_there = [field(name).is_null() if value is None else field(name) == value for name, value in place.items()]
-    is_there = functools.reduce(operator.and_, is_there)
-    batches = (
-        batch for name in TABLES for batch in dataset.to_batches(filter=is_there & (field("table_name") == name))
-    )
+    for fragment in dataset.get_fragments(filter=functools.reduce(operator.and_, is_there)):
+        with fragment.open() as file:
+            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(BATCH):
+                yield completed(dataset.schema, batch, place)
+
+
+def completed(whole: pyarrow.Schema, batch: pyarrow.RecordBatch, same: dict) -> pyarrow.RecordBatch:
+    """`batch` with all columns of `whole`: those that all rows have the `same` in; null is what it lacks."""
+    rows, columns = len(batch), []
+    for field in whole:
+        if field.name in same:
+            column = pyarrow.repeat(pyarrow.scalar(same[field.name], field.type), rows)
+        elif field.name in batch.schema.names:
+            column = batch.column(field.name).cast(field.type, safe=False)
+        else:
+            column = nulls(field.type, rows)
+        columns.append(column)
+    return pyarrow.RecordBatch.from_arrays(columns, schema=whole)
+
+
+# By kind: as many nulls as a batch has rows, at most.
+NULLS: dict[pyarrow.DataType, pyarrow.Array] = {}
+
+
+def nulls(kind: pyarrow.DataType, rows: int) -> pyarrow.Array:
+    if kind not in NULLS:
+        NULLS[kind] = pyarrow.nulls(BATCH, kind)
+    return NULLS[kind].slice(0, rows)
+
+
+def elsewhere(batches):
+    """The same, made on another thread: deltalake cannot read files on the one on which it asks for what to write."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        while (batch := thread.submit(next, batches, None).result()) is not None:
+            yield batch
+
+
+def join(table: DeltaTable, place: dict[str, str | None]) -> None:
+    """Writes the rows of one part, host and day into files of one commit."""
+    dataset = table.to_pyarrow_dataset()
     quoted = {name: value and "'" + value.replace("'", "''") + "'" for name, value in place.items()}
     write_deltalake(
         table,
-        pyarrow.RecordBatchReader.from_batches(dataset.schema, batches),
+        pyarrow.RecordBatchReader.from_batches(dataset.schema, elsewhere(rows_at(dataset, place))),
         mode="overwrite",
         predicate=" and ".join(
-            f"{name} is null" if value is None else f"{name} = {value}" for name, value in quoted.items()
+            f"{name} {'is null' if value is None else '= ' + value}" for name, value in quoted.items()
         ),
         writer_properties=WRITING,
     )

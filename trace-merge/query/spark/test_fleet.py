@@ -199,10 +199,17 @@ class Fleet(unittest.TestCase):
         for version in versions:
             self.assertEqual(version, {recording: whole[recording] for recording in version})
 
-    def test_lake_has_few_files(self):
-        files = len(fleet.opened(str(self.lake)).file_uris())
+    def test_lake_has_few_files_and_fewer_when_they_are_joined(self):
+        tidied = self.folder / "tidied"
+        shutil.copytree(self.lake, tidied)
 
-        self.assertLessEqual(files, len(fleet.PARTITIONS) * HOSTS)
+        with contextlib.redirect_stderr(io.StringIO()):
+            fleet.tidy(str(tidied), 0)
+
+        self.assertLessEqual(len(fleet.opened(str(self.lake)).file_uris()), 3 * RECORDINGS)
+        self.assertEqual(len(list(tidied.rglob("part-*.parquet"))), 3 * HOSTS)
+        for table in fleet.TABLES:
+            self.assertEqual(sums(with_views(tidied), table), sums(with_views(self.lake), table), table)
 
     def test_every_ready_question_has_the_same_answer_from_duckdb(self):
         asked = run("ask", self.lake, *QUESTIONS)

@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod export;
+pub mod fleet;
 mod goal;
 pub mod guest;
 pub mod host;
