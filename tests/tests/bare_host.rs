@@ -112,7 +112,7 @@ fn jail_without_landlock_and_namespaces_are_told_and_the_rest_holds() {
     // In a PID namespace the host's kernel is not recorded under numbers of other threads: it is missing, with the fix.
     let said = text("contained.log");
     assert_eq!(text("contained.status").trim(), "0", "{said}");
-    assert_eq!(said.matches("host-kernel is missing: strata is in a PID namespace").count(), 1, "{said}");
+    assert_eq!(said.matches("host-kernel is missing: strata runs in a PID namespace").count(), 1, "{said}");
     let doctor = text("contained-doctor.log");
     assert_eq!((said.matches("--pid=host").count(), doctor.matches("--pid=host").count()), (1, 2), "{said}{doctor}");
     let trace = results.trace("contained");
