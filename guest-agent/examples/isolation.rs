@@ -6,8 +6,10 @@
 
 use anyhow::{Context, Result, ensure};
 use libc::{EACCES, EBUSY, EFAULT, EINVAL, EPERM, MAP_FAILED, PROT_EXEC, PROT_READ, PROT_WRITE};
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, Read};
+use std::mem;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -120,7 +122,7 @@ fn run() -> Result<u8> {
     })?;
     attempts.refused("the device, by a user outside the group", by_user == 0);
 
-    attempts.refused("an address of the kernel's, by the device's file elsewhere", !is_called_swapped(&elsewhere()?)?);
+    attempts.refused("an address of the kernel's, by the device's file elsewhere", !is_called_swapped(stride)?);
     attempts.refused("other processes' slots, by one that children inherit", locked_out(stride)? == 0);
 
     // the slot of the first mapping was not taken from it by all this
@@ -129,32 +131,47 @@ fn run() -> Result<u8> {
     Ok(attempts.allowed)
 }
 
-/// The device, by a file on another file system.
-fn elsewhere() -> Result<File> {
-    let (folder, node) = (c"/isolation", c"/isolation/strata");
-    let number = fs::metadata(DEVICE)?.rdev();
-    // SAFETY: makes a file system in memory, and a file in it.
+/// Whether the kernel says that some of a slot of `stride` bytes is swapped out, which nothing of it can be, to whoever maps
+/// it by files of the device's on another file system. It would, from whatever lies before the file's own inode, if it took
+/// that for one of tmpfs.
+fn is_called_swapped(stride: usize) -> Result<bool> {
+    let folder = c"/isolation";
+    // SAFETY: makes a file system in memory.
     let is_made = unsafe {
         libc::mkdir(folder.as_ptr(), 0o700) == 0
             && libc::mount(c"none".as_ptr(), folder.as_ptr(), c"ramfs".as_ptr(), 0, ptr::null()) == 0
-            && libc::mknod(node.as_ptr(), libc::S_IFCHR | 0o600, number) == 0
     };
-    ensure!(is_made, "cannot make a file of the device's: {}", Error::last_os_error());
-    Ok(File::open("/isolation/strata")?)
-}
-
-/// Whether the kernel says that some of a mapping of `device` is swapped out, which nothing of it can be. It would, from
-/// whatever lies behind the file's own inode, if it took that for one in memory.
-fn is_called_swapped(device: &File) -> Result<bool> {
-    map(device, HOST_AREA, PAGE, PROT_READ)?;
-    let mappings = fs::read_to_string("/proc/self/smaps")?;
-    let (_, mapping) = mappings.split_once("/isolation/strata").context("the mapping is not in smaps")?;
-    let swapped = mapping.lines().find_map(|line| line.strip_prefix("Swap:")).context("smaps says nothing of swap")?;
-    Ok(swapped.trim() != "0 kB")
+    ensure!(is_made, "cannot mount a file system in memory: {}", Error::last_os_error());
+    let number = fs::metadata(DEVICE)?.rdev();
+    let is_called_swapped = |file: &str| -> Result<bool> {
+        // SAFETY: makes a file in it.
+        let is_made = unsafe { libc::mknod(CString::new(file)?.as_ptr(), libc::S_IFCHR | 0o600, number) } == 0;
+        ensure!(is_made, "cannot make a file of the device's: {}", Error::last_os_error());
+        map(&OpenOptions::new().read(true).write(true).open(file)?, SLOT, stride, PROT_READ | PROT_WRITE)?;
+        let mappings = fs::read_to_string("/proc/self/smaps")?;
+        let (_, mapping) = mappings.split_once(file).context("the mapping is not in smaps")?;
+        let swapped = mapping.lines().find_map(|line| line.strip_prefix("Swap:"));
+        Ok(swapped.context("smaps says nothing of swap")?.trim() != "0 kB")
+    };
+    // Each in a process without a slot; what lies before an inode may be zero.
+    let tried = (0..4).map(|file| {
+        let tried = child(&|| is_called_swapped(&format!("/isolation/{file}")).map_or(2, i32::from))?;
+        ensure!(tried <= 1 << 8, "a slot cannot be mapped by a file elsewhere");
+        Ok(tried != 0)
+    });
+    Ok(tried.collect::<Result<Vec<_>>>()?.contains(&true))
 }
 
 /// How many processes are said to have a slot already because one has died whose child still uses its slot, of `stride` bytes.
 fn locked_out(stride: usize) -> Result<usize> {
+    // A CPU gives out the address that was given back on it last.
+    // SAFETY: the set is one of numbers of CPUs, and this program has one thread.
+    let is_pinned = unsafe {
+        let mut first: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(0, &mut first);
+        libc::sched_setaffinity(0, size_of_val(&first), &raw const first) == 0
+    };
+    ensure!(is_pinned, "cannot stay on a CPU: {}", Error::last_os_error());
     let (ours, theirs) = UnixStream::pair()?;
     let keeps = child(&|| {
         let kept = open().and_then(|device| map(&device, SLOT_AGAIN, stride, PROT_READ | PROT_WRITE));
