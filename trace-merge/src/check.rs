@@ -12,6 +12,9 @@
 //!   only grow, and the manifest does not claim less loss than the streams.
 //! - Events that come in pairs are not alone without a reason (see [`pairs`]).
 //!
+//! Where the host's kernel has given up the TSC, a guest record beyond its vCPU's bound is no violation: that bound was
+//! observed, and the stretch is called not bounded.
+//!
 //! The periods are the host kernel's where nothing of that layer is missing, else the VMM's, which are wider. Where
 //! records of both may be missing (a gap is open, or the vCPU has not entered or left the guest since one), guest records
 //! are counted, and only their order is checked. So it is with a trace that was recovered from a region alone, which has no
@@ -24,7 +27,7 @@ mod periods;
 mod result;
 mod text;
 
-pub use result::{CheckResult, PeriodSummary, Problem, SupportedBound, Violation, VmPairs};
+pub use result::{BeyondObserved, CheckResult, PeriodSummary, Problem, SupportedBound, Violation, VmPairs};
 
 use pairs::Pairs;
 use periods::{Candidate, Margins, Periods, Position};
@@ -335,6 +338,15 @@ impl<'t> Check<'t> {
             *count += 1;
             let Position::Outside(nearest) = position else { continue };
             if nearest.is_some_and(|(_, _, ticks)| ticks <= candidate.tolerance) {
+                continue;
+            }
+            if let Some((vcpu, _, ticks)) = nearest.filter(|_| is_guest && clock.guest_bounds_are_observed()) {
+                let Some(vm) = layer.description.vm.as_deref() else { continue };
+                let stretch = self.result.stretch_beyond_observed(vm, vcpu, candidate.time);
+                stretch.records += 1;
+                stretch.to_ticks = stretch.to_ticks.max(candidate.time);
+                stretch.most_ns = stretch.most_ns.max(clock.ticks_to_ns(ticks));
+                stretch.bound_ns = stretch.bound_ns.max(clock.ticks_to_ns(candidate.tolerance));
                 continue;
             }
             let outside_ns = nearest.map(|(_, _, ticks)| clock.ticks_to_ns(ticks));

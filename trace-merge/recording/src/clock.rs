@@ -9,6 +9,9 @@ pub const NS_PER_SECOND: u64 = 1_000_000_000;
 /// Highest frequency that a recording may state, Hz: the remainder of a second, in ticks, times 10⁹ fits 64 bits.
 pub const MAX_FREQUENCY: u64 = u64::MAX / NS_PER_SECOND;
 
+/// Source of a trace clock that counts `CLOCK_MONOTONIC_RAW`, because the host's kernel has given up the TSC.
+pub const MONOTONIC_RAW: &str = "mono_raw";
+
 /// The clock that every record of every layer of a recording carries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
@@ -138,6 +141,14 @@ impl Clock {
         let mut epochs: Vec<_> = of_vcpu.map(|epoch| (epoch.from_ticks, self.ns_to_ticks(epoch.bound_ns))).collect();
         epochs.sort_unstable();
         Tolerances { otherwise: self.error_bound_ticks(), epochs }
+    }
+
+    /// Whether the bounds of the guests' times are what comparisons saw, and no guarantee: where the host's kernel has given
+    /// up the TSC, KVM lets a guest's counter jump ahead when the host itself is held up, and a jump that ends before the
+    /// next comparison is not seen.
+    #[must_use]
+    pub fn guest_bounds_are_observed(&self) -> bool {
+        self.source == MONOTONIC_RAW
     }
 
     /// The tolerance that the error bound asks for, ticks.

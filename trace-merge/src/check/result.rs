@@ -27,6 +27,9 @@ pub struct CheckResult {
     pub periods: Vec<PeriodSummary>,
     /// For each vCPU, what the trace itself says about its clock.
     pub supported: Vec<SupportedBound>,
+    /// For each vCPU, what contradicts a bound of its clock that was observed and not guaranteed: no violation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub beyond_observed: Vec<BeyondObserved>,
     /// Guest records outside the periods by more than the clock's error bound.
     pub outside: u64,
     /// Records that are older than the one before them in their stream.
@@ -66,6 +69,25 @@ impl CheckResult {
             + self.outside_runs
             + self.loss_contradictions
             + self.unbalanced()
+    }
+
+    /// The stretch of `vcpu` of the VM called `vm` that is not bounded; begun at `ticks` if there is none yet.
+    pub(super) fn stretch_beyond_observed(&mut self, vm: &str, vcpu: u32, ticks: u64) -> &mut BeyondObserved {
+        let stretches = &mut self.beyond_observed;
+        let index = stretches.iter().position(|of| of.vcpu == vcpu && of.vm == vm).unwrap_or_else(|| {
+            let vm = vm.to_string();
+            stretches.push(BeyondObserved {
+                vm,
+                vcpu,
+                records: 0,
+                from_ticks: ticks,
+                to_ticks: ticks,
+                most_ns: 0,
+                bound_ns: 0,
+            });
+            stretches.len() - 1
+        });
+        &mut stretches[index]
     }
 
     /// Events that are alone for no known reason.
@@ -128,6 +150,26 @@ pub struct SupportedBound {
     pub early_ns: u64,
     /// Most time that a record lies after its period, ns.
     pub late_ns: u64,
+}
+
+/// Records of a vCPU farther outside its periods than comparisons of its counter saw, where the host's kernel has given up
+/// the TSC: in this stretch the vCPU's times are not bounded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BeyondObserved {
+    /// Name of the VM.
+    pub vm: String,
+    /// Index of the vCPU.
+    pub vcpu: u32,
+    /// Number of records.
+    pub records: u64,
+    /// Time of the first one, ticks.
+    pub from_ticks: u64,
+    /// Time of the last one, ticks.
+    pub to_ticks: u64,
+    /// Most time that one lies outside its period, ns.
+    pub most_ns: u64,
+    /// The largest bound that was observed for them, ns.
+    pub bound_ns: u64,
 }
 
 /// What is wrong with a record or stream.

@@ -531,6 +531,39 @@ fn record_outside_its_period_by_less_than_the_bound_disproves_what_the_trace_sup
 }
 
 #[test]
+fn record_beyond_a_bound_that_was_only_observed_is_no_violation_and_is_said() {
+    let records = [(0, 15_000), (0, 20_900), (0, 21_400)];
+    let mut builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &records);
+
+    let guaranteed = builder.check().unwrap();
+    builder.manifest.clock.source = strata_recording::clock::MONOTONIC_RAW.into();
+    let observed = builder.check().unwrap();
+
+    assert_eq!((guaranteed.outside, guaranteed.beyond_observed), (2, vec![]));
+    let stretch = BeyondObserved {
+        vm: "vm0".into(),
+        vcpu: 0,
+        records: 2,
+        from_ticks: 20_900,
+        to_ticks: 21_400,
+        most_ns: 700,
+        bound_ns: 100,
+    };
+    assert!(observed.passed(), "{:?}", observed.violations);
+    assert_eq!(observed.beyond_observed, [stretch]);
+    let line = "2 records lie up to 700 ns outside the periods, comparisons saw 100 ns";
+    assert!(builder.text().contains(line), "{}", builder.text());
+}
+
+#[test]
+fn record_of_a_vcpu_that_was_never_in_the_guest_is_a_violation_on_any_clock() {
+    let mut builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &[(2, 15_000)]);
+    builder.manifest.clock.source = strata_recording::clock::MONOTONIC_RAW.into();
+
+    assert_eq!(builder.check().unwrap().outside, 1);
+}
+
+#[test]
 fn records_of_processes_outside_the_periods_are_said() {
     let records = [(0, 9_900), (0, 15_000)];
 

@@ -1,7 +1,7 @@
 //! What was found, as lines for people.
 
 use super::pairs::PairCount;
-use super::{CheckResult, PeriodSummary, Problem, SupportedBound, Violation, VmPairs};
+use super::{BeyondObserved, CheckResult, PeriodSummary, Problem, SupportedBound, Violation, VmPairs};
 use std::io::{self, Write};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
 use strata_recording::reader::Trace;
@@ -31,6 +31,10 @@ pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) ->
         "checked {kernel} guest-kernel and {user} guest-user records against them, tolerance {tolerance} ns"
     )?;
     result.supported.iter().try_for_each(|bound| write_supported(bound, out))?;
+    let start = trace.start().unwrap_or(0);
+    for stretch in &result.beyond_observed {
+        write_beyond_observed(stretch, trace.clock(), start, out)?;
+    }
     writeln!(out, "checked the order of {} records", result.records)?;
     if result.unchecked > 0 && !result.periods.is_empty() {
         let unchecked = result.unchecked;
@@ -52,7 +56,6 @@ pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) ->
     for vm in &result.pairs {
         write_pairs(vm, out)?;
     }
-    let start = trace.start().unwrap_or(0);
     for violation in &result.violations {
         write_violation(violation, trace.clock(), start, out)?;
     }
@@ -85,6 +88,22 @@ fn write_supported(bound: &SupportedBound, out: &mut dyn Write) -> io::Result<()
     writeln!(out, "{of}: by the trace itself its clock is at most {ahead} ns ahead{behind} ({records} records)")
 }
 
+fn write_beyond_observed(stretch: &BeyondObserved, clock: &Clock, start: u64, out: &mut dyn Write) -> io::Result<()> {
+    let BeyondObserved { vm, vcpu, records, from_ticks, to_ticks, most_ns, bound_ns } = stretch;
+    let [from, to] = [from_ticks, to_ticks].map(|ticks| since(clock, start, *ticks));
+    writeln!(
+        out,
+        "NOT BOUNDED: {vm} vcpu {vcpu} from {from} to {to}: {records} records lie up to {most_ns} ns outside the periods, \
+         comparisons saw {bound_ns} ns; the host's kernel has given up the TSC, so no bound is guaranteed"
+    )
+}
+
+/// `ticks` in seconds since `start`.
+fn since(clock: &Clock, start: u64, ticks: u64) -> String {
+    let ns = clock.ticks_to_ns(ticks.saturating_sub(start));
+    format!("{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
+}
+
 fn write_pairs(vm: &VmPairs, out: &mut dyn Write) -> io::Result<()> {
     let whole = |pair: &PairCount| format!("{} {}", pair.balanced, pair.pair.name());
     let whole: Vec<_> = vm.pairs.iter().map(whole).collect();
@@ -103,10 +122,7 @@ fn write_pairs(vm: &VmPairs, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn write_violation(violation: &Violation, clock: &Clock, start: u64, out: &mut dyn Write) -> io::Result<()> {
-    let seconds = |ticks: u64| {
-        let ns = clock.ticks_to_ns(ticks.saturating_sub(start));
-        format!("{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
-    };
+    let seconds = |ticks: u64| since(clock, start, ticks);
     write!(out, "{}", violation.stream)?;
     if let (Some(ticks), Some(event)) = (violation.ticks, &violation.event) {
         write!(out, " at {} ({event})", seconds(ticks))?;

@@ -52,7 +52,7 @@ impl HostTime {
     pub const fn trace_clock(self) -> &'static str {
         match self {
             Self::Tsc => "x86-tsc",
-            Self::MonotonicRaw => "mono_raw",
+            Self::MonotonicRaw => strata_recording::clock::MONOTONIC_RAW,
         }
     }
 
