@@ -264,7 +264,7 @@ impl<'t> Check<'t> {
             match layer.description.kind {
                 LayerKind::HostKernel | LayerKind::Vmm => {
                     let Some(event) = event else { continue };
-                    let switch = vcpu::switch(&event, &vm.vm.vcpu_threads).filter(|_| of_vm.tells);
+                    let switch = vcpu::switch(&event, &vm.vm).filter(|_| of_vm.tells);
                     if let Some((vcpu, exit)) = switch {
                         vm.switch(merged, vcpu, exit.is_none(), &mut self.decided);
                     }
@@ -479,7 +479,8 @@ impl<'t> VmCheck<'t> {
         let lenient = (!knows_changes).then(|| {
             "without vmm:control it is not known whether the events were changed or stopped in between".to_string()
         });
-        let mut pairs = Pairs::new(vm.vcpu_threads.clone(), largest.saturating_mul(2), shown);
+        let mut pairs =
+            Pairs::new(vm.all_vcpu_threads().map(|(_, tid)| tid).collect(), largest.saturating_mul(2), shown);
         if vm.guest.as_ref().is_some_and(Guest::is_preemptible_rt) {
             pairs = pairs.with_preemptible_soft_interrupts();
         }

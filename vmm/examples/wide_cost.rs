@@ -170,7 +170,7 @@ impl Polled {
         let Prepared { folder, region, rings, asked, vm } =
             Prepared::of(shape, Mode::Discard, None, &Arc::new(WorkAlarms::new(1)))?;
         let threads_of_vcpus = (0..guest.vcpus).zip(threads.iter().copied());
-        vm.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner).extend(threads_of_vcpus);
+        *vm.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner) = threads_of_vcpus.collect();
         let mut sessions = Sessions::start(asked, vm)?;
         for number in 1..guest.sessions {
             let name = format!("session{number}");

@@ -11,13 +11,16 @@ mod stand_in;
 #[path = "../../tests/tiny-vmm/src/main.rs"]
 mod tiny_vmm;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use strata_analysis::event::{Decoder, Event};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
+use strata_recording::merge::Merge;
 use strata_recording::reader::Trace;
 use tempfile::TempDir;
 use trace_merge::check;
@@ -28,6 +31,8 @@ use trace_merge::report::{self, Window};
 const VMM_VARIABLE: &str = "STRATA_TEST_VMM_SECONDS";
 /// Makes that VMM one of a single vCPU that never sleeps.
 const BUSY_VARIABLE: &str = "STRATA_TEST_VMM_BUSY";
+/// Gives the vCPU of that VMM to another thread when half of the time is over.
+const HAND_OVER_VARIABLE: &str = "STRATA_TEST_VMM_HANDS_OVER";
 /// vCPUs of the VMM.
 const VCPUS: u8 = 2;
 /// Runs a command where debugfs and tracefs are mounted, whatever is mounted elsewhere.
@@ -43,7 +48,8 @@ fn vmm_that_is_attached_to() {
     stand_in::begin();
     let usual = (VCPUS, tiny_vmm::ACCESSES_PER_SLEEP);
     let (vcpus, per_sleep) = std::env::var(BUSY_VARIABLE).map_or(usual, |_| (1, u64::MAX));
-    let accesses = tiny_vmm::run(Duration::from_secs(seconds.parse().unwrap()), vcpus, per_sleep).unwrap();
+    let threads = std::env::var(HAND_OVER_VARIABLE).map_or(1, |_| 2);
+    let accesses = tiny_vmm::run(Duration::from_secs(seconds.parse().unwrap()), vcpus, per_sleep, threads).unwrap();
     println!("\n{accesses} accesses");
     std::process::exit(tiny_vmm::STATUS.into());
 }
@@ -249,6 +255,43 @@ fn vm_of_another_vmm_is_recorded_until_it_ends_and_is_not_disturbed() {
     assert_eq!(Manifest::load(&bench.path("trace")).unwrap().outcome.as_deref(), Some("the VM ended"));
     // Neither a socket nor a folder of the VM is left.
     assert_eq!(fs::read_dir(bench.path("run")).unwrap().count(), 0);
+}
+
+/// From the first to the last return from KVM to the VMM of each host thread.
+fn returns_by_thread(trace: &Trace) -> BTreeMap<i32, Window> {
+    let mut windows: BTreeMap<i32, Window> = BTreeMap::new();
+    let mut decoder = Decoder::default();
+    for merged in Merge::new(trace.layers(), 0) {
+        if let Some(Event::KvmUserspaceExit { tid }) = decoder.event(&merged) {
+            let time = merged.record.time;
+            windows.entry(tid).or_insert(Window { begin: time, end: time }).end = time;
+        }
+    }
+    windows
+}
+
+#[test]
+fn vcpu_that_is_handed_to_another_thread_is_known_on_both() {
+    let bench = Bench::new();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let vmm = Vmm::start_with(16, VCPUS, command.env(HAND_OVER_VARIABLE, ""));
+
+    let recorded = bench.attach(&vmm, &[]).wait_with_output().unwrap();
+
+    assert!(recorded.status.success(), "{}", text(&recorded));
+    let trace = Trace::open(&bench.path("trace")).unwrap();
+    let vm = &trace.manifest().vms[0];
+    let earlier: Vec<i32> = vm.earlier_vcpu_threads.iter().map(|thread| thread.tid).collect();
+    assert_eq!((vm.vcpu_threads.len(), earlier.len()), (2, 2), "{vm:?}");
+    let windows = returns_by_thread(&trace);
+    assert!(earlier.iter().chain(&vm.vcpu_threads).all(|tid| windows.contains_key(tid)), "{windows:?} {vm:?}");
+    for (tid, window) in windows {
+        let vcpu = vm.vcpu_of_thread(tid).unwrap() as usize;
+        let report = serde_json::to_value(report::make(&trace, window, VcpuTimes::default()).unwrap()).unwrap();
+        let parts = report["vms"][0]["vcpus"][vcpu]["parts"].as_array().unwrap();
+        assert!(parts.iter().all(|part| part["state"] != "unknown" || part["ticks"] == 0), "{tid}: {parts:?}");
+    }
+    assert!(check::check(&trace, 10).unwrap().passed());
 }
 
 /// A control group that lets its threads have 3 ms in 10 ms, all together; removed when it is dropped.

@@ -23,11 +23,11 @@ const PAUSE: Duration = Duration::from_millis(4);
 pub const ACCESSES_PER_SLEEP: u64 = 10;
 
 /// Runs a guest of `vcpus` vCPUs for `time`; returns the number of accesses to its port. Each vCPU sleeps after so many of
-/// them, `accesses_per_sleep`.
+/// them, `accesses_per_sleep`. So many `threads` run each vCPU, one after the other, for equal times.
 ///
 /// # Errors
 /// There is no KVM that can be used, or it does something else with the guest.
-pub fn run(time: Duration, vcpus: u8, accesses_per_sleep: u64) -> anyhow::Result<u64> {
+pub fn run(time: Duration, vcpus: u8, accesses_per_sleep: u64, threads: u32) -> anyhow::Result<u64> {
     let machine = Kvm::new()?.create_vm()?;
     let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), MEMORY_SIZE)])?;
     memory.write_slice(&GUEST, GuestAddress(CODE))?;
@@ -36,22 +36,33 @@ pub fn run(time: Duration, vcpus: u8, accesses_per_sleep: u64) -> anyhow::Result
         kvm_userspace_memory_region { memory_size: MEMORY_SIZE as u64, userspace_addr: address, ..Default::default() };
     // SAFETY: the memory is dropped at the end of this function, when no vCPU runs any more.
     unsafe { machine.set_user_memory_region(region) }?;
-    let vcpus: Vec<VcpuFd> = (0..vcpus).map(|index| machine.create_vcpu(index.into())).collect::<Result<_, _>>()?;
-    let end = Instant::now() + time;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            vcpus.into_iter().map(|vcpu| scope.spawn(move || run_vcpu(vcpu, end, accesses_per_sleep))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a vCPU's thread panicked"))).sum()
-    })
+    let mut vcpus: Vec<VcpuFd> = (0..vcpus).map(|index| machine.create_vcpu(index.into())).collect::<Result<_, _>>()?;
+    vcpus.iter().try_for_each(reset)?;
+    let begin = Instant::now();
+    let mut accesses = 0;
+    for turn in 1..=threads {
+        let end = begin + time * turn / threads;
+        accesses += std::thread::scope(|scope| {
+            let run = |vcpu| scope.spawn(move || run_vcpu(vcpu, end, accesses_per_sleep));
+            let threads: Vec<_> = vcpus.iter_mut().map(run).collect();
+            let joined = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a vCPU panicked")));
+            joined.sum::<anyhow::Result<u64>>()
+        })?;
+    }
+    Ok(accesses)
 }
 
-fn run_vcpu(mut vcpu: VcpuFd, end: Instant, accesses_per_sleep: u64) -> anyhow::Result<u64> {
+/// Has `vcpu` begin at the guest's code.
+fn reset(vcpu: &VcpuFd) -> anyhow::Result<()> {
     let mut system = vcpu.get_sregs()?;
     (system.cs.base, system.cs.selector) = (0, 0);
     vcpu.set_sregs(&system)?;
     let mut registers = vcpu.get_regs()?;
     (registers.rip, registers.rflags) = (CODE, 2);
-    vcpu.set_regs(&registers)?;
+    Ok(vcpu.set_regs(&registers)?)
+}
+
+fn run_vcpu(vcpu: &mut VcpuFd, end: Instant, accesses_per_sleep: u64) -> anyhow::Result<u64> {
     let mut accesses = 0;
     while Instant::now() < end {
         match vcpu.run()? {
@@ -71,6 +82,6 @@ fn main() -> anyhow::Result<ExitCode> {
     let (Some(Ok(seconds)), Some(Ok(vcpus)), None) = (numbers.next(), numbers.next(), numbers.next()) else {
         bail!("usage: tiny-vmm SECONDS VCPUS");
     };
-    println!("{} accesses", run(Duration::from_secs(seconds.into()), vcpus, ACCESSES_PER_SLEEP)?);
+    println!("{} accesses", run(Duration::from_secs(seconds.into()), vcpus, ACCESSES_PER_SLEEP, 1)?);
     Ok(ExitCode::from(STATUS))
 }

@@ -70,7 +70,8 @@ pub struct Timeline {
     pub vms: Vec<Vm>,
     /// First and last moment of the records of kernels and VMMs, in the whole recording; `None` when there are none.
     pub span: Option<Window>,
-    /// The vCPU that a host thread runs: by host and thread id, VM and vCPU.
+    /// The vCPU that a host thread ran last, or is the first one known to have run: by host and thread id, VM and vCPU.
+    /// The thread runs it for as long as the vCPU's `tid` is the thread's.
     vcpu_threads: HashMap<(usize, Tid), (usize, u32)>,
     clock: Clock,
     /// Longest time that a CPU which is idle takes to begin, ticks.
@@ -153,9 +154,12 @@ impl Timeline {
         let host = self.host_index(description.host.as_deref());
         let index = self.vms.len();
         let mut vcpus: ByNumber<Vcpu> = (0..description.vcpus).map(|vcpu| (vcpu, Vcpu::new(None))).collect();
-        for (vcpu, &tid) in (0..).zip(&description.vcpu_threads) {
-            vcpus.insert(vcpu, Vcpu::new(Some(tid)));
-            self.vcpu_threads.insert((host, tid), (index, vcpu));
+        for (vcpu, tid) in description.all_vcpu_threads() {
+            // The first one that is known has it until another one enters the guest.
+            if vcpus.get(vcpu).is_none_or(|vcpu| vcpu.tid.is_none()) {
+                vcpus.insert(vcpu, Vcpu::new(Some(tid)));
+            }
+            self.vcpu_threads.entry((host, tid)).or_insert((index, vcpu));
         }
         let source = |source: SwitchSource| source.layers(trace, description).next().is_some();
         let kernel_layers = || {
@@ -224,15 +228,16 @@ impl Timeline {
     /// The VM and vCPU that the thread `tid` of `host` runs.
     #[must_use]
     pub fn vcpu_of_thread(&self, host: usize, tid: Tid) -> Option<(usize, u32)> {
-        self.vcpu_threads.get(&(host, tid)).copied()
+        let (vm, vcpu) = self.vcpu_threads.get(&(host, tid)).copied()?;
+        (self.vms.get(vm)?.vcpus.get(vcpu)?.tid == Some(tid)).then_some((vm, vcpu))
     }
 
-    /// The VM and vCPU of an event of KVM's that the thread `tid` of `host` recorded. Where the threads of no VM are
-    /// known, there is one VM and the event says itself which `vcpu` it is about.
+    /// The VM and vCPU of an event of KVM's that the thread `tid` of `host` recorded: the `vcpu` that the event itself
+    /// names, else the one that the thread ran last. Where the threads of no VM are known, there is one VM.
     #[must_use]
     pub fn vcpu_of_event(&self, host: usize, tid: Tid, vcpu: Option<u32>) -> Option<(usize, u32)> {
-        match (self.vcpu_of_thread(host, tid), vcpu) {
-            (Some(known), _) => Some(known),
+        match (self.vcpu_threads.get(&(host, tid)).copied(), vcpu) {
+            (Some((vm, last)), vcpu) => Some((vm, vcpu.unwrap_or(last))),
             (None, Some(vcpu)) if self.vcpu_threads.is_empty() && self.vms.len() == 1 => Some((0, vcpu)),
             (None, _) => None,
         }
@@ -416,14 +421,14 @@ impl Timeline {
                 if let host::HostCpuState::Running(ran) = before
                     && ran.tid != prev.tid
                 {
-                    self.with_thread(time, index, ran.tid, None, |vcpu| {
+                    self.with_thread(time, index, ran.tid, |vcpu| {
                         // Its being switched out was not recorded.
                         if vcpu.thread == (ThreadState::Running { cpu }) {
                             vcpu.set_thread(ThreadState::Unknown);
                         }
                     });
                 }
-                self.with_thread(time, index, prev.tid, None, |vcpu| {
+                self.with_thread(time, index, prev.tid, |vcpu| {
                     // While records of another CPU are missing, it could go on there.
                     if missing {
                         vcpu.lose_location();
@@ -432,7 +437,7 @@ impl Timeline {
                     vcpu.queued = true;
                     vcpu.take_turn_of(cpu, next.tid <= 0);
                 });
-                self.with_thread(time, index, next.tid, None, |vcpu| {
+                self.with_thread(time, index, next.tid, |vcpu| {
                     if hides_crossings {
                         vcpu.lose_location();
                     }
@@ -440,7 +445,7 @@ impl Timeline {
                 });
             }
             Event::Wakeup { task, cpu: target, stage } => {
-                self.with_thread(time, index, task.tid, None, |vcpu| {
+                self.with_thread(time, index, task.tid, |vcpu| {
                     let woken = vcpu.thread.woken(target, missing);
                     if woken != vcpu.thread {
                         vcpu.set_thread(woken);
@@ -449,23 +454,25 @@ impl Timeline {
                 });
             }
             Event::Migrate { tid, cpu: target } => {
-                self.with_thread(time, index, tid, None, |vcpu| {
+                self.with_thread(time, index, tid, |vcpu| {
                     vcpu.set_thread(vcpu.thread.migrated(target, missing));
                 });
             }
             Event::KvmEntry { tid, vcpu } | Event::KvmExit { tid, vcpu, .. } => {
                 let returns_are_told = self.returns_are_told(index);
-                self.with_thread(time, index, tid, vcpu, |vcpu| {
+                let Some((vm, vcpu)) = self.vcpu_of_event(index, tid, vcpu) else { return };
+                self.hand_over(time, index, (vm, vcpu), tid);
+                self.with_vcpu(time, vm, vcpu, |vcpu| {
                     vcpu.apply(event, true, returns_are_told);
                     vcpu.set_thread(of_crossing(cpu, event, is_in_gap));
                 });
-                if let Some((vm, vcpu)) = self.vcpu_of_event(index, tid, vcpu) {
-                    self.may_have_run(time, vm, vcpu);
-                }
+                self.may_have_run(time, vm, vcpu);
             }
             Event::KvmUserspaceExit { tid } => {
                 let returns_are_told = self.returns_are_told(index);
-                self.with_thread(time, index, tid, None, |vcpu| {
+                let Some((vm, vcpu)) = self.vcpu_of_event(index, tid, None) else { return };
+                self.hand_over(time, index, (vm, vcpu), tid);
+                self.with_vcpu(time, vm, vcpu, |vcpu| {
                     vcpu.apply(event, true, returns_are_told);
                     vcpu.set_thread(of_crossing(cpu, event, is_in_gap));
                 });
@@ -508,10 +515,30 @@ impl Timeline {
         }
     }
 
-    /// Changes the vCPU that an event of the thread `tid` of `host`, or about it, is about.
-    fn with_thread(&mut self, time: u64, host: usize, tid: Tid, vcpu: Option<u32>, change: impl FnOnce(&mut Vcpu)) {
-        let Some((vm, vcpu)) = self.vcpu_of_event(host, tid, vcpu) else { return };
+    /// Changes the vCPU that the thread `tid` of `host` runs.
+    fn with_thread(&mut self, time: u64, host: usize, tid: Tid, change: impl FnOnce(&mut Vcpu)) {
+        let Some((vm, vcpu)) = self.vcpu_of_thread(host, tid) else { return };
         self.with_vcpu(time, vm, vcpu, change);
+    }
+
+    /// The thread `tid` of `host` runs `vcpu` from now on, whoever ran it before. What becomes of a vCPU that the thread
+    /// ran before is not known: no thread runs it.
+    fn hand_over(&mut self, time: u64, host: usize, (vm, vcpu): (usize, u32), tid: Tid) {
+        let Some(state) = self.vms.get_mut(vm).and_then(|vm| vm.vcpus.get_mut(vcpu)) else { return };
+        if state.tid == Some(tid) || !self.vcpu_threads.contains_key(&(host, tid)) {
+            return;
+        }
+        state.tid = Some(tid);
+        let before = self.vcpu_threads.insert((host, tid), (vm, vcpu));
+        if let Some((vm, other)) = before.filter(|&before| before != (vm, vcpu)) {
+            self.with_vcpu(time, vm, other, |state| {
+                if state.tid == Some(tid) {
+                    state.tid = None;
+                    state.lose_location();
+                    state.set_thread(ThreadState::Unknown);
+                }
+            });
+        }
     }
 
     fn with_vcpu(&mut self, time: u64, vm: usize, vcpu: u32, change: impl FnOnce(&mut Vcpu)) {

@@ -56,7 +56,7 @@ pub struct VcpuSwitch {
 pub struct Switches<'t> {
     merge: Merge<'t>,
     decoder: Decoder,
-    vcpu_threads: Vec<i32>,
+    vm: Vm,
 }
 
 impl<'t> Switches<'t> {
@@ -65,7 +65,7 @@ impl<'t> Switches<'t> {
     #[must_use]
     pub fn new(trace: &'t Trace, vm: &Vm, source: SwitchSource) -> Self {
         let merge = Merge::new(source.layers(trace, vm), 0);
-        Self { merge, decoder: Decoder::default(), vcpu_threads: vm.vcpu_threads.clone() }
+        Self { merge, decoder: Decoder::default(), vm: vm.clone() }
     }
 }
 
@@ -76,7 +76,7 @@ impl Iterator for Switches<'_> {
         loop {
             let merged = self.merge.next()?;
             let event = self.decoder.event(&merged);
-            if let Some((vcpu, exit)) = event.and_then(|event| switch(&event, &self.vcpu_threads)) {
+            if let Some((vcpu, exit)) = event.and_then(|event| switch(&event, &self.vm)) {
                 return Some(VcpuSwitch { time: merged.record.time, vcpu, exit });
             }
         }
@@ -84,16 +84,16 @@ impl Iterator for Switches<'_> {
 }
 
 /// The vCPU that `event` tells entering or leaving the guest, and why it left; `None` for other events, and for those of
-/// threads that are not among the VM's `vcpu_threads`. The vCPU is what the event says itself, else the one that the thread
-/// runs; of a VM whose threads are not known every thread counts.
+/// threads that never ran a vCPU of `vm`. The vCPU is what the event says itself, else the one that the thread runs; of a
+/// VM whose threads are not known every thread counts.
 #[must_use]
-pub fn switch(event: &Event<'_>, vcpu_threads: &[i32]) -> Option<(u32, Option<ExitReason>)> {
+pub fn switch(event: &Event<'_>, vm: &Vm) -> Option<(u32, Option<ExitReason>)> {
     let of_thread = |tid: i32, said: Option<u32>| {
-        let place = vcpu_threads.iter().position(|&known| known == tid);
-        if place.is_none() && !vcpu_threads.is_empty() {
+        let known = vm.vcpu_of_thread(tid);
+        if known.is_none() && !vm.vcpu_threads.is_empty() {
             return None;
         }
-        said.or_else(|| u32::try_from(place?).ok())
+        said.or(known)
     };
     Some(match *event {
         Event::KvmEntry { tid, vcpu } => (of_thread(tid, vcpu)?, None),

@@ -197,6 +197,10 @@ pub struct Vm {
     /// Below -1 where the VM's process is in a PID namespace: no thread of the host's records.
     #[serde(default)]
     pub vcpu_threads: Vec<i32>,
+    /// Host threads that ran a vCPU before the one in `vcpu_threads` did, each once, in the order in which they were last
+    /// seen: of a vCPU that was taken away and added again, or that its VMM handed to another thread.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier_vcpu_threads: Vec<VcpuThread>,
     /// What runs in it, once its agent said so.
     #[serde(default)]
     pub guest: Option<Guest>,
@@ -286,6 +290,31 @@ pub const DISK_THREAD: &str = "strata-disk";
 /// The threads of a strata process that runs a VM which are there for its recording: without one the process lacks them.
 /// All others serve the VM, or the user's requests.
 pub const RECORDING_THREADS: [&str; 3] = ["strata-recorder", "strata-watchdog", "strata-clock"];
+
+/// A host thread that ran a vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuThread {
+    /// Index of the vCPU.
+    pub vcpu: u32,
+    /// Number of the thread, as in [`Vm::vcpu_threads`].
+    pub tid: i32,
+}
+
+impl Vm {
+    /// Each vCPU with each host thread that ran it, as far as they are known: earlier ones first.
+    pub fn all_vcpu_threads(&self) -> impl Iterator<Item = (u32, i32)> {
+        let last = (0..).zip(&self.vcpu_threads).map(|(vcpu, &tid)| (vcpu, tid)).filter(|&(_, tid)| tid != -1);
+        self.earlier_vcpu_threads.iter().map(|&VcpuThread { vcpu, tid }| (vcpu, tid)).chain(last)
+    }
+
+    /// The vCPU that the host thread `tid` runs, or ran last.
+    #[must_use]
+    pub fn vcpu_of_thread(&self, tid: i32) -> Option<u32> {
+        let runs = self.vcpu_threads.iter().position(|&known| known == tid).and_then(|vcpu| u32::try_from(vcpu).ok());
+        let ran = || self.earlier_vcpu_threads.iter().rev().find(|thread| thread.tid == tid).map(|thread| thread.vcpu);
+        runs.or_else(ran)
+    }
+}
 
 /// A thread of the strata process, by the kernel's own account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

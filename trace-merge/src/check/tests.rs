@@ -3,7 +3,7 @@ use shared_ring::event::{EventDescription, FieldType};
 use std::fs;
 use strata_analysis::vcpu::Period;
 use strata_recording::clock::ClockEpoch;
-use strata_recording::manifest::Process;
+use strata_recording::manifest::{Process, VcpuThread};
 use strata_recording::test_trace::event;
 use strata_recording::test_trace::manifest;
 use strata_recording::test_trace::{Field, TestTrace};
@@ -119,6 +119,20 @@ fn records_inside_their_vcpus_periods_pass() {
     assert!(result.passed(), "{result:?}");
     assert_eq!((result.guest_kernel_records, result.records), (5, 10));
     assert_eq!((result.periods[0].source, result.periods[0].count), (SwitchSource::HostKernel, 3));
+}
+
+#[test]
+fn vcpu_that_changes_its_thread_is_in_the_guest_on_both() {
+    let switches = [(10_000, true, 110, 0), (20_000, false, 110, 0), (30_000, true, 100, 0), (40_000, false, 100, 0)];
+    let mut builder = Builder::new().host(&switches, 0).guest(LayerKind::GuestKernel, &[(0, 15_000), (0, 35_000)]);
+
+    let last_one_only = builder.check().unwrap();
+    builder.manifest.vms[0].earlier_vcpu_threads = vec![VcpuThread { vcpu: 0, tid: 110 }];
+    let both = builder.check().unwrap();
+
+    assert_eq!((last_one_only.outside, last_one_only.periods[0].count), (1, 1));
+    assert!(both.passed(), "{both:?}");
+    assert_eq!((both.periods[0].count, both.guest_kernel_records), (2, 2));
 }
 
 #[test]

@@ -268,7 +268,7 @@ impl CostBuilder {
 
 /// The threads of the strata process that recorded `vm`, without those that are its vCPUs.
 fn own_threads(vm: &Vm) -> impl Iterator<Item = &StrataThread> {
-    vm.strata_threads.iter().filter(|thread| !vm.vcpu_threads.contains(&thread.tid))
+    vm.strata_threads.iter().filter(|thread| vm.vcpu_of_thread(thread.tid).is_none())
 }
 
 /// Whether the thread called `name` of the process that recorded `vm` is there for the recording: all are of one that is

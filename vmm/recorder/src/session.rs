@@ -16,6 +16,7 @@ pub mod sessions;
 mod snapshot;
 mod status;
 pub mod streaming;
+pub mod threads_of_vcpus;
 mod triggers;
 
 pub use builder::{OnFailure, RecordedVm, RecordingBuilder, Say};

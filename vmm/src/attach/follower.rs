@@ -43,10 +43,7 @@ impl Sinks {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         // A vCPU that is taken away, or whose thread has just ended, has run all the same.
         for &(vcpu, tid) in &look.threads {
-            match threads.iter_mut().find(|(known, _)| *known == vcpu) {
-                Some(entry) => entry.1 = tid,
-                None => threads.push((vcpu, tid)),
-            }
+            threads.set(vcpu, tid);
         }
     }
 }
@@ -130,7 +127,9 @@ mod tests {
         sinks.take(&look(&[(0, -5), (1, -9)], &[(1, 71)]));
         sinks.take(&look(&[(0, -5)], &[(0, 72)]));
 
-        assert_eq!(*sinks.threads.lock().unwrap(), [(0, 72), (1, 71)]);
+        let threads = sinks.threads.lock().unwrap().clone();
+        assert_eq!(threads.current(), [(0, 72), (1, 71)]);
+        assert_eq!(threads.earlier().collect::<Vec<_>>(), [(0, 70)]);
         assert_eq!(clocks.epochs().iter().map(|epoch| epoch.vcpu).collect::<Vec<_>>(), [0, 1, 1]);
     }
 }

@@ -229,7 +229,7 @@ fn shared_slot(slot: RegionSlot) -> SharedSlot {
 /// Notes each vCPU's host thread when it starts, and has its work wake the recorder.
 fn note_vcpu_threads(threads: VcpuThreads, alarms: Arc<WorkAlarms>) -> VcpuThreadHook {
     Box::new(move |vcpu, tid| {
-        threads.lock().unwrap_or_else(PoisonError::into_inner).push((vcpu, tid));
+        threads.lock().unwrap_or_else(PoisonError::into_inner).set(vcpu, tid);
         alarms.watch_this_thread();
     })
 }

@@ -267,6 +267,7 @@ mod tests {
         wakeup,
     };
     use super::*;
+    use crate::timeline::Task;
 
     /// The states of vCPU 0 after `steps`, with their begins; `Unknown` from 0 on left out.
     fn told(steps: &[Step<'_>]) -> (Told, Vec<(u64, VcpuState)>) {
@@ -425,6 +426,64 @@ mod tests {
         ]);
 
         assert_eq!(states, [(12, VcpuState::BlockedInVmm(None)), (20, VcpuState::Vmm(None)), (30, VcpuState::Ended)]);
+    }
+
+    /// A thread that is known to run vCPU 0, too, besides [`thread`]`(0)`, which is the first one.
+    const NEXT: Task<'_> = Task { tid: 110, comm: b"vcpu" };
+
+    /// A timeline that knows of [`NEXT`].
+    fn with_two_threads() -> Told {
+        let mut told = Told::new();
+        told.timeline.vcpu_threads.insert((0, NEXT.tid), (0, 0));
+        told
+    }
+
+    #[test]
+    fn vcpu_whose_thread_is_replaced_is_followed_on_the_next_one_from_its_first_entry() {
+        let enters = Event::KvmEntry { tid: NEXT.tid, vcpu: Some(0) };
+        let told = with_two_threads().over(
+            &[
+                host(10, 0, entry(0)),
+                host(20, 0, exit(0, IO)),
+                host(30, 0, switch(thread(0), 0x10, IDLE)),
+                host(40, 1, switch(IDLE, 0, NEXT)),
+                host(50, 1, enters),
+                // What becomes of the first thread does not matter any more.
+                host(60, 0, switch(IDLE, 0, thread(0))),
+                host(70, 1, switch(NEXT, 0, HOG)),
+            ],
+            80,
+        );
+
+        let stolen = VcpuState::Stolen { by: told.preemptor(HOG), woken: false };
+        assert_eq!(
+            told.vcpu(0)[1..],
+            [
+                (10, VcpuState::Guest),
+                (20, VcpuState::Kvm(Some(IO))),
+                (30, VcpuState::Ended),
+                (50, VcpuState::Guest),
+                (70, stolen)
+            ]
+        );
+    }
+
+    #[test]
+    fn thread_that_runs_another_vcpu_leaves_the_one_before_unknown() {
+        let told = with_two_threads().over(
+            &[
+                host(10, 0, Event::KvmEntry { tid: NEXT.tid, vcpu: Some(0) }),
+                host(20, 0, Event::KvmExit { tid: NEXT.tid, vcpu: Some(0), reason: IO }),
+                host(30, 0, Event::KvmEntry { tid: NEXT.tid, vcpu: Some(1) }),
+            ],
+            40,
+        );
+
+        assert_eq!(
+            told.vcpu(0)[1..],
+            [(10, VcpuState::Guest), (20, VcpuState::Kvm(Some(IO))), (30, VcpuState::Unknown)]
+        );
+        assert_eq!(told.vcpu(1)[1..], [(30, VcpuState::Guest)]);
     }
 
     #[test]

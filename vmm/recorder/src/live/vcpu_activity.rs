@@ -33,7 +33,7 @@ impl VcpuActivity {
     /// Notes which of `vcpus` vCPUs have run. To be called before any ring is read; returns the number of this look.
     pub fn look(&mut self, vcpus: u32) -> u64 {
         let mut times = vec![None; vcpus as usize];
-        for &(vcpu, thread) in self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for &(vcpu, thread) in self.threads.lock().unwrap_or_else(PoisonError::into_inner).current() {
             if let Some(time) = times.get_mut(vcpu as usize) {
                 *time = thread_time(thread);
             }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn thread_that_runs_has_run_and_one_that_is_not_there_is_not_known() {
         let this = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-        let mut activity = VcpuActivity::of(Arc::new(Mutex::new(vec![(0, this)])));
+        let mut activity = VcpuActivity::of(Arc::new(Mutex::new([(0, this)].into_iter().collect())));
 
         let look = activity.look(1);
         activity.look(1);

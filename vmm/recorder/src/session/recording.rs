@@ -4,6 +4,7 @@
 use crate::recorder::{cpu_limits, thread_times};
 use crate::region::{EnabledEvents, MAIN_SESSION, TraceRegion, enabled_among, guest_text};
 use crate::session::selection::{Selection, SelectionError};
+use crate::session::threads_of_vcpus::ThreadsOfVcpus;
 use crate::vmm_events::VmmTracer;
 use clock_sync::calibration::read_together;
 use shared_ring::event::EventDescription;
@@ -18,7 +19,9 @@ use strata_clock::{EpochSink, VcpuClocks};
 use strata_host_kernel::namespace::recorded_thread_id;
 use strata_recording::access::Readers;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Guest, Layer, MANIFEST_FILE, Manifest, ManifestError, Missing, event_bytes};
+use strata_recording::manifest::{
+    Guest, Layer, MANIFEST_FILE, Manifest, ManifestError, Missing, VcpuThread, event_bytes,
+};
 use strata_recording::reserve::Reserve;
 use strata_recording::writer::{Rotation, WriteError};
 use thiserror::Error;
@@ -72,8 +75,8 @@ pub struct Recording {
     pub guest: Option<GuestSide>,
 }
 
-/// Index and host thread of each vCPU, as far as they are known.
-pub type VcpuThreads = Arc<Mutex<Vec<(u32, u32)>>>;
+/// The host threads of a VM's vCPUs, as they are found.
+pub type VcpuThreads = Arc<Mutex<ThreadsOfVcpus>>;
 
 /// The guest's side of a recording: memory that is shared with the guest, and what is known of the guest's agent.
 pub struct GuestSide {
@@ -227,11 +230,14 @@ impl Recording {
 
     fn update_threads(&mut self) -> bool {
         let Some(vm) = self.manifest.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
-        let threads = in_vcpu_order(&self.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner));
-        let new = vm.vcpu_threads != threads;
+        let (threads, earlier) = {
+            let threads = self.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner);
+            (in_vcpu_order(threads.current()), threads.earlier().map(earlier_thread).collect::<Vec<_>>())
+        };
+        let new = vm.vcpu_threads != threads || vm.earlier_vcpu_threads != earlier;
         // vCPUs may be added to a VM that another process runs.
         vm.vcpus = vm.vcpus.max(u32::try_from(threads.len()).unwrap_or(u32::MAX));
-        vm.vcpu_threads = threads;
+        (vm.vcpu_threads, vm.earlier_vcpu_threads) = (threads, earlier);
         new
     }
 
@@ -341,8 +347,13 @@ impl GuestSide {
 pub fn note_threads(manifest: &mut Manifest, vm: &str, threads: &VcpuThreads) {
     if let Some(vm) = manifest.vms.iter_mut().find(|of| of.name == vm) {
         thread_times::update(&mut vm.strata_threads);
-        let threads: Vec<u32> =
-            threads.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|&(_, thread)| thread).collect();
+        let threads: Vec<u32> = threads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .current()
+            .iter()
+            .map(|&(_, thread)| thread)
+            .collect();
         let process = vm.attached.as_ref().map(|attached| attached.pid);
         cpu_limits::update(&mut vm.cpu_limits, process, threads.into_iter());
     }
@@ -353,6 +364,10 @@ fn in_vcpu_order(vcpus: &[(u32, u32)]) -> Vec<i32> {
     let known: BTreeMap<u32, u32> = vcpus.iter().copied().collect();
     let count = known.last_key_value().map_or(0, |(&last, _)| last.saturating_add(1).min(MAX_VCPUS));
     (0..count).map(|vcpu| known.get(&vcpu).map_or(-1, |tid| recorded_thread_id(tid.cast_signed()))).collect()
+}
+
+fn earlier_thread((vcpu, tid): (u32, u32)) -> VcpuThread {
+    VcpuThread { vcpu, tid: recorded_thread_id(tid.cast_signed()) }
 }
 
 /// The `registered` events, and the `declared` ones whose ids are not among them.

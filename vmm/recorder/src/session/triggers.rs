@@ -112,6 +112,6 @@ impl Session {
 /// The triggers, if any is armed, which know the vCPUs of `recording` by now.
 pub(super) fn armed<'t>(triggers: &'t mut Option<Triggers>, recording: &Recording) -> Option<&'t mut Triggers> {
     let triggers = triggers.as_mut().filter(|triggers| triggers.is_armed())?;
-    triggers.set_vcpus(&recording.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner));
+    triggers.set_vcpus(recording.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner).current());
     Some(triggers)
 }

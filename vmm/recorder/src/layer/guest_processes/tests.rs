@@ -171,7 +171,8 @@ fn process_over_its_limit_costs_another_one_no_record() {
 fn ring_of_a_vcpu_that_sleeps_is_looked_at_when_it_has_run_or_the_process_ends() {
     let asleep = SleepingThread::start();
     let mut bench = Bench::new(100);
-    bench.processes = bench.processes.following(VcpuActivity::of(Arc::new(Mutex::new(vec![(0, asleep.tid)]))));
+    bench.processes =
+        bench.processes.following(VcpuActivity::of(Arc::new(Mutex::new([(0, asleep.tid)].into_iter().collect()))));
     bench.set(0, 1, PROCESS_ACTIVE);
     bench.record(0, 1);
     // The process is found, then its vCPU's time is known.
@@ -196,7 +197,8 @@ fn ring_of_a_vcpu_that_sleeps_is_looked_at_when_it_has_run_or_the_process_ends()
 fn flush_takes_what_is_in_the_ring_of_a_vcpu_that_sleeps() {
     let asleep = SleepingThread::start();
     let mut bench = Bench::new(100);
-    bench.processes = bench.processes.following(VcpuActivity::of(Arc::new(Mutex::new(vec![(0, asleep.tid)]))));
+    bench.processes =
+        bench.processes.following(VcpuActivity::of(Arc::new(Mutex::new([(0, asleep.tid)].into_iter().collect()))));
     bench.set(0, 1, PROCESS_ACTIVE);
     bench.record(0, 1);
     (1..=3).for_each(|time| bench.look_at(time));
@@ -218,7 +220,8 @@ fn packets_that_a_limit_held_back_come_though_the_vcpu_sleeps() {
     let limits = LayerLimits::new(&[limit], Mode::Discard, &[LayerKind::GuestUser]).unwrap();
     let mut bench = Bench::new(100);
     bench.processes = bench.processes.within_rate(limits);
-    bench.processes = bench.processes.following(VcpuActivity::of(Arc::new(Mutex::new(vec![(0, asleep.tid)]))));
+    bench.processes =
+        bench.processes.following(VcpuActivity::of(Arc::new(Mutex::new([(0, asleep.tid)].into_iter().collect()))));
     bench.set(0, 1, PROCESS_ACTIVE);
     bench.record(0, 1);
     (1..=2).for_each(|time| bench.look_at(time));
