@@ -86,6 +86,8 @@ pub struct Session {
     is_save_failure_told: bool,
     /// Whether it was told that the guest writes over the host's words.
     is_tampering_told: bool,
+    /// Number of the vCPUs without a ring that were reported.
+    reported_without_ring: usize,
     say: Say,
     on_failure: Option<OnFailure>,
     /// Whether a layer has ended early, and what is to happen then has not happened yet.
@@ -248,6 +250,7 @@ impl Session {
             notices_told: BTreeSet::new(),
             is_save_failure_told: false,
             is_tampering_told: false,
+            reported_without_ring: 0,
             say,
             on_failure: None,
             is_failure_new: false,
@@ -293,6 +296,7 @@ impl Session {
         self.is_copy_old |= is_changed;
         self.is_news |= polled.found > Found::Nothing || polled.new_kernel_events || is_changed;
         self.tell_tampering();
+        self.report_vcpus_without_ring();
         self.note_ends();
         self.tell_notices();
         if self.is_failure_new {
@@ -320,6 +324,21 @@ impl Session {
                  may be wrong, the others are not touched"
             ));
         }
+    }
+
+    /// Reports vCPUs that were added beyond the region's, each once.
+    fn report_vcpus_without_ring(&mut self) {
+        let without_ring = self.recording.vcpus_without_ring();
+        if without_ring.len() <= self.reported_without_ring {
+            return;
+        }
+        let Some(new) = without_ring.clone().nth(self.reported_without_ring) else { return };
+        self.reported_without_ring = without_ring.len();
+        let vcpus = without_ring.end;
+        (self.say)(&format!(
+            "vCPU {new} was added, but the trace region has no ring for it: what the guest does there is not recorded \
+             (give the VM a region made with 'strata region create --cpus {vcpus}')"
+        ));
     }
 
     /// Tells and notes which layers have ended early.

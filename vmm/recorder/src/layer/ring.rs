@@ -38,6 +38,8 @@ pub struct RingLayer {
     overwritten: Vec<u64>,
     /// For each ring whether its producer has joined the session, when it is the guest kernel's.
     joined: Vec<bool>,
+    /// Number of the VM's vCPUs, which may be more than there are rings.
+    vcpus: u32,
     descriptions: Descriptions,
     /// Keeps it within a rate, if it has a limit.
     limiter: Option<RecordLimiter>,
@@ -166,6 +168,7 @@ impl RingLayer {
             first_sequence,
             overwritten,
             joined,
+            vcpus: 0,
             descriptions,
             limiter: None,
             limit_is_lifted: false,
@@ -180,6 +183,11 @@ impl RingLayer {
     /// counted.
     pub const fn limit_descriptions(&mut self, bytes: u64) {
         self.descriptions.limit = bytes;
+    }
+
+    /// The VM has `vcpus` vCPUs. Of those that have no ring, [`finish`](Self::finish) says that they never recorded.
+    pub const fn set_vcpus(&mut self, vcpus: u32) {
+        self.vcpus = vcpus;
     }
 
     /// Keeps the layer within `limiter`, if there is one, while its producers run.
@@ -378,8 +386,10 @@ impl RingLayer {
         }
         // Without event types there was no agent, which is told elsewhere.
         let is_agent_there = self.writer.kind() == LayerKind::GuestKernel && self.writer.has_events();
-        for (number, _) in (0..).zip(&self.joined).filter(|&(_, joined)| is_agent_there && !joined) {
-            self.writer.set_never_joined(number);
+        if is_agent_there {
+            let of_rings = (0..).zip(&self.joined).filter(|&(_, joined)| !joined).map(|(number, _)| number);
+            let beyond_rings = u32::try_from(self.rings.len()).unwrap_or(u32::MAX)..self.vcpus;
+            of_rings.chain(beyond_rings).for_each(|number| self.writer.set_never_joined(number));
         }
         self.writer.flush()?;
         Ok(drained)

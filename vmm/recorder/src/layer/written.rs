@@ -97,6 +97,11 @@ impl WrittenLayer {
         self.layer.forget_guest();
     }
 
+    /// The VM has `vcpus` vCPUs; see [`RingLayer::set_vcpus`].
+    pub const fn set_vcpus(&mut self, vcpus: u32) {
+        self.layer.set_vcpus(vcpus);
+    }
+
     /// What is missing since the layer ended early; once.
     pub fn tell_end(&mut self) -> Option<Missing> {
         self.end.tell(self.layer.writer().kind())

@@ -41,7 +41,7 @@ use strata_clock::{ClockParameters, HostTime, VcpuClocks};
 use strata_observer::{BlockRequestKind, Observer};
 use strata_recording::clock::{Clock, UtcAnchor};
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Host, Vm};
+use strata_recording::manifest::{Host, Layer, Vm};
 use strata_recording::reader::Trace;
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -227,10 +227,6 @@ fn streams_of_a_snapshot_go_on_and_are_complete_up_to_when_they_were_read() {
 #[test]
 fn vcpu_that_has_not_joined_is_told_until_it_has() {
     let bench = Bench::new(Mode::FlightRecorder);
-    let told = || match bench.ask(Request::Status) {
-        Answer::Status(status) => status.trace.unwrap().sessions.remove(0).not_joined,
-        other => panic!("{other:?}"),
-    };
     let written = |name| {
         bench.snapshot(name);
         let trace = Trace::open(&bench.path(name)).unwrap();
@@ -238,14 +234,41 @@ fn vcpu_that_has_not_joined_is_told_until_it_has() {
         (stream.never_joined, stream.nested)
     };
 
-    let without_agent = told();
+    let without_agent = bench.not_joined();
     bench.say_hello();
-    let (told_before, before) = (told(), written("before"));
+    let (told_before, before) = (bench.not_joined(), written("before"));
     bench.record(0, Mode::FlightRecorder, 1);
 
-    assert_eq!((without_agent, told_before, told()), (vec![], vec![0], vec![]));
+    assert_eq!((without_agent, told_before, bench.not_joined()), (vec![], vec![0], vec![]));
     // This guest counts no nested records.
     assert_eq!((before, written("after")), ((true, None), (false, None)));
+}
+
+/// vCPUs of the guest's layer that never began to record.
+fn never_joined(layers: &[Layer]) -> Vec<u32> {
+    let layer = layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    layer.streams.iter().filter(|stream| stream.never_joined).map(|stream| stream.cpu_id).collect()
+}
+
+#[test]
+fn vcpu_that_is_added_beyond_the_regions_has_no_ring_and_is_missing_in_every_mode() {
+    for mode in [Mode::Discard, Mode::FlightRecorder] {
+        let bench = Bench::new(mode);
+        bench.say_hello();
+        bench.record(0, mode, 1);
+
+        bench.threads.lock().unwrap().set(1, 71);
+        let end = Instant::now() + Duration::from_secs(20);
+        while bench.not_joined() != [1] {
+            assert!(Instant::now() < end, "{mode:?}: {:?}", bench.not_joined());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let manifest = bench.recorder.finish("done".into()).unwrap();
+
+        assert_eq!((manifest.vms[0].vcpus, never_joined(&manifest.layers)), (2, vec![1]), "{mode:?}");
+        let trace = Trace::open(&bench.dir.path().join("trace")).unwrap();
+        assert!(trace_merge::check::check(&trace, 10).unwrap().passed(), "{mode:?}");
+    }
 }
 
 #[test]

@@ -215,6 +215,9 @@ impl FlightRecorder {
 
 /// The layer of what the rings of `layer` hold. Their producers go on where they were looked at, ticks.
 fn finish(mut layer: RingLayer, recording: &Recording, looked: Option<u64>) -> Result<Layer, WriteError> {
+    if layer.layer().kind == LayerKind::GuestKernel {
+        layer.set_vcpus(recording.vcpus());
+    }
     layer.finish(&|| recording.latest(), None)?;
     if let Some(looked) = looked {
         layer.note_complete(looked);

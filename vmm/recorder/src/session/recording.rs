@@ -11,6 +11,7 @@ use shared_ring::event::EventDescription;
 use shared_ring::layout::AGENT_ABSENT;
 use shared_ring::region::Rings;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use strata_abi::class;
@@ -226,6 +227,18 @@ impl Recording {
     #[must_use]
     pub fn restored_words(&self) -> u64 {
         self.manifest.vm(&self.vm).map_or(0, |vm| vm.restored_words)
+    }
+
+    /// Number of the VM's vCPUs.
+    #[must_use]
+    pub fn vcpus(&self) -> u32 {
+        self.manifest.vm(&self.vm).map_or(0, |vm| vm.vcpus)
+    }
+
+    /// The vCPUs that have no ring, since they were added to the VM beyond the CPUs that its region has room for.
+    pub fn vcpus_without_ring(&self) -> Range<u32> {
+        let rings = self.guest.as_ref().map(|guest| guest.region.layout().config.vcpus);
+        rings.unwrap_or(u32::MAX)..self.vcpus()
     }
 
     fn update_threads(&mut self) -> bool {

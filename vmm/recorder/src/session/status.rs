@@ -26,9 +26,15 @@ impl Session {
             sub_buffers: geometry.map_or(0, |geometry| geometry.sub_buffers()),
             events: self.events.clone(),
             trace: self.recording.dir.clone(),
-            not_joined: self.kernel.as_ref().filter(|_| has_agent).map(KernelRings::not_joined).unwrap_or_default(),
+            not_joined: self.not_joined().filter(|_| has_agent).unwrap_or_default(),
             nested: self.kernel.as_ref().and_then(KernelRings::nested),
         }
+    }
+
+    /// The vCPUs that have not begun to record, those without a ring among them; `None` where nothing of a guest is recorded.
+    fn not_joined(&self) -> Option<Vec<u32>> {
+        let of_rings = self.kernel.as_ref().map(KernelRings::not_joined)?;
+        Some(of_rings.into_iter().chain(self.recording.vcpus_without_ring()).collect())
     }
 
     /// What `strata ctl VM status` says about its recording, beside `sessions`.

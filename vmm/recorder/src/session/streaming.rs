@@ -147,6 +147,9 @@ impl Streaming {
     /// Drains what stopped producers have left, and stops the host's layer; returns what is missing of that. `triggers`
     /// are shown what is new. Only the VMM, which may have a mark to make, can still record.
     pub fn stop(&mut self, recording: &Recording, mut triggers: Option<&mut Triggers>) -> Vec<Missing> {
+        if let Some(kernel) = &mut self.guest_kernel {
+            kernel.set_vcpus(recording.vcpus());
+        }
         self.drain_guest(recording, Producers::Stopped, triggers.as_deref_mut());
         self.vmm.iter_mut().for_each(WrittenLayer::lift_limit);
         self.drain_host(recording, Producers::Running, triggers.as_deref_mut());

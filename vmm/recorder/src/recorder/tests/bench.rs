@@ -32,6 +32,8 @@ pub(super) struct Bench<R = Recorder> {
     pub(super) region: Arc<TraceRegion>,
     pub(super) vmm: Arc<VmmTracer>,
     pub(super) recorder: R,
+    /// The threads of the VM's vCPUs.
+    pub(super) threads: VcpuThreads,
     /// How often the recorder did what is to happen when a layer ends early: it succeeds the second time.
     pub(super) failures: Arc<AtomicUsize>,
 }
@@ -144,6 +146,12 @@ impl Bench {
         }
     }
 
+    /// The vCPUs that have not begun to record, by the first session's status.
+    pub(super) fn not_joined(&self) -> Vec<u32> {
+        let Answer::Status(status) = self.ask(Request::Status) else { panic!("no status") };
+        status.trace.unwrap().sessions.remove(0).not_joined
+    }
+
     /// Its guest has the region as a device of another VMM's.
     pub(super) fn behind_device(mode: Mode) -> Self {
         let shape = RegionShape {
@@ -204,7 +212,9 @@ impl<R> Bench<R> {
         let mut asked = RecordingBuilder::new(&request, &LayerKind::ALL).unwrap();
         (asked.guest, asked.process_descriptors, asked.say) = (Some(guest), 64, say);
         asked.on_failure = Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0));
-        Self { dir, region, vmm, recorder: start(asked, recorded_vm()), failures }
+        let vm = recorded_vm();
+        let threads = Arc::clone(&vm.vcpu_threads);
+        Self { dir, region, vmm, recorder: start(asked, vm), threads, failures }
     }
 
     /// The guest enters, and its vCPU records `count` events into the rings of session slot `slot`.
