@@ -1,12 +1,14 @@
 //! The process of a domain that libvirt runs with QEMU.
 //!
-//! libvirt writes the number of each domain's process into a file of the domain's name while it runs: in
-//! `/run/libvirt/qemu` for domains of the system, in `$XDG_RUNTIME_DIR/libvirt/qemu/run` for those of a user's session.
-//! Of sessions only that of the user who called sudo is looked at, or root's own: what other users write into their
+//! While a domain runs, libvirt keeps two files of its name: `NAME.pid` has the number of its process, and `NAME.xml`
+//! describes it, with its number and UUID. They lie in `/run/libvirt/qemu` for domains of the system, in
+//! `$XDG_RUNTIME_DIR/libvirt/qemu/run` for those of a user's session. Of sessions only that of the user who called sudo is looked at, or root's own: what other users write into their
 //! folders is not to choose what root records.
 
+use roxmltree::Document;
 use rustix::process::geteuid;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use strata_jail::user::{User, UserError};
 use strata_recording::nearest::nearest;
@@ -19,6 +21,8 @@ const OF_SYSTEM: &str = "/run/libvirt/qemu";
 const OF_SESSION: &str = "libvirt/qemu/run";
 /// What has a folder for each user that is logged in, by number.
 const USERS: &str = "/run/user";
+/// Most bytes of a domain's description that are read: libvirt's have some ten thousand.
+const MAX_DESCRIPTION: u64 = 1 << 20;
 
 /// Why a domain has no process.
 #[derive(Debug, Error)]
@@ -62,21 +66,39 @@ pub enum DomainError {
     },
 }
 
-/// The process of the running domain `domain`, of the system or of the user who called sudo.
+/// A domain that runs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Domain {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub process: u32,
+    /// Its number and UUID, where its description says them.
+    identity: Option<(String, String)>,
+}
+
+impl Domain {
+    /// Whether it has the number or the UUID `wanted`.
+    fn is_identified_by(&self, wanted: &str) -> bool {
+        self.identity.as_ref().is_some_and(|(id, uuid)| id == wanted || uuid.eq_ignore_ascii_case(wanted))
+    }
+}
+
+/// The running domain with the name, number or UUID `wanted`, of the system or of the user who called sudo.
 ///
 /// # Errors
 ///
-/// No domain of that name runs, several do, or this user may not know.
-pub fn process_of(domain: &str) -> Result<u32, DomainError> {
+/// No such domain runs, several do, or this user may not know.
+pub fn domain(wanted: &str) -> Result<Domain, DomainError> {
     if !geteuid().is_root() {
-        return Err(DomainError::NotRoot { domain: domain.into() });
+        return Err(DomainError::NotRoot { domain: wanted.into() });
     }
-    find(&folders()?, domain)
+    find(&folders()?, wanted)
 }
 
-/// The domains that run here as far as root can see, and their processes.
+/// The domains that run here as far as root can see.
 #[must_use]
-pub fn running() -> Vec<(String, u32)> {
+pub fn running() -> Vec<Domain> {
     let folders = if geteuid().is_root() { folders().unwrap_or_default() } else { [].into() };
     folders.iter().flat_map(|folder| domains(folder)).collect()
 }
@@ -87,35 +109,52 @@ fn folders() -> Result<Vec<PathBuf>, UserError> {
     Ok(vec![OF_SYSTEM.into(), Path::new(USERS).join(user.to_string()).join(OF_SESSION)])
 }
 
-/// The process of `domain` in libvirt's folders.
-fn find(folders: &[PathBuf], domain: &str) -> Result<u32, DomainError> {
-    let running: Vec<(String, u32)> = folders.iter().flat_map(|folder| domains(folder)).collect();
-    let processes: Vec<u32> = running.iter().filter(|(name, _)| name == domain).map(|(_, process)| *process).collect();
-    let domain = domain.to_owned();
-    match processes[..] {
-        [process] => Ok(process),
-        [_, ..] => Err(DomainError::Several { domain, processes }),
+/// The domain `wanted` in libvirt's folders. A name comes before a number or a UUID.
+fn find(folders: &[PathBuf], wanted: &str) -> Result<Domain, DomainError> {
+    let running: Vec<Domain> = folders.iter().flat_map(|folder| domains(folder)).collect();
+    let named: Vec<&Domain> = running.iter().filter(|domain| domain.name == wanted).collect();
+    let identified = || running.iter().filter(|domain| domain.is_identified_by(wanted)).collect();
+    let found = if named.is_empty() { identified() } else { named };
+    let domain = wanted.to_owned();
+    match found[..] {
+        [found] => Ok(found.clone()),
+        [_, ..] => {
+            let processes = found.iter().map(|domain| domain.process).collect();
+            Err(DomainError::Several { domain, processes })
+        }
         [] if running.is_empty() => Err(DomainError::NoneRuns { domain }),
         [] => {
-            let names = || running.iter().map(|(name, _)| name.as_str());
-            let near = nearest(&domain, names());
+            let names = || running.iter().map(|domain| domain.name.as_str());
+            let near = nearest(wanted, names());
             let running = if near.is_empty() { names().map(str::to_owned).collect() } else { near };
             Err(DomainError::Unknown { domain, running })
         }
     }
 }
 
-/// The domains that run according to `folder`, and their processes, in order of their names.
-fn domains(folder: &Path) -> Vec<(String, u32)> {
+/// The domains that run according to `folder`, in order of their names.
+fn domains(folder: &Path) -> Vec<Domain> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let domain = |entry: fs::DirEntry| {
         // "driver.pid" is the daemon's own
         let name = entry.file_name().to_str()?.strip_suffix(".pid").filter(|name| *name != "driver")?.to_owned();
-        Some((name, fs::read_to_string(entry.path()).ok()?.trim().parse().ok()?))
+        let process = fs::read_to_string(entry.path()).ok()?.trim().parse().ok()?;
+        let identity = identity(&folder.join(format!("{name}.xml")));
+        Some(Domain { name, process, identity })
     };
     let mut domains: Vec<_> = entries.filter_map(domain).collect();
     domains.sort_unstable();
     domains
+}
+
+/// Number and UUID in the description of a domain in `path`; `None` where it says none.
+fn identity(path: &Path) -> Option<(String, String)> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(MAX_DESCRIPTION).read_to_string(&mut text).ok()?;
+    let document = Document::parse(&text).ok()?;
+    let domain = document.root_element().children().find(|node| node.has_tag_name("domain"))?;
+    let uuid = domain.children().find(|node| node.has_tag_name("uuid"))?.text()?.trim();
+    Some((domain.attribute("id")?.into(), uuid.into()))
 }
 
 #[cfg(test)]
@@ -132,7 +171,7 @@ mod tests {
 
     fn find_in(folders: &[&TempDir], domain: &str) -> Result<u32, String> {
         let folders: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
-        find(&folders, domain).map_err(|error| error.to_string())
+        find(&folders, domain).map(|domain| domain.process).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -143,6 +182,29 @@ mod tests {
         assert_eq!(find_in(&[&system], "web"), Ok(4242));
         assert_eq!(find_in(&[&system], "db.1"), Ok(77));
         assert!(find_in(&[&system], "driver").is_err());
+    }
+
+    /// What libvirt writes about a domain that runs, in short.
+    fn description(id: &str, name: &str, uuid: &str) -> String {
+        format!(
+            "<!--\nWARNING: THIS IS AN AUTO-GENERATED FILE.\n-->\n<domstatus state='running' reason='booted' pid='42'>\n  \
+             <taint flag='high-privileges'/>\n  <monitor path='/var/lib/libvirt/qemu/domain-{id}/monitor.sock'/>\n  \
+             <domain type='kvm' id='{id}'>\n    <name>{name}</name>\n    <uuid>{uuid}</uuid>\n  </domain>\n</domstatus>\n"
+        )
+    }
+
+    #[test]
+    fn domain_is_found_by_its_number_and_uuid_too_and_by_its_name_first() {
+        let uuid = "5f2f1c8e-0a35-4b6f-8f6e-2f6d4e4b0c11";
+        let (web, three) = (description("3", "my web (1)", uuid), description("4", "3", &uuid.replace('5', "6")));
+        let system = folder(&[("my web (1).pid", "42"), ("my web (1).xml", &web), ("7.pid", "43"), ("7.xml", &three)]);
+        let other = folder(&[("3.pid", "44"), ("3.xml", "<domstatus>")]);
+
+        assert_eq!(find_in(&[&system], "my web (1)"), Ok(42));
+        assert_eq!(find_in(&[&system], "3"), Ok(42));
+        assert_eq!(find_in(&[&system], &uuid.to_uppercase()), Ok(42));
+        assert_eq!(find_in(&[&system, &other], "3"), Ok(44));
+        assert!(find_in(&[&other], uuid).is_err());
     }
 
     #[test]

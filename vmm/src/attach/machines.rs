@@ -43,7 +43,7 @@ pub fn running(known: &[FoundVm]) -> Vec<RunningMachine> {
     let own: BTreeSet<u32> = alive().filter(|found| found.vm.attached.is_none()).map(|found| found.vm.pid).collect();
     let recorded = recorders(known);
     let domains: BTreeMap<u32, String> =
-        libvirt::running().into_iter().map(|(domain, process)| (process, domain)).collect();
+        libvirt::running().into_iter().map(|domain| (domain.process, domain.name)).collect();
     let processes = numbers(Path::new("/proc")).unwrap_or_default();
     let machine = |pid: u32| {
         let folder = Path::new("/proc").join(pid.to_string());

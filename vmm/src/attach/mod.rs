@@ -33,6 +33,7 @@ use strata_jail::JailRequest;
 use strata_jail::policy::Thread;
 use strata_recorder::session::{RecordingRequest, Say};
 use strata_recording::manifest::Manifest;
+use strata_recording::terminal::shell_word;
 
 /// Which VM to record, and how.
 #[derive(Clone, Debug)]
@@ -41,8 +42,10 @@ pub struct AttachRequest {
     pub pid: u32,
     /// Descriptor of the VM, where the process has several.
     pub vm: Option<u32>,
-    /// Name of the VM in the recording; without it, that of its process and the process's number.
+    /// Name of the VM in the recording; without it, that of its domain, else that of its process and the process's number.
     pub name: Option<String>,
+    /// Name of the domain that the VM is to libvirt, where it was named so.
+    pub domain: Option<String>,
     /// File of the trace region that the VM has as a device; without it, nothing of the guest is recorded.
     pub region: Option<PathBuf>,
     /// QMP socket of the VM's QEMU, which is given a region through it for as long as the recording lasts.
@@ -115,6 +118,13 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
 
 fn tell_begin(request: &AttachRequest, name: &str, say: Say) {
     let (trace, pid) = (request.recording.files.trace.display(), request.pid);
+    let other = request.domain.as_deref().filter(|domain| *domain != name);
+    if let Some(domain) = other.filter(|_| request.name.is_none()) {
+        say(&format!(
+            "libvirt's domain {} is {name} here: a VM's name has letters, digits, '.', '_' and '-' (--name gives another)",
+            shell_word(domain)
+        ));
+    }
     match request.recording.layers.mode {
         Mode::Discard => say(&format!("attached to process {pid} as {name}, tracing into {trace}; Ctrl-C detaches")),
         Mode::FlightRecorder => say(&format!(
@@ -190,7 +200,8 @@ mod tests {
         let mut recording = RecordingRequest::new("/nonexistent/trace");
         (recording.files.max_size, recording.layers.mode) = (Some(1 << 30), Mode::FlightRecorder);
         let (region, qmp, duration, jail) = (None, None, None, JailRequest::default());
-        let request = AttachRequest { pid: u32::MAX, vm: None, name: None, region, qmp, recording, duration, jail };
+        let request =
+            AttachRequest { pid: u32::MAX, vm: None, name: None, domain: None, region, qmp, recording, duration, jail };
 
         let refused = attach(&request, |_| ());
 

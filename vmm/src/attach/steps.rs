@@ -80,7 +80,9 @@ impl<'a> Checked<'a> {
         check_host_events(request, &recording)?;
         // Tried and removed again: what is refused below leaves no folder.
         drop(request.recording.files.create()?);
-        let name = request.name.clone().unwrap_or_else(|| default_name(&vm.process.comm, request.pid));
+        let of_domain = || request.domain.as_deref().and_then(name_of_domain);
+        let given = request.name.clone().or_else(of_domain);
+        let name = given.unwrap_or_else(|| default_name(&vm.process.comm, request.pid));
         let first = vm.look()?.ok_or(AttachError::Ended { pid: request.pid })?;
         let open = |path: &Path| region::open(path, request.pid, request.recording.layers.mode, &first);
         let region = request.region.as_deref().map(open).transpose()?;
@@ -312,11 +314,23 @@ const fn unrecorded(has_guest: bool) -> &'static [(LayerKind, &'static [EventDes
     if has_guest { &[(LayerKind::Vmm, &[])] } else { &[(LayerKind::Vmm, &[]), (LayerKind::GuestKernel, &[])] }
 }
 
-/// The name of a VM that got none: its process's, as far as a VM's name can hold that, and the process's number.
-fn default_name(comm: &str, pid: u32) -> String {
+/// The name of a VM that libvirt calls `domain`, as far as a VM's name can hold that; `None` where nothing is left.
+fn name_of_domain(domain: &str) -> Option<String> {
+    let name = as_vm_name(domain);
+    let name = name.trim_start_matches(['.', '-']);
+    name.contains(|character: char| character.is_ascii_alphanumeric()).then(|| name.to_owned())
+}
+
+/// `text` with `-` in place of every character that a VM's name cannot have.
+fn as_vm_name(text: &str) -> String {
     let kept =
         |character: char| if character.is_ascii_alphanumeric() || "._-".contains(character) { character } else { '-' };
-    let comm: String = comm.chars().map(kept).collect();
+    text.chars().map(kept).collect()
+}
+
+/// The name of a VM that got none: its process's, as far as a VM's name can hold that, and the process's number.
+fn default_name(comm: &str, pid: u32) -> String {
+    let comm = as_vm_name(comm);
     match comm.trim_start_matches(['.', '-']) {
         "" => format!("vm-{pid}"),
         comm => format!("{comm}-{pid}"),
@@ -405,6 +419,15 @@ mod tests {
     use strata_recorder::session::RecordingRequest;
     use strata_recorder::trigger::expression::Trigger;
     use strata_recording::manifest::{Started, is_vm_name};
+
+    #[test]
+    fn name_of_a_domain_is_kept_as_far_as_a_vm_can_have_it() {
+        let names = ["web", "my web (1)", ".hidden", "...", "\u{1b}[2J"].map(name_of_domain);
+
+        let expected = [Some("web"), Some("my-web--1-"), Some("hidden"), None, Some("2J")];
+        assert_eq!(names, expected.map(|name| name.map(str::to_owned)));
+        assert!(names.iter().flatten().all(|name| is_vm_name(name)));
+    }
 
     #[test]
     fn name_of_a_process_becomes_one_of_a_vm() {

@@ -10,7 +10,6 @@ use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 use std::time::Duration;
 use strata_jail::NewUser;
-use strata_recording::manifest::is_vm_name;
 
 /// Arguments of `strata attach`.
 #[derive(Debug, Args)]
@@ -34,7 +33,7 @@ use strata_recording::manifest::is_vm_name;
 pub struct AttachArgs {
     /// Process that runs the VM; without any argument, list the processes that run one
     pub pid: Option<u32>,
-    /// The libvirt domain to record, instead of a process
+    /// The libvirt domain to record, by its name, number or UUID, instead of a process
     #[arg(long, value_name = "DOMAIN", conflicts_with = "pid")]
     pub libvirt: Option<String>,
     /// Record the guest too, through this trace region: `strata region create` made it for the same --mode, and the VM
@@ -84,16 +83,14 @@ impl TryFrom<AttachArgs> for AttachRequest {
     /// libvirt does not run the domain that was asked for.
     fn try_from(args: AttachArgs) -> Result<Self, DomainError> {
         let AttachArgs { pid, libvirt, region, qmp, trace, name, vm, recording, duration, jail } = args;
-        let pid = match (&libvirt, pid) {
-            (Some(domain), _) => libvirt::process_of(domain)?,
-            // Without one, machines are listed and nothing is recorded.
-            (None, pid) => pid.unwrap_or_default(),
-        };
-        let name = name.or(libvirt.filter(|domain| is_vm_name(domain)));
+        let domain = libvirt.map(|wanted| libvirt::domain(&wanted)).transpose()?;
+        // Without a process, machines are listed and nothing is recorded.
+        let pid = domain.as_ref().map(|domain| domain.process).or(pid).unwrap_or_default();
+        let domain = domain.map(|domain| domain.name);
         let recording = recording.into_request(trace.unwrap_or_default());
         // KVM's debugfs, which is looked at all the time, is root's.
         let jail = jail.into_request(NewUser::Same);
-        Ok(Self { pid, vm, name, region, qmp, recording, duration, jail })
+        Ok(Self { pid, vm, name, domain, region, qmp, recording, duration, jail })
     }
 }
 
