@@ -2,6 +2,7 @@
 //! Rust that they promise.
 //!
 //! Shows: `clock-sync` and `shared-ring` are complete packages: Rust 1.85; default, no, all features.
+//! Shows: The crates that another VMM takes can be packaged, with licenses and pages.
 
 use crate::build::binaries;
 use crate::build::debian_root::DebianRoot;
@@ -16,11 +17,27 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The crates.
-const CRATES: [&str; 2] = ["clock-sync", "shared-ring"];
+/// The crates that depend on nothing else of strata, and build with an older Rust than it.
+const INDEPENDENT: [&str; 2] = ["clock-sync", "shared-ring"];
 
-/// What every package must hold besides its sources.
-const DOCUMENTS: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
+/// The other crates that another VMM or tracer takes, with those that they need.
+const BUILT_ON_THEM: [&str; 9] = [
+    "strata-abi",
+    "strata-analysis",
+    "strata-clock",
+    "strata-host-kernel",
+    "strata-jail",
+    "strata-observer",
+    "strata-rate-limit",
+    "strata-recorder",
+    "strata-recording",
+];
+
+/// The crates that a page introduces; the others are parts of theirs.
+const INTRODUCED: [&str; 4] = ["clock-sync", "shared-ring", "strata-host-kernel", "strata-recorder"];
+
+/// The licenses, whose texts every package must hold: files of the repository's first folder.
+const LICENSES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
 /// The features that each crate is built with.
 const FEATURES: [&[&str]; 3] = [&[], &["--no-default-features"], &["--all-features"]];
@@ -43,8 +60,10 @@ pub enum LibraryCrateError {
         #[source]
         source: io::Error,
     },
-    /// A document is missing in a package.
-    #[error("the package of {name} lacks {document}: name it in `include` of {name}/Cargo.toml, and link it there")]
+    /// A document is missing in a package, or is another one.
+    #[error(
+        "the package of {name} lacks {document}: copy the file into the crate's folder, and name it in its `include`"
+    )]
     Document {
         /// The crate.
         name: String,
@@ -66,28 +85,54 @@ pub enum LibraryCrateError {
     },
 }
 
-/// Packages each crate, builds the package as cargo does before it is published, and checks it with the oldest Rust.
-/// Needs the network only the first time, for that Rust.
+/// Packages each crate. Builds the packages of the independent ones as cargo does before they are published, and checks
+/// them with the oldest Rust. Needs the network only the first time, for that Rust.
 ///
 /// # Errors
 ///
 /// When a package is not complete or does not build.
 pub fn check(paths: &Paths) -> Result<(), LibraryCrateError> {
     let target = paths.builds().join("library-crates");
-    progress::step("packages of the library crates", || package(paths, &target))?;
+    progress::step("packages of the library crates", || {
+        package(paths, &target).and_then(|()| hold_documents(paths, &target))
+    })?;
     let root = DebianRoot::oldest_rust(paths)?;
     progress::step("library crates with the oldest Rust", || check_with_oldest_rust(paths, &root, &target))
 }
 
 /// Makes the packages in `target`'s folder `package`, where cargo unpacks and builds them.
 fn package(paths: &Paths, target: &Path) -> Result<(), LibraryCrateError> {
-    let mut command = binaries::cargo(paths, target);
-    // a change that is not committed yet is to be tested too; all dependencies were fetched to build this program
-    command.args(["package", "--allow-dirty", "--offline", "--quiet"]);
-    CRATES.iter().for_each(|name| {
-        command.args(["-p", name]);
-    });
-    process::run_logged(&mut command, &paths.logs().join("cargo-package.log"))?;
+    // The sources of the others are what the workspace builds.
+    let all: Vec<&str> = INDEPENDENT.into_iter().chain(BUILT_ON_THEM).collect();
+    for (crates, how, log) in
+        [(&all[..], &["--no-verify"][..], "cargo-package-all.log"), (&INDEPENDENT, &[], "cargo-package.log")]
+    {
+        let mut command = binaries::cargo(paths, target);
+        // a change that is not committed yet is to be tested too; all dependencies were fetched to build this program
+        command.args(["package", "--allow-dirty", "--offline", "--quiet"]).args(how);
+        command.args(crates.iter().flat_map(|name| ["-p", name]));
+        process::run_logged(&mut command, &paths.logs().join(log))?;
+    }
+    Ok(())
+}
+
+/// Looks into each package for what has to be there besides the sources.
+fn hold_documents(paths: &Paths, target: &Path) -> Result<(), LibraryCrateError> {
+    let folder = tempfile::tempdir().map_err(file_error(&std::env::temp_dir()))?;
+    let _goes = GoesOnSignal::new(folder.path());
+    let read = |path: &Path| fs::read(path).map_err(file_error(path));
+    for name in INDEPENDENT.into_iter().chain(BUILT_ON_THEM) {
+        let package = unpack(name, target, folder.path())?;
+        if INTRODUCED.contains(&name) && !package.join("README.md").is_file() {
+            return Err(LibraryCrateError::Document { name: name.to_owned(), document: "README.md" });
+        }
+        for document in LICENSES {
+            let license = read(&paths.workspace().join(document))?;
+            if fs::read(package.join(document)).ok() != Some(license) {
+                return Err(LibraryCrateError::Document { name: name.to_owned(), document });
+            }
+        }
+    }
     Ok(())
 }
 
@@ -96,13 +141,8 @@ fn check_with_oldest_rust(paths: &Paths, root: &DebianRoot, target: &Path) -> Re
     let folder = tempfile::tempdir().map_err(file_error(&std::env::temp_dir()))?;
     let _goes = GoesOnSignal::new(folder.path());
     let found = process::capture(root.command(Path::new("/usr/bin/rustc"), &[], &[]).arg("--version"))?;
-    for name in CRATES {
+    for name in INDEPENDENT {
         let package = unpack(name, target, folder.path())?;
-        for document in DOCUMENTS {
-            if !package.join(document).is_file() {
-                return Err(LibraryCrateError::Document { name: name.to_owned(), document });
-            }
-        }
         let manifest = package.join("Cargo.toml");
         let text = fs::read_to_string(&manifest).map_err(file_error(&manifest))?;
         let promised = rust_version(&text).ok_or_else(|| LibraryCrateError::NoRustVersion(name.to_owned()))?;
