@@ -14,10 +14,15 @@ use strata_recording::reader::Trace;
 use trace_merge::check;
 use trace_merge::critical_path::{self, Cause, CriticalPath, CriticalPathOptions};
 use trace_merge::events::EventsOptions;
-use trace_merge::report::cgroups::CgroupTimes;
-use trace_merge::report::flows::{self, Milestone, StepTimes};
-use trace_merge::report::tasks::TaskReport;
-use trace_merge::report::{self, Window, locks, syscalls, tasks, vcpus};
+use trace_merge::report;
+use trace_merge::report::Window;
+use trace_merge::report::devices::flows;
+use trace_merge::report::devices::flows::{Milestone, StepTimes};
+use trace_merge::report::kernels::{locks, syscalls};
+use trace_merge::report::scheduling::cgroups::CgroupTimes;
+use trace_merge::report::scheduling::tasks::TaskReport;
+use trace_merge::report::scheduling::times::Times;
+use trace_merge::report::scheduling::{tasks, vcpus};
 
 /// A file of the results, which the first test to ask makes.
 fn result(name: &str) -> PathBuf {
@@ -177,7 +182,7 @@ fn lock_of_a_convoy_is_named() {
 }
 
 /// Time in which the guest's scheduler has it that tasks ran, ns.
-fn on_cpu(trace: &Trace, times: &tasks::Times) -> u64 {
+fn on_cpu(trace: &Trace, times: &Times) -> u64 {
     let ticks = times.running + times.interrupted + times.stolen + times.exits + times.vmm;
     trace.clock().ticks_to_ns(ticks)
 }

@@ -18,7 +18,8 @@ use std::process::Command;
 use strata_recording::reader::Trace;
 use trace_merge::check;
 use trace_merge::report::Window;
-use trace_merge::report::net_flows::{self, Milestone, PacketFlow, PacketFlows};
+use trace_merge::report::devices::net_flows;
+use trace_merge::report::devices::net_flows::{Milestone, PacketFlow, PacketFlows};
 
 /// A file of the results, which the first test to ask makes.
 fn result(name: &str) -> PathBuf {

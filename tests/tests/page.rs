@@ -18,7 +18,9 @@ use strata_export::{Options, html};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::report::{Window, exits, functions, syscalls, tasks, vcpus};
+use trace_merge::report::Window;
+use trace_merge::report::kernels::{exits, functions, syscalls};
+use trace_merge::report::scheduling::{tasks, vcpus};
 
 const LOADED: &str = "document.documentElement?.dataset.loaded === 'yes'";
 /// The colours in the timeline's picture, as numbers of categories; everything else is left out.

@@ -21,7 +21,10 @@ use strata_recording::layer::LayerKind;
 use strata_recording::reader::{StreamRecord, Trace};
 use strata_recording::terminal::harmless;
 use trace_merge::critical_path::{CriticalPathOptions, critical_paths};
-use trace_merge::report::{Window, exits, flows, irqs, syscalls, tasks, vcpus};
+use trace_merge::report::Window;
+use trace_merge::report::devices::flows;
+use trace_merge::report::kernels::{exits, irqs, syscalls};
+use trace_merge::report::scheduling::{tasks, vcpus};
 
 const QUERIES: [&str; 17] = [
     "select name, severity, value from stats where severity in ('error', 'data_loss') and value > 0",

@@ -12,7 +12,7 @@ use strata_recording::reader::Trace;
 use trace_merge::critical_path::{self, Cause, CriticalPath, CriticalPathOptions, CriticalPaths, Share};
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::join::join;
-use trace_merge::report::exits;
+use trace_merge::report::kernels::exits;
 
 /// How far a share may be from what the load knows, in percent of that.
 const MOST_OFF: u64 = 5;

@@ -402,7 +402,7 @@ fn critical_paths_within(
     if found.is_longest {
         paths.sort_by_key(|path| (std::cmp::Reverse(path.wall_ticks), path.window.begin));
     }
-    let mut warnings = of_vm.map_or_else(Vec::new, report::tasks::warnings);
+    let mut warnings = of_vm.map_or_else(Vec::new, report::scheduling::vcpu_events::warnings);
     if !found.tells_interrupts {
         warnings.push(
             "no irq:softirq_entry or no irq_vectors:* of the guest's kernel: who woke a task is not told from an interrupt \

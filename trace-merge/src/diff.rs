@@ -11,7 +11,7 @@ mod statistics;
 mod text;
 
 use crate::progress::DONE;
-use crate::report::samples::{PARTS, Part, Parts, Sampled, Series, ToldBy};
+use crate::report::statistics::samples::{PARTS, Part, Parts, Sampled, Series, ToldBy};
 use crate::report::{self, ReportError, ReportOptions, Window};
 use coverage::Coverage;
 use serde::Serialize;
@@ -170,16 +170,16 @@ struct Measured {
 /// The reports that are compared, beginning on `window` of `trace`.
 fn reports(trace: &Trace, window: Window) -> Vec<Measured> {
     let all: [(&'static str, Box<dyn Sampled>); 10] = [
-        ("vcpus", Box::new(report::vcpus::VcpuTimes::default())),
-        ("exits", Box::new(report::exits::ExitTimes::new(window))),
-        ("tasks", Box::new(report::tasks::TaskTimes::new(window))),
-        ("wakeups", Box::new(report::wakeups::WakeupTimes::new(window))),
-        ("syscalls", Box::new(report::syscalls::SyscallTimes::default())),
-        ("locks", Box::new(report::locks::LockTimes::default())),
-        ("irqs", Box::new(report::irqs::InterruptTimes::default())),
-        ("flows", Box::new(report::flows::FlowTimes::keeping_ended(trace))),
-        ("net_flows", Box::new(report::net_flows::NetFlowTimes::keeping_ended(trace))),
-        ("blocks", Box::new(report::blocks::BlockTimes::default())),
+        ("vcpus", Box::new(report::scheduling::vcpus::VcpuTimes::default())),
+        ("exits", Box::new(report::kernels::exits::ExitTimes::new(window))),
+        ("tasks", Box::new(report::scheduling::tasks::TaskTimes::new(window))),
+        ("wakeups", Box::new(report::scheduling::wakeups::WakeupTimes::new(window))),
+        ("syscalls", Box::new(report::kernels::syscalls::SyscallTimes::default())),
+        ("locks", Box::new(report::kernels::locks::LockTimes::default())),
+        ("irqs", Box::new(report::kernels::irqs::InterruptTimes::default())),
+        ("flows", Box::new(report::devices::flows::FlowTimes::keeping_ended(trace))),
+        ("net_flows", Box::new(report::devices::net_flows::NetFlowTimes::keeping_ended(trace))),
+        ("blocks", Box::new(report::devices::blocks::BlockTimes::default())),
     ];
     all.into_iter().map(|(report, builder)| Measured { report, builder }).collect()
 }

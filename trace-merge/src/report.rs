@@ -2,44 +2,26 @@
 //! JSON.
 
 pub mod all;
-pub mod blocks;
-pub mod by_guest;
-pub mod cgroups;
-pub mod choice;
-pub mod columns;
-pub mod cost;
+pub mod chosen;
 pub mod death;
 pub mod description;
-pub mod distribution;
-pub mod ended;
-pub mod exits;
+pub mod devices;
 pub mod findings;
-pub mod flow_step;
-pub mod flows;
-mod followed;
-pub mod functions;
-pub mod histogram;
-pub mod irqs;
-pub mod locks;
-pub mod net_flows;
+pub mod kernels;
 mod next_command;
 pub mod registry;
 #[cfg(test)]
 mod renaming;
-pub(crate) mod samples;
+pub mod rows;
 #[cfg(any(test, feature = "test-recordings"))]
 pub mod scenario;
-pub mod state_names;
+pub mod scheduling;
+pub mod statistics;
 pub mod summary;
-pub mod syscalls;
-pub mod table;
-pub mod tasks;
-pub mod vcpus;
-pub mod wakeups;
 
 pub use strata_recording::window::Window;
 
-use choice::ChoiceError;
+use rows::choice::ChoiceError;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;

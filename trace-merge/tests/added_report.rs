@@ -13,8 +13,9 @@ use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::test_trace::TestTrace;
 use trace_merge::report::all::AllReports;
-use trace_merge::report::columns::{self, Column, ReportRow, Unit, column};
 use trace_merge::report::description::{Asked, Description};
+use trace_merge::report::rows::columns;
+use trace_merge::report::rows::columns::{Column, ReportRow, Unit, column};
 use trace_merge::report::{self, Report, ReportBuilder, ReportError, ReportOptions, Window};
 
 const DESCRIPTION: Description = Description {

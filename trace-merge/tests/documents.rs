@@ -6,8 +6,8 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::{env, fs};
-use trace_merge::report::columns::{ColumnText, Rows};
 use trace_merge::report::registry::REPORTS;
+use trace_merge::report::rows::columns::{ColumnText, Rows};
 
 /// The document, from here.
 const DOCUMENT: &str = "../docs/analysis.md";

@@ -215,8 +215,7 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
         ReportRequest::Report(ReportCommand { report, window, symbols, choice }) => {
             let mut out = BufWriter::new(io::stdout().lock());
             let (options, choice) = (window.options()?, (*choice).into());
-            report
-                .run_choice(&window.trace, &options, symbols.as_deref(), &choice, &mut out)?
+            report::chosen::run(report, &window.trace, &options, symbols.as_deref(), &choice, &mut out)?
                 .into_iter()
                 .for_each(say);
         }

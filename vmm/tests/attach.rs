@@ -24,7 +24,7 @@ use strata_recording::merge::Merge;
 use strata_recording::reader::Trace;
 use tempfile::TempDir;
 use trace_merge::check;
-use trace_merge::report::vcpus::VcpuTimes;
+use trace_merge::report::scheduling::vcpus::VcpuTimes;
 use trace_merge::report::{self, Window};
 
 /// Makes this program a VMM for so many seconds.

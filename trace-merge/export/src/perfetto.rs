@@ -43,9 +43,9 @@ use strata_recording::window::Window;
 use trace_merge::critical_path::CriticalPaths;
 use trace_merge::progress::DONE;
 use trace_merge::report::ReportError;
-use trace_merge::report::ended::KeepsEnded;
-use trace_merge::report::flows::FlowTimes;
-use trace_merge::report::net_flows::NetFlowTimes;
+use trace_merge::report::devices::flows::FlowTimes;
+use trace_merge::report::devices::net_flows::NetFlowTimes;
+use trace_merge::report::statistics::ended::KeepsEnded;
 use vmm::VmmRecords;
 
 /// Writes `trace` to `out`.

@@ -12,7 +12,10 @@ use std::process::Command;
 use strata_export::Options;
 use strata_recording::reader::Trace;
 use strata_recording::totals::Totals;
-use trace_merge::report::{Window, exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
+use trace_merge::report::Window;
+use trace_merge::report::devices::{flows, net_flows};
+use trace_merge::report::kernels::{exits, locks, syscalls};
+use trace_merge::report::scheduling::{tasks, vcpus, wakeups};
 
 /// Answers to each of the questions in the arguments, as JSON: lists of rows. `{name}` stands for a table.
 const SCRIPT: &str = r#"

@@ -5,7 +5,9 @@ use crate::made_recording;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::process::Command;
-use trace_merge::report::{Window, exits, tasks, vcpus, wakeups};
+use trace_merge::report::Window;
+use trace_merge::report::kernels::exits;
+use trace_merge::report::scheduling::{tasks, vcpus, wakeups};
 
 /// Reads tables of the folder by their partitions, and adds up what reports add up.
 const SCRIPT: &str = r#"

@@ -4,7 +4,7 @@ use clap::Args;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use strata_query::sql::{self, Form, Inputs, READY, Ready, Saved};
-use trace_merge::report::table::{Align, Table};
+use trace_merge::report::rows::table::{Align, Table};
 
 /// Arguments of `strata query`.
 #[derive(Debug, Args)]

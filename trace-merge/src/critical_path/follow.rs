@@ -7,8 +7,9 @@
 use super::history::{Graph, Preemption, TaskPiece, Told, Unknown, Wake, Waker, is_timer};
 use super::vhost::RunsInWait;
 use super::{Cause, RecordOf, Step};
-use crate::report::flows::{Flow, Milestone};
-use crate::report::{duration, state_names};
+use crate::report::devices::flows::{Flow, Milestone};
+use crate::report::duration;
+use crate::report::scheduling::state_names;
 use strata_analysis::event::Interrupt;
 use strata_analysis::timeline::states::{BlockedOn, CpuView, Current, TaskIndex, TaskState};
 use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};

@@ -5,7 +5,7 @@
 //! runs: memory does not grow with the recording, but with the longest wait, up to [`MOST_PIECES`].
 
 use super::vhost::{WorkerRun, Workers};
-use crate::report::flows::{Flow, FlowTimes};
+use crate::report::devices::flows::{Flow, FlowTimes};
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use strata_analysis::event::{self, Event, Interrupt, Tid, WakeupStage};

@@ -2,7 +2,7 @@
 
 use super::history::Wanted;
 use super::{CriticalPathError, CriticalPathOptions};
-use crate::report::state_names;
+use crate::report::scheduling::state_names;
 use foldhash::HashMap;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

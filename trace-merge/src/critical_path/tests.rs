@@ -9,7 +9,8 @@ mod packets;
 mod unknown;
 
 use super::*;
-use crate::report::{Report, scenario, tasks};
+use crate::report::scheduling::tasks;
+use crate::report::{Report, scenario};
 use strata_recording::layer::LayerKind;
 use strata_recording::test_trace::Field::{self, Arguments, Number, Text};
 use strata_recording::test_trace::TestTrace;

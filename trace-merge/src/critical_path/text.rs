@@ -2,7 +2,7 @@
 
 use super::follow::{IDLE, IDLE_FOR_LONG, PASSED_OVER};
 use super::{Cause, CriticalPath, CriticalPaths, RecordOf, Share, Step};
-use crate::report::state_names::{IDLE_HOST_CPU, NOT_ALLOWED};
+use crate::report::scheduling::state_names::{IDLE_HOST_CPU, NOT_ALLOWED};
 use crate::report::{Report, duration, percent};
 use std::collections::BTreeMap;
 use std::io::{self, Write};

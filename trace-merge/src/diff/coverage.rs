@@ -1,6 +1,6 @@
 //! In which parts of a recording records may be missing.
 
-use crate::report::samples::{PARTS, Parts};
+use crate::report::statistics::samples::{PARTS, Parts};
 use foldhash::{HashMap, HashSet};
 use std::sync::Arc;
 use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};

@@ -2,7 +2,7 @@
 
 use super::{Diff, MachineDifference, NotCompared, RowDiff, Side, Value};
 use crate::report::duration;
-use crate::report::table::{Align, Table};
+use crate::report::rows::table::{Align, Table};
 use std::io::{self, Write};
 use strata_recording::terminal::{harmless, shell_path};
 

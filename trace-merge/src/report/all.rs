@@ -1,7 +1,7 @@
 //! Several reports on a recording, in one pass over it.
 
 use super::description::{Description, Part, Shown};
-use super::functions::FunctionsReport;
+use super::kernels::functions::FunctionsReport;
 use super::{Report, ReportBuilder, ReportError, Window};
 use serde::{Serialize, Serializer};
 use std::io::{self, Write};
@@ -118,9 +118,9 @@ mod tests {
         let all = serde_json::to_value(report(&trace, Window::ALL)).unwrap();
 
         let alone = |report: Result<serde_json::Value, serde_json::Error>| report.unwrap();
-        let tasks = super::super::tasks::report(&trace, Window::ALL).unwrap();
-        let exits = super::super::exits::report(&trace, Window::ALL).unwrap();
-        let wakeups = super::super::wakeups::report(&trace, Window::ALL).unwrap();
+        let tasks = super::super::scheduling::tasks::report(&trace, Window::ALL).unwrap();
+        let exits = super::super::kernels::exits::report(&trace, Window::ALL).unwrap();
+        let wakeups = super::super::scheduling::wakeups::report(&trace, Window::ALL).unwrap();
         let summary = super::super::summary::report(&trace, Window::ALL).unwrap();
         assert_eq!(all["tasks"], alone(serde_json::to_value(tasks)));
         assert_eq!(all["exits"], alone(serde_json::to_value(exits)));

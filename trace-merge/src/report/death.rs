@@ -9,7 +9,8 @@ mod last;
 mod text;
 
 use super::description::{Asked, Description};
-use super::{ReportBuilder, ReportError, Window, duration, state_names, vcpus};
+use super::scheduling::{state_names, vcpus};
+use super::{ReportBuilder, ReportError, Window, duration};
 use last::{Fields, LastRecords, Latest};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,7 @@
 //! What describes a report: its name, what it shows, how it is asked for and how it begins.
 
-use super::choice::{Choice, Chosen};
-use super::columns::Rows;
-use super::{JSON_VERSION, Report, ReportBuilder, ReportError, ReportOptions, Window};
+use super::rows::columns::Rows;
+use super::{Report, ReportBuilder, ReportError, ReportOptions, Window};
 use std::any::Any;
 use std::fmt;
 use std::io::{self, Write};
@@ -10,7 +9,6 @@ use std::path::Path;
 use strata_analysis::completeness::Completeness;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
 
 /// Begins a report on a part of a recording; the path is the folder that holds the guest's root, where it was given.
 pub type Begin = fn(&Trace, Window, Option<&Path>) -> Result<Box<dyn Part>, ReportError>;
@@ -82,37 +80,13 @@ impl Description {
         Ok(missed)
     }
 
-    /// As [`run`](Self::run), but only the rows of `choice`. Says what `run` does, what CSV has no place for, and where no
-    /// row is left.
-    ///
-    /// # Errors
-    /// As those of `run`, and when the report has no such rows.
-    pub fn run_choice(
+    /// Makes it, to be shown.
+    pub(super) fn make(
         &self,
         dir: &Path,
         options: &ReportOptions,
         symbols: Option<&Path>,
-        choice: &Choice,
-        out: &mut dyn Write,
-    ) -> Result<Vec<String>, ReportError> {
-        if choice.is_all() {
-            return Ok(self.run(dir, options, symbols, out)?.into_iter().collect());
-        }
-        let Made { report, completeness, missed } = self.make(dir, options, symbols)?;
-        let value = report.to_json().map_err(|error| ReportError::Write(error.into()))?;
-        let chosen = choice.of(self, &value)?;
-        let mut said: Vec<String> = missed.into_iter().collect();
-        if choice.csv {
-            said.extend(completeness.line());
-        }
-        said.extend(chosen.nothing());
-        match write_chosen(&chosen, completeness, choice.csv, options.json, out).and_then(|()| out.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Write(error)),
-            _ => Ok(said),
-        }
-    }
-
-    fn make(&self, dir: &Path, options: &ReportOptions, symbols: Option<&Path>) -> Result<Made, ReportError> {
+    ) -> Result<Made, ReportError> {
         let trace = Trace::open(dir)?;
         let window = options.window(&trace)?;
         let missed = super::missed_window(&trace, options);
@@ -131,33 +105,12 @@ impl Description {
 }
 
 /// A report that is made.
-struct Made {
-    report: Box<dyn Shown>,
+pub(super) struct Made {
+    pub(super) report: Box<dyn Shown>,
     /// What it does not include.
-    completeness: Completeness,
+    pub(super) completeness: Completeness,
     /// Why the window holds nothing, where it lies outside of the trace's time.
-    missed: Option<String>,
-}
-
-fn write_chosen(
-    chosen: &Chosen,
-    completeness: Completeness,
-    csv: bool,
-    json: bool,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    if csv {
-        return chosen.write_csv(out);
-    }
-    if json {
-        let mut value = chosen.to_json();
-        value.insert("json_version".into(), JSON_VERSION.into());
-        value.insert("completeness".into(), serde_json::to_value(completeness)?);
-        serde_json::to_writer_pretty(&mut *out, &value)?;
-        return writeln!(out);
-    }
-    completeness.line().into_iter().try_for_each(|line| writeln!(out, "{}", harmless(&line)))?;
-    chosen.write_text(out)
+    pub(super) missed: Option<String>,
 }
 
 impl fmt::Debug for Description {

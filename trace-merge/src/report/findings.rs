@@ -6,15 +6,15 @@
 mod loss;
 mod silent;
 
-use super::cost::{RecordingCost, VmCost};
 use super::description::{Asked, Description};
-use super::exits::{ExitTimes, ReasonExits, VmExits};
-use super::flows::{FlowTimes, StepTimes, VmFlows};
-use super::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
-use super::locks::{GuestLocks, LockTimes};
+use super::devices::flows::{FlowTimes, StepTimes, VmFlows};
+use super::kernels::exits::{ExitTimes, ReasonExits, VmExits};
+use super::kernels::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
+use super::kernels::locks::{GuestLocks, LockTimes};
 use super::next_command::NextCommand;
+use super::scheduling::tasks::{Part, TaskReport, TaskTimes, VmTasks};
+use super::summary::cost::{RecordingCost, VmCost};
 use super::summary::{Summary, SummaryBuilder};
-use super::tasks::{Part, TaskReport, TaskTimes, VmTasks};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
 use silent::HostSilence;

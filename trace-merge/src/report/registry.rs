@@ -2,10 +2,10 @@
 
 use super::all::AllReports;
 use super::description::{Asked, Description};
-use super::{
-    ReportError, Window, blocks, cgroups, death, exits, findings, flows, functions, irqs, locks, net_flows, summary,
-    syscalls, tasks, vcpus, wakeups,
-};
+use super::devices::{blocks, flows, net_flows};
+use super::kernels::{exits, functions, irqs, locks, syscalls};
+use super::scheduling::{cgroups, tasks, vcpus, wakeups};
+use super::{ReportError, Window, death, findings, summary};
 use std::path::Path;
 use strata_recording::reader::Trace;
 

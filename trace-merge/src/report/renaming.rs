@@ -1,6 +1,9 @@
 //! Tests: a task is called in each report as it has called itself, from then on.
 
-use super::*;
+use super::devices::{flows, net_flows};
+use super::kernels::{functions, locks, syscalls};
+use super::scheduling::wakeups;
+use super::{Trace, Window, death, make};
 use crate::critical_path::{CriticalPathOptions, critical_paths};
 use strata_recording::test_trace::Field::{Hex, Number, Text};
 use strata_recording::test_trace::TestTrace;

@@ -1,11 +1,13 @@
 //! The summary of a recording: what each layer holds and lost, why and for how long vCPUs were out of the guest, what
 //! the clock is worth, what is missing, and what recording cost.
 
-use super::cost::{CostBuilder, RecordingCost, write_cost};
+pub mod cost;
+
 use super::description::{Asked, Description};
-use super::distribution::DurationSum;
-use super::exits::{Crossing, is_crossing};
+use super::kernels::exits::{Crossing, is_crossing};
+use super::statistics::distribution::DurationSum;
 use super::{Report, ReportBuilder, ReportError, Window, duration, seconds};
+use cost::{CostBuilder, RecordingCost, write_cost};
 use foldhash::HashMap;
 use serde::Serialize;
 use shared_ring::consumer::Lost;

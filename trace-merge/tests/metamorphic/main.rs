@@ -23,10 +23,10 @@ use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
 use trace_merge::check;
 use trace_merge::critical_path::{self, Cause, CriticalPath, CriticalPathError, CriticalPathOptions, Step};
-use trace_merge::report::{
-    Report, ReportError, ReportOptions, Window, blocks, exits, flows, functions, irqs, locks, summary, syscalls, tasks,
-    vcpus, wakeups,
-};
+use trace_merge::report::devices::{blocks, flows};
+use trace_merge::report::kernels::{exits, functions, irqs, locks, syscalls};
+use trace_merge::report::scheduling::{tasks, vcpus, wakeups};
+use trace_merge::report::{Report, ReportError, ReportOptions, Window, summary};
 
 const PACKET: usize = 512;
 const IO: i64 = 0x7b;

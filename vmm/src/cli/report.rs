@@ -12,9 +12,9 @@ use strata_recording::nearest::nearest;
 use strata_recording::reader::ReadError;
 use strata_recording::terminal::{shell_path, shell_word};
 use trace_merge::report::ReportOptions;
-use trace_merge::report::choice::{Choice, Sort};
 use trace_merge::report::description::{Asked, Description};
 use trace_merge::report::registry::REPORTS;
+use trace_merge::report::rows::choice::{Choice, Sort};
 
 /// Arguments of `strata report`.
 #[derive(Debug, Args)]

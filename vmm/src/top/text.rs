@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use strata_recorder::control::answer_text;
 use strata_recorder::control::protocol::{Late, LiveDisk, LiveExits, LiveGuest, LiveWakeup, Thief, Times, Watched};
 use strata_recording::terminal::harmless_copy;
-use trace_merge::report::table::{Align, Table};
+use trace_merge::report::rows::table::{Align, Table};
 use trace_merge::report::{duration, percent};
 
 /// Thieves, exit reasons and late turns that are shown; JSON has all.

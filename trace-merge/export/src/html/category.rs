@@ -7,7 +7,7 @@ use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::states::{BlockedOn, CpuView, Current};
 use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};
-use trace_merge::report::{state_names, tasks, vcpus};
+use trace_merge::report::scheduling::{state_names, tasks, vcpus};
 
 /// What a slice of time is spent on. The page knows each by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -26,10 +26,10 @@ use strata_recording::reader::{Trace, TraceLayer};
 use strata_recording::window::Window;
 use trace_merge::critical_path::CriticalPaths;
 use trace_merge::progress::DONE;
-use trace_merge::report::flow_step::FlowTask;
-use trace_merge::report::flows::FlowTimes;
-use trace_merge::report::net_flows::{Direction, NetFlowTimes};
-use trace_merge::report::state_names;
+use trace_merge::report::devices::flow_step::FlowTask;
+use trace_merge::report::devices::flows::FlowTimes;
+use trace_merge::report::devices::net_flows::{Direction, NetFlowTimes};
+use trace_merge::report::scheduling::state_names;
 
 /// Records after which progress is told again.
 const TELL_EVERY: u64 = 4096;

@@ -6,10 +6,11 @@ use super::rows::{RowKind, RowNumber, Rows};
 use foldhash::HashMap;
 use serde::Serialize;
 use strata_recording::terminal::harmless;
+use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask};
+use trace_merge::report::devices::flows::{Flow, Milestone};
+use trace_merge::report::devices::net_flows;
+use trace_merge::report::devices::net_flows::{Direction, PacketFlow};
 use trace_merge::report::duration;
-use trace_merge::report::flow_step::{FlowMilestone, FlowStep, FlowTask};
-use trace_merge::report::flows::{Flow, Milestone};
-use trace_merge::report::net_flows::{self, Direction, PacketFlow};
 
 /// Rows of a VM's requests, and of its packets; those for which there is none left are not drawn.
 const MOST_LANES: usize = 32;

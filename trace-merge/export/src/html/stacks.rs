@@ -3,7 +3,7 @@
 use foldhash::HashMap;
 use serde_json::{Value, json};
 use strata_recording::terminal::harmless;
-use trace_merge::report::functions::{FunctionsReport, SampledKernel, StackLayer};
+use trace_merge::report::kernels::functions::{FunctionsReport, SampledKernel, StackLayer};
 
 /// Characters of a name that are kept.
 const LONGEST: usize = 200;
@@ -38,7 +38,7 @@ fn tree(kernel: &SampledKernel) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trace_merge::report::functions::{StackNode, StackTree};
+    use trace_merge::report::kernels::functions::{StackNode, StackTree};
 
     #[test]
     fn nodes_refer_to_names_and_to_those_above_them() {

@@ -3,7 +3,7 @@
 use super::category::Category;
 use super::rows::{RowKind, RowNumber, Rows};
 use trace_merge::critical_path::{Cause, CriticalPaths, Step};
-use trace_merge::report::state_names;
+use trace_merge::report::scheduling::state_names;
 
 /// Draws `paths`; `ns` makes ticks nanoseconds of the page.
 pub(super) fn draw(rows: &mut Rows, paths: &CriticalPaths, ns: impl Fn(u64) -> u64) {

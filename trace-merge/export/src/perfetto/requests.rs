@@ -9,9 +9,10 @@ use super::tracks::{self, Kind, uuid};
 use std::io::Write;
 use strata_analysis::timeline::Timeline;
 use strata_recording::terminal::harmless;
-use trace_merge::report::flow_step::{FlowMilestone, FlowStep, FlowTask};
-use trace_merge::report::flows::{Flow, Milestone};
-use trace_merge::report::net_flows::{self, Direction, PacketFlow};
+use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask};
+use trace_merge::report::devices::flows::{Flow, Milestone};
+use trace_merge::report::devices::net_flows;
+use trace_merge::report::devices::net_flows::{Direction, PacketFlow};
 
 /// Lanes of a VM's requests of one sort: no more are under way at once.
 const MOST_LANES: usize = 4096;

@@ -13,7 +13,7 @@ use strata_analysis::timeline::states::TaskIndex;
 use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Origin, Timeline};
 use strata_recording::terminal::harmless;
-use trace_merge::report::{tasks, vcpus};
+use trace_merge::report::scheduling::{tasks, vcpus};
 
 /// Exits are counted over periods of this length, ns.
 const PERIOD: u64 = 100_000_000;

@@ -16,14 +16,16 @@ use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::window::Window;
-use trace_merge::report::ended::{Ended, KeepsEnded};
-use trace_merge::report::exits::{ExitTimes, Parts};
-use trace_merge::report::flow_step::{FlowMilestone, FlowStep, FlowTask};
-use trace_merge::report::flows::{Flow, FlowTimes};
-use trace_merge::report::locks::{self, LockTimes, WaitEnd};
-use trace_merge::report::net_flows::{Direction, NetFlowTimes, PacketFlow};
-use trace_merge::report::syscalls::{self, SyscallTimes};
-use trace_merge::report::wakeups::WakeupTimes;
+use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask};
+use trace_merge::report::devices::flows::{Flow, FlowTimes};
+use trace_merge::report::devices::net_flows::{Direction, NetFlowTimes, PacketFlow};
+use trace_merge::report::kernels::exits::{ExitTimes, Parts};
+use trace_merge::report::kernels::locks;
+use trace_merge::report::kernels::locks::{LockTimes, WaitEnd};
+use trace_merge::report::kernels::syscalls;
+use trace_merge::report::kernels::syscalls::SyscallTimes;
+use trace_merge::report::scheduling::wakeups::WakeupTimes;
+use trace_merge::report::statistics::ended::{Ended, KeepsEnded};
 
 /// Those of the tables here that are in `selection`.
 pub(super) fn makers<'m>(

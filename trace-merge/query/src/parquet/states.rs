@@ -14,7 +14,7 @@ use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm}
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::window::Window;
-use trace_merge::report::{tasks, vcpus};
+use trace_merge::report::scheduling::{tasks, vcpus};
 
 /// Those of the tables here that are in `selection`.
 pub(super) fn makers<'m>(

@@ -10,7 +10,7 @@ use strata_analysis::timeline::membership::{Memberships, Stay};
 use strata_analysis::timeline::states::TaskIndex;
 use strata_recording::reader::{Stream, StreamRecord, StreamRecords, TraceLayer};
 use trace_merge::events::current_task::{CurrentTask, Task};
-use trace_merge::report::tasks::cgroup_of;
+use trace_merge::report::scheduling::tasks::cgroup_of;
 
 /// Tells the tasks of a stream's records as `strata events` does: from the stream itself, which is walked beside the pass.
 #[derive(Debug)]

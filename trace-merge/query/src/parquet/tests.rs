@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use strata_recording::test_trace::{self, TestTrace};
 use tempfile::TempDir;
 use trace_merge::events::{self, EventsOptions};
+use trace_merge::report::devices::{flows, net_flows};
+use trace_merge::report::kernels::{exits, locks, syscalls};
 use trace_merge::report::scenario;
-use trace_merge::report::{exits, flows, locks, net_flows, syscalls, tasks, vcpus, wakeups};
+use trace_merge::report::scheduling::{tasks, vcpus, wakeups};
 
 /// The files of a table below `folder`.
 fn files(folder: &Path, table: &str) -> Vec<PathBuf> {

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use strata_recording::terminal::harmless;
 use tempfile::NamedTempFile;
-use trace_merge::report::table::{Align, Table};
+use trace_merge::report::rows::table::{Align, Table};
 
 /// Rows that are shown to people.
 const SHOWN: usize = 1000;

@@ -1,7 +1,7 @@
 //! The end of a recording as text.
 
 use super::{Death, LastExit, LastRecord, VmDeath};
-use crate::report::table::{Align, Table};
+use crate::report::rows::table::{Align, Table};
 use crate::report::{Report, duration};
 use std::io::{self, Write};
 use strata_recording::terminal::harmless;

@@ -1,15 +1,16 @@
 //! Shows: Each finding of `strata report` appears above its threshold, not below.
 
-use super::super::cost::{Taken, Thief};
-use super::super::distribution::{self, Distribution};
-use super::super::exits::ReasonExits;
-use super::super::exits::operations::OperationExits;
-use super::super::flows::Milestone;
-use super::super::irqs::{CpuTimes, Interrupt};
-use super::super::locks::KernelLock;
 use super::super::scenario;
-use super::super::tasks::Times;
 use super::*;
+use crate::report::devices::flows::Milestone;
+use crate::report::kernels::exits::ReasonExits;
+use crate::report::kernels::exits::operations::OperationExits;
+use crate::report::kernels::irqs::{CpuTimes, Interrupt};
+use crate::report::kernels::locks::KernelLock;
+use crate::report::scheduling::times::Times;
+use crate::report::statistics::distribution;
+use crate::report::statistics::distribution::Distribution;
+use crate::report::summary::cost::{Taken, Thief};
 use strata_analysis::event::KvmAccess;
 use strata_recording::test_trace::manifest;
 

@@ -176,8 +176,8 @@ fn live_summary_says_what_the_reports_say_of_the_same_records() {
 
     poll_all(&mut live, &records);
     let live = live.ask();
-    let vcpus = report::vcpus::report(&trace, Window::ALL).unwrap();
-    let exits = report::exits::report(&trace, Window::ALL).unwrap();
+    let vcpus = report::scheduling::vcpus::report(&trace, Window::ALL).unwrap();
+    let exits = report::kernels::exits::report(&trace, Window::ALL).unwrap();
 
     for (report, live) in vcpus.vms[0].vcpus.iter().zip(&live.vcpus) {
         let ns = |state: &str| report.parts.iter().filter(|part| part.state == state).map(|part| part.ns).sum::<u64>();

@@ -1,0 +1,79 @@
+//! A report of which only some rows are shown.
+
+use super::description::{Description, Made};
+use super::registry::REPORTS;
+use super::rows::choice::{Choice, ChoiceError, Chosen};
+use super::rows::columns::Rows;
+use super::{JSON_VERSION, ReportError, ReportOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use strata_analysis::completeness::Completeness;
+use strata_recording::terminal::harmless;
+
+/// As [`Description::run`] of `described`, but only the rows of `choice`. Says what `run` does, what CSV has no place
+/// for, and where no row is left.
+///
+/// # Errors
+/// As those of `run`, and when the report has no such rows.
+pub fn run(
+    described: &Description,
+    dir: &Path,
+    options: &ReportOptions,
+    symbols: Option<&Path>,
+    choice: &Choice,
+    out: &mut dyn Write,
+) -> Result<Vec<String>, ReportError> {
+    if choice.is_all() {
+        return Ok(described.run(dir, options, symbols, out)?.into_iter().collect());
+    }
+    let Made { report, completeness, missed } = described.make(dir, options, symbols)?;
+    let value = report.to_json().map_err(|error| ReportError::Write(error.into()))?;
+    let chosen = rows(described, choice, &value)?;
+    let mut said: Vec<String> = missed.into_iter().collect();
+    if choice.csv {
+        said.extend(completeness.line());
+    }
+    said.extend(chosen.nothing());
+    match write(&chosen, completeness, choice.csv, options.json, out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Write(error)),
+        _ => Ok(said),
+    }
+}
+
+/// The rows of `choice` in the report that `described` describes and JSON has as `value`.
+fn rows(described: &Description, choice: &Choice, value: &serde_json::Value) -> Result<Chosen, ChoiceError> {
+    if !described.rows.iter().any(Rows::is_table) {
+        let others = REPORTS.iter().filter(|other| !other.rows.is_empty()).map(|other| other.words());
+        return Err(ChoiceError::NoRows { report: described.name, others: others.collect() });
+    }
+    choice.of(described.name, described.rows, value)
+}
+
+fn write(chosen: &Chosen, completeness: Completeness, csv: bool, json: bool, out: &mut dyn Write) -> io::Result<()> {
+    if csv {
+        return chosen.write_csv(out);
+    }
+    if json {
+        let mut value = chosen.to_json();
+        value.insert("json_version".into(), JSON_VERSION.into());
+        value.insert("completeness".into(), serde_json::to_value(completeness)?);
+        serde_json::to_writer_pretty(&mut *out, &value)?;
+        return writeln!(out);
+    }
+    completeness.line().into_iter().try_for_each(|line| writeln!(out, "{}", harmless(&line)))?;
+    chosen.write_text(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_without_rows_names_those_that_have() {
+        let choice = Choice { csv: true, ..Choice::default() };
+
+        let refused = rows(REPORTS[0], &choice, &serde_json::Value::Null).unwrap_err().to_string();
+
+        assert!(refused.starts_with("the report overview has no rows to choose from; tasks, "), "{refused}");
+    }
+}

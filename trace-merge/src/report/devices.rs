@@ -1,0 +1,7 @@
+//! Reports on I/O: requests to disks and packets of network devices, by device and through the layers.
+
+pub mod blocks;
+pub mod flow_step;
+pub mod flows;
+mod followed;
+pub mod net_flows;

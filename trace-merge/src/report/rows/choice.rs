@@ -1,0 +1,616 @@
+//! Rows of a report that are chosen and ordered by its described columns, and shown as one table: as text, JSON or CSV.
+//!
+//! Rows at one path of the report's JSON are a table, whatever they are in: what they belong to (the VM, a process) becomes
+//! columns in front.
+
+use super::columns::{ColumnText, Rows};
+use super::table::{Align, Table};
+use crate::report::duration;
+use serde_json::{Map, Value};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::str::FromStr;
+use strata_analysis::task_choice::TaskChoice;
+use strata_recording::nearest::{nearest, similarity};
+use strata_recording::terminal::harmless;
+use thiserror::Error;
+
+/// Keys of what rows are in that become columns, in this order.
+const AROUND: [&str; 10] = ["vm", "layer", "pid", "comm", "vcpu", "tid", "kind", "number", "name", "address"];
+
+/// Which rows are shown, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// CSV in place of text.
+    pub csv: bool,
+    /// The table, where the report has several; else the first that has the columns that are asked for.
+    pub table: Option<String>,
+    /// Only rows of this VM.
+    pub vm: Option<String>,
+    /// Only rows of these tasks or processes.
+    pub task: Option<TaskChoice>,
+    /// Only rows of this CPU or vCPU.
+    pub cpu: Option<u32>,
+    /// How they are ordered; else as the report has them.
+    pub sort: Option<Sort>,
+    /// So many rows at most.
+    pub limit: Option<usize>,
+}
+
+/// An order of rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sort {
+    /// Key or heading of a column.
+    column: String,
+    is_descending: bool,
+}
+
+/// What is no order.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("write a column, and :desc behind it for the largest first, as in wall_ns:desc")]
+pub struct BadSort;
+
+impl FromStr for Sort {
+    type Err = BadSort;
+
+    fn from_str(text: &str) -> Result<Self, BadSort> {
+        let (column, is_descending) = match text.rsplit_once(':') {
+            Some((column, "desc")) => (column, true),
+            Some((column, "asc")) => (column, false),
+            Some(_) => return Err(BadSort),
+            None => (text, false),
+        };
+        if column.is_empty() { Err(BadSort) } else { Ok(Self { column: column.into(), is_descending }) }
+    }
+}
+
+/// Why no rows are chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ChoiceError {
+    /// The report has no rows.
+    #[error("the report {report} has no rows to choose from; {} have", .others.join(", "))]
+    NoRows {
+        /// Its name.
+        report: &'static str,
+        /// Those that have.
+        others: Vec<String>,
+    },
+    /// It has no such table.
+    #[error("the report {report} has no table '{wanted}'; it has {}", .tables.join(", "))]
+    NoTable {
+        /// Its name.
+        report: &'static str,
+        /// What was asked for.
+        wanted: String,
+        /// Those that there are, the nearest first.
+        tables: Vec<String>,
+    },
+    /// No table has such a column.
+    #[error("{table} of the report {report} have no column {wanted}; they have {}", .columns.join(", "))]
+    NoColumn {
+        /// Its name.
+        report: &'static str,
+        /// The table.
+        table: String,
+        /// What was asked for.
+        wanted: String,
+        /// Those that there are, the nearest first.
+        columns: Vec<String>,
+    },
+    /// No row is of the VM.
+    #[error("no row is of a VM called \"{wanted}\"; there are {}", .vms.join(", "))]
+    NoVm {
+        /// What was asked for.
+        wanted: String,
+        /// Those that there are, the nearest first.
+        vms: Vec<String>,
+    },
+}
+
+/// A column of a table.
+#[derive(Clone, Debug)]
+struct Column {
+    /// Where a row has its value: keys with dots between them.
+    key: String,
+    /// Empty where text does not have it.
+    heading: String,
+    unit: &'static str,
+    is_part: bool,
+}
+
+/// Rows that were chosen.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    path: &'static str,
+    columns: Vec<Column>,
+    rows: Vec<Map<String, Value>>,
+    /// Why no row is of the task that is asked for, if none is.
+    missed_task: Option<String>,
+}
+
+impl Choice {
+    /// Whether it is the whole report, as that shows itself.
+    #[must_use]
+    pub const fn is_all(&self) -> bool {
+        !self.csv
+            && self.table.is_none()
+            && self.vm.is_none()
+            && self.task.is_none()
+            && self.cpu.is_none()
+            && self.sort.is_none()
+            && self.limit.is_none()
+    }
+
+    /// The rows of the report called `report`, which `described` describes and JSON has as `value`.
+    ///
+    /// # Errors
+    /// When it has no such table or column.
+    pub fn of(&self, report: &'static str, described: &[Rows], value: &Value) -> Result<Chosen, ChoiceError> {
+        let tables: Vec<&Rows> = described.iter().filter(|rows| rows.is_table()).collect();
+        let named = |rows: &&&Rows| match &self.table {
+            Some(wanted) => name_of(rows.path) == *wanted || name_of(rows.path).ends_with(&format!(".{wanted}")),
+            None => true,
+        };
+        let chosen: Vec<Chosen> = tables.iter().filter(named).map(|rows| Chosen::all(described, rows, value)).collect();
+        let missing = |chosen: &Chosen| self.missing_column(chosen);
+        let fitting = chosen.iter().find(|chosen| missing(chosen).is_none());
+        let Some(fitting) = fitting.or(chosen.first()) else {
+            let wanted = self.table.clone().unwrap_or_default();
+            let names = tables.iter().map(|rows| name_of(rows.path));
+            return Err(ChoiceError::NoTable { report, tables: nearest_first(&wanted, names), wanted });
+        };
+        if let Some(wanted) = missing(fitting) {
+            let keys = fitting.columns.iter().map(|column| column.key.clone());
+            let (table, columns) = (name_of(fitting.path), nearest_first(&wanted, keys));
+            return Err(ChoiceError::NoColumn { report, table, wanted, columns });
+        }
+        self.narrow(fitting.clone())
+    }
+
+    /// A column that is asked for and that `chosen` does not have.
+    fn missing_column(&self, chosen: &Chosen) -> Option<String> {
+        let has = |keys: &[&str]| chosen.columns.iter().any(|column| keys.contains(&&*column.key));
+        let asked = [
+            (self.vm.is_some(), &["vm"][..], "vm"),
+            (self.task.is_some(), &["comm"], "comm"),
+            (self.cpu.is_some(), &["cpu", "vcpu"], "cpu"),
+        ];
+        let missing =
+            asked.into_iter().find(|(is_asked, keys, _)| *is_asked && !has(keys)).map(|(.., name)| name.into());
+        missing.or_else(|| {
+            let wanted = &self.sort.as_ref()?.column;
+            chosen.column(wanted).is_none().then(|| wanted.clone())
+        })
+    }
+
+    /// The rows of `chosen` that are wanted, in their order.
+    fn narrow(&self, mut chosen: Chosen) -> Result<Chosen, ChoiceError> {
+        if let Some(wanted) = &self.vm {
+            let vms: BTreeSet<String> =
+                chosen.rows.iter().filter_map(|row| Some(row.get("vm")?.as_str()?.to_owned())).collect();
+            if !vms.contains(wanted) && !vms.is_empty() {
+                return Err(ChoiceError::NoVm { wanted: wanted.clone(), vms: nearest_first(wanted, vms.into_iter()) });
+            }
+            chosen.rows.retain(|row| row.get("vm").and_then(Value::as_str) == Some(wanted));
+        }
+        if let Some(task) = &self.task {
+            let number = |row: &Map<String, Value>| row.get("tid").or(row.get("pid"))?.as_i64();
+            let comms = chosen.rows.iter().filter_map(|row| row.get("comm")?.as_str());
+            let near = nearest(&task.to_string(), comms);
+            chosen.rows.retain(|row| {
+                // No task has this number.
+                let tid = number(row).and_then(|tid| i32::try_from(tid).ok()).unwrap_or(i32::MIN);
+                task.is(tid, row.get("comm").and_then(Value::as_str))
+            });
+            if chosen.rows.is_empty() {
+                let near =
+                    if near.is_empty() { String::new() } else { format!("; the nearest are {}", near.join(", ")) };
+                chosen.missed_task = Some(format!("no row is of a task '{task}'{near}"));
+            }
+        }
+        if let Some(cpu) = self.cpu {
+            chosen.rows.retain(|row| row.get("cpu").or(row.get("vcpu")).and_then(Value::as_u64) == Some(cpu.into()));
+        }
+        if let Some(sort) = &self.sort {
+            let key = chosen.column(&sort.column).map(|column| column.key.clone()).unwrap_or_default();
+            let values = |row: &Map<String, Value>| Order::of(at(row, &key));
+            if sort.is_descending {
+                // What has no value is last in both.
+                chosen.rows.sort_by_cached_key(|row| (at(row, &key).is_none_or(Value::is_null), Reverse(values(row))));
+            } else {
+                chosen.rows.sort_by_cached_key(values);
+            }
+        }
+        chosen.rows.truncate(self.limit.unwrap_or(usize::MAX));
+        Ok(chosen)
+    }
+}
+
+/// A value as rows are ordered by it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Order {
+    Number(i128),
+    Text(String),
+    None,
+}
+
+impl Order {
+    fn of(value: Option<&Value>) -> Self {
+        let of_hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+        match value {
+            Some(Value::Number(number)) => {
+                let whole = number.as_u64().map(i128::from).or_else(|| number.as_i64().map(i128::from));
+                whole.map_or(Self::None, Self::Number)
+            }
+            Some(Value::Bool(is_so)) => Self::Number((*is_so).into()),
+            Some(Value::String(text)) => {
+                of_hex(text).map_or_else(|| Self::Text(text.clone()), |number| Self::Number(number.into()))
+            }
+            _ => Self::None,
+        }
+    }
+}
+
+/// What a table is called: its path without brackets, and without what all of the report is in.
+fn name_of(path: &str) -> String {
+    let path = path.replace("[]", "");
+    path.split_once('.').map_or(path.as_str(), |(_, name)| name).into()
+}
+
+fn nearest_first(wanted: &str, names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut names: Vec<String> = names.collect();
+    let last = |name: &str| similarity(wanted, name.rsplit('.').next().unwrap_or_default());
+    let near = |name: &String| similarity(wanted, name).max(last(name));
+    names.sort_by(|left, right| near(right).total_cmp(&near(left)));
+    names
+}
+
+/// The value at `key` of `row`.
+fn at<'r>(row: &'r Map<String, Value>, key: &str) -> Option<&'r Value> {
+    let (first, others) = key.split_once('.').map_or((key, None), |(first, others)| (first, Some(others)));
+    let value = row.get(first)?;
+    others.map_or(Some(value), |others| at(value.as_object()?, others))
+}
+
+/// Adds the rows that lie at `path` of `value` to `rows`, each with what it is `around`.
+fn collect(
+    value: &Value,
+    path: &[&str],
+    around: &mut Vec<(&'static str, Value)>,
+    keys: &mut BTreeSet<&'static str>,
+    rows: &mut Vec<Map<String, Value>>,
+) {
+    let Some((first, others)) = path.split_first() else {
+        let Some(own) = value.as_object() else { return };
+        let mut row: Map<String, Value> =
+            around.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        row.extend(own.clone());
+        rows.push(row);
+        return;
+    };
+    let known = around.len();
+    for key in AROUND {
+        if let Some(value) = value.get(key).filter(|value| !value.is_object() && !value.is_array()) {
+            around.push((key, value.clone()));
+            keys.insert(key);
+        }
+    }
+    match value.get(first.trim_end_matches("[]")) {
+        Some(Value::Array(items)) => items.iter().for_each(|item| collect(item, others, around, keys, rows)),
+        Some(value) => collect(value, others, around, keys, rows),
+        None => {}
+    }
+    around.truncate(known);
+}
+
+impl Chosen {
+    /// All rows of a table.
+    fn all(described: &[Rows], table: &Rows, value: &Value) -> Self {
+        let path: Vec<&str> = table.path.split('.').collect();
+        let (mut rows, mut keys) = (Vec::new(), BTreeSet::new());
+        collect(value, &path, &mut Vec::new(), &mut keys, &mut rows);
+        let own = columns_of(described, table, &rows);
+        let is_free = |key: &&&str| keys.contains(*key) && own.iter().all(|column| column.key != ***key);
+        let around = AROUND.iter().filter(is_free).map(|key| Column {
+            key: (*key).into(),
+            heading: (*key).into(),
+            unit: "text",
+            is_part: false,
+        });
+        let mut columns: Vec<Column> = around.collect();
+        columns.extend(own);
+        Self { path: table.path, columns, rows, missed_task: None }
+    }
+
+    /// Why there is none, where there is none.
+    #[must_use]
+    pub fn nothing(&self) -> Option<String> {
+        let at_once = || "no row is all of what is asked for at once".into();
+        self.rows.is_empty().then(|| self.missed_task.as_deref().map_or_else(at_once, harmless))
+    }
+
+    /// The column of this key or heading, or whose key ends with it behind a dot.
+    fn column(&self, wanted: &str) -> Option<&Column> {
+        let by = |is: &dyn Fn(&Column) -> bool| self.columns.iter().find(|column| is(column));
+        by(&|column| column.key == wanted)
+            .or_else(|| by(&|column| column.heading == wanted))
+            .or_else(|| by(&|column| column.key.rsplit_once('.').is_some_and(|(_, last)| last == wanted)))
+    }
+
+    /// Its path in the report's JSON, and its rows.
+    #[must_use]
+    pub fn to_json(&self) -> Map<String, Value> {
+        let rows = self.rows.iter().cloned().map(Value::Object).collect();
+        [("table".to_owned(), self.path.into()), ("rows".to_owned(), Value::Array(rows))].into_iter().collect()
+    }
+
+    /// Writes it as a table for people, without columns in which there is nothing.
+    ///
+    /// # Errors
+    /// When `out` fails.
+    pub fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let is_told = |column: &&Column| self.rows.iter().any(|row| column.cell(row) != "-");
+        let shown = self.columns.iter().filter(|column| !column.heading.is_empty() && is_told(column));
+        let columns: Vec<&Column> = shown.collect();
+        let align = |column: &Column| match column.unit {
+            "text" | "hexadecimal text" | "true, false" | "texts" | "rows" => Align::Left,
+            _ => Align::Right,
+        };
+        let headings: Vec<_> = columns.iter().map(|column| (column.heading.as_str(), align(column))).collect();
+        let mut table = Table::new(&headings);
+        for row in &self.rows {
+            table.row(columns.iter().map(|column| column.cell(row)));
+        }
+        table.write(out)
+    }
+
+    /// Writes it as CSV (RFC 4180, but with the ends of lines that Unix has), with the columns' keys in its first line.
+    ///
+    /// # Errors
+    /// When `out` fails.
+    pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns: Vec<&Column> = self.columns.iter().filter(|column| column.is_in_csv()).collect();
+        write_line(columns.iter().map(|column| column.key.clone()), out)?;
+        for row in &self.rows {
+            write_line(columns.iter().map(|column| of_csv(at(row, &column.key))), out)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_line(fields: impl Iterator<Item = String>, out: &mut dyn Write) -> io::Result<()> {
+    let quoted = fields.map(|field| match field.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field,
+    });
+    writeln!(out, "{}", quoted.collect::<Vec<_>>().join(","))
+}
+
+fn of_csv(value: Option<&Value>) -> String {
+    match value {
+        Some(Value::String(text)) => harmless(text),
+        Some(Value::Array(items)) => items.iter().map(|item| of_csv(Some(item))).collect::<Vec<_>>().join(" "),
+        None | Some(Value::Null | Value::Object(_)) => String::new(),
+        Some(value) => value.to_string(),
+    }
+}
+
+impl Column {
+    /// Whether a value fits a field.
+    fn is_in_csv(&self) -> bool {
+        !self.key.is_empty() && !["distribution", "histogram", "object", "rows"].contains(&self.unit)
+    }
+
+    /// As a table for people has the value of `row`.
+    fn cell(&self, row: &Map<String, Value>) -> String {
+        match at(row, &self.key) {
+            None | Some(Value::Null) => "-".into(),
+            Some(Value::Number(number)) => match (self.unit, number.as_u64()) {
+                ("ns", Some(0)) if self.is_part => "-".into(),
+                ("ns", Some(ns)) => duration(ns),
+                _ => number.to_string(),
+            },
+            Some(Value::Bool(is_so)) => if *is_so { "yes" } else { "no" }.into(),
+            Some(Value::Array(items)) if self.unit == "rows" => items.len().to_string(),
+            value => of_csv(value),
+        }
+    }
+}
+
+/// The columns of `table` by their descriptions, those of objects in its rows included.
+fn columns_of(described: &[Rows], table: &Rows, rows: &[Map<String, Value>]) -> Vec<Column> {
+    let texts = (table.columns)();
+    // What only JSON has, people see by its keys.
+    let is_headless = texts.iter().all(|text| text.heading.is_empty());
+    let mut columns = Vec::new();
+    for text in texts {
+        let is_object = text.unit == "object";
+        let key = text.key.clone();
+        let parts = described.iter().find(|rows| rows.path == format!("{}.{key}", table.path));
+        let mut own = column(&text, key.clone());
+        if own.is_in_csv() && (is_headless || is_name(&key)) && own.heading.is_empty() {
+            own.heading.clone_from(&key);
+        }
+        columns.push(own);
+        match parts {
+            Some(object) if is_object => {
+                columns.extend((object.columns)().iter().map(|text| column(text, format!("{key}.{}", text.key))));
+            }
+            _ if is_object => columns.extend(keys_of(&key, rows)),
+            _ => {}
+        }
+    }
+    columns
+}
+
+/// Whether the column `key` says which row it is.
+fn is_name(key: &str) -> bool {
+    ["comm", "tid", "pid"].contains(&key)
+}
+
+fn column(text: &ColumnText, key: String) -> Column {
+    // What is shown and has no key is put together of what has one.
+    let heading = if text.key.is_empty() { "" } else { text.heading };
+    Column { key, heading: heading.into(), unit: text.unit, is_part: text.is_part }
+}
+
+/// Columns of the object `key`, whose keys nobody describes: those that the `rows` have.
+fn keys_of(key: &str, rows: &[Map<String, Value>]) -> Vec<Column> {
+    let unit = if key.ends_with("_ns") { "ns" } else { "number" };
+    let keys: BTreeSet<&String> =
+        rows.iter().filter_map(|row| row.get(key)?.as_object()).flat_map(|object| object.keys()).collect();
+    let heading = |name: &str| if unit == "ns" { name.to_owned() } else { String::new() };
+    let of = |name: &String| Column { key: format!("{key}.{name}"), heading: heading(name), unit, is_part: true };
+    keys.into_iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::rows::columns;
+    use crate::report::rows::columns::{Column as Described, ReportRow, Unit, column as described};
+    use serde_json::json;
+
+    struct Made;
+
+    impl ReportRow for Made {
+        const COLUMNS: &'static [Described<Self>] = &[
+            described("comm", "task", Unit::Text, "Its name", |_| "".into()),
+            described("tid", "tid", Unit::Number, "Its number", |_| 0_u64.into()),
+            described("wait_ns", "waited", Unit::PartNs, "How long", |_| 0_u64.into()),
+            described("address", "", Unit::Address, "Where", |_| 0_u64.into()),
+            described("times_ns", "", Unit::Object, "Parts", |_| 0_u64.into()),
+            described("parts", "", Unit::Rows, "Parts", |_| 0_u64.into()),
+        ];
+    }
+
+    struct Place;
+
+    impl ReportRow for Place {
+        const COLUMNS: &'static [Described<Self>] = &[described("cpu", "CPU", Unit::Number, "Which", |_| 0_u64.into())];
+    }
+
+    const ROWS: [Rows; 2] = [columns::rows::<Made>("vms[].tasks[]"), columns::rows::<Place>("vms[].tasks[].cpus[]")];
+
+    fn report() -> Value {
+        json!({ "vms": [
+            { "vm": "db", "tasks": [
+                { "comm": "a,\"b\"", "tid": 7, "wait_ns": 1500, "address": "0x10", "times_ns": { "ran": 5 }, "cpus": [
+                    { "cpu": 0 }, { "cpu": 1 },
+                ] },
+                { "comm": "web", "tid": 8, "wait_ns": null, "address": "0x9", "times_ns": { "ran": 0 }, "cpus": [] },
+            ] },
+            { "vm": "web", "tasks": [
+                { "comm": "web", "tid": 7, "wait_ns": 0, "address": "0xffffffffffffffff", "times_ns": { "ran": 7 }, "cpus": [
+                    { "cpu": 1 },
+                ] },
+            ] },
+        ] })
+    }
+
+    fn csv(choice: &Choice) -> String {
+        let mut out = Vec::new();
+        choice.of("made", &ROWS, &report()).unwrap().write_csv(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// The VMs and numbers of the tasks that are chosen, in their order.
+    fn chosen(choice: &Choice) -> Vec<String> {
+        csv(choice)
+            .lines()
+            .skip(1)
+            .map(|line| line[..1].to_owned() + &line.replace('"', ""))
+            .map(|line| {
+                let fields: Vec<&str> = line.split(',').collect();
+                format!("{} {}", &fields[0][1..], fields[fields.len() - 4])
+            })
+            .collect()
+    }
+
+    fn sorted(text: &str) -> Choice {
+        Choice { sort: Some(text.parse().unwrap()), ..Choice::default() }
+    }
+
+    #[test]
+    fn csv_has_what_rows_are_in_and_each_value_that_fits_a_field() {
+        let expected = concat!(
+            "vm,comm,tid,wait_ns,address,times_ns.ran\n",
+            "db,\"a,\"\"b\"\"\",7,1500,0x10,5\n",
+            "db,web,8,,0x9,0\n",
+            "web,web,7,0,0xffffffffffffffff,7\n",
+        );
+
+        assert_eq!(csv(&Choice::default()), expected);
+    }
+
+    #[test]
+    fn text_has_the_columns_with_headings_and_the_parts() {
+        let mut out = Vec::new();
+
+        Choice::default().of("made", &ROWS, &report()).unwrap().write_text(&mut out).unwrap();
+
+        let expected = [
+            "vm   task   tid    waited   ran",
+            "db   a,\"b\"    7  1.500 µs  5 ns",
+            "db   web      8         -     -",
+            "web  web      7         -  7 ns",
+        ];
+        assert_eq!(String::from_utf8(out).unwrap().lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn rows_are_ordered_over_all_that_they_are_in_and_those_without_a_value_are_last() {
+        let all = |text| chosen(&sorted(text));
+
+        assert_eq!(all("wait_ns"), ["web 7", "db 7", "db 8"]);
+        assert_eq!(all("waited:desc"), ["db 7", "web 7", "db 8"]);
+        assert_eq!(all("address:asc"), ["db 8", "db 7", "web 7"]);
+        assert_eq!(all("ran:desc"), ["web 7", "db 7", "db 8"]);
+        assert_eq!(chosen(&Choice { limit: Some(1), ..sorted("ran:desc") }), ["web 7"]);
+        for text in ["", ":desc", "ran:down"] {
+            assert_eq!(text.parse::<Sort>(), Err(BadSort));
+        }
+    }
+
+    #[test]
+    fn rows_are_chosen_by_vm_task_and_cpu() {
+        let of_vm = Choice { vm: Some("web".into()), ..Choice::default() };
+        let of_task = Choice { task: Some("we*".parse().unwrap()), ..Choice::default() };
+        let of_both = Choice { task: Some("7".parse().unwrap()), ..of_vm.clone() };
+        let of_cpu = Choice { cpu: Some(1), ..Choice::default() };
+
+        assert_eq!((chosen(&of_vm), chosen(&of_both)), (vec!["web 7".to_owned()], vec!["web 7".to_owned()]));
+        assert_eq!(chosen(&of_task), ["db 8", "web 7"]);
+        assert_eq!(
+            csv(&of_cpu),
+            "vm,comm,tid,address,cpu\ndb,\"a,\"\"b\"\"\",7,0x10,1\nweb,web,7,0xffffffffffffffff,1\n"
+        );
+        assert_eq!(
+            csv(&Choice { table: Some("cpus".into()), ..of_task }),
+            "vm,comm,tid,address,cpu\nweb,web,7,0xffffffffffffffff,1\n"
+        );
+    }
+
+    #[test]
+    fn json_has_the_rows_with_what_they_are_in() {
+        let rows = Choice { cpu: Some(0), ..Choice::default() }.of("made", &ROWS, &report()).unwrap().to_json();
+
+        let row = json!({ "vm": "db", "comm": "a,\"b\"", "tid": 7, "address": "0x10", "cpu": 0 });
+        assert_eq!(Value::Object(rows), json!({ "table": "vms[].tasks[].cpus[]", "rows": [row] }));
+    }
+
+    #[test]
+    fn what_a_report_does_not_have_is_refused_with_what_it_has_the_nearest_first() {
+        let refused = |choice: &Choice| choice.of("made", &ROWS, &report()).unwrap_err().to_string();
+        let table = Choice { table: Some("cpu".into()), ..Choice::default() };
+        let no_task = Choice { table: Some("cpus".into()), ..sorted("wait_ns") };
+        let vm = Choice { vm: Some("webb".into()), ..Choice::default() };
+
+        let column = "tasks of the report made have no column wiat_ns; they have wait_ns, ";
+        assert!(refused(&sorted("wiat_ns")).starts_with(column), "{}", refused(&sorted("wiat_ns")));
+        assert_eq!(refused(&table), "the report made has no table 'cpu'; it has tasks.cpus, tasks");
+        assert!(refused(&no_task).starts_with("tasks.cpus of the report made have no column wait_ns; they have "));
+        assert_eq!(refused(&vm), "no row is of a VM called \"webb\"; there are web, db");
+    }
+}

@@ -1,0 +1,206 @@
+//! How times are distributed.
+
+use super::histogram::{Classes, Histogram};
+use serde::Serialize;
+use strata_recording::clock::Clock;
+
+/// How many there are, and how long they take, ns.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Distribution {
+    /// Number.
+    pub count: u64,
+    /// All together.
+    pub total_ns: u64,
+    /// Half of them take at most this.
+    pub p50_ns: u64,
+    /// 99 in 100 of them take at most this.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// How many there are of which length.
+    pub histogram: Histogram,
+}
+
+/// How many there are, and how long they take, ns, where quantiles would take too much memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// Number.
+    pub count: u64,
+    /// All together.
+    pub total_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// How many there are of which length.
+    pub histogram: Histogram,
+}
+
+/// Number, sum and longest of times, in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DurationSum {
+    pub(crate) count: u64,
+    pub(crate) total: u64,
+    pub(crate) max: u64,
+}
+
+impl DurationSum {
+    pub(crate) fn add(&mut self, ticks: u64) {
+        *self = self.plus(&Self { count: 1, total: ticks, max: ticks });
+    }
+
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            total: self.total.saturating_add(other.total),
+            max: self.max.max(other.max),
+        }
+    }
+}
+
+/// The same with how many times there are of which length.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BinnedDurations {
+    pub(crate) sum: DurationSum,
+    classes: Classes,
+}
+
+impl BinnedDurations {
+    pub(crate) fn add(&mut self, ticks: u64) {
+        self.sum.add(ticks);
+        self.classes.add(ticks);
+    }
+
+    /// Adds the times of `other`.
+    pub(crate) fn extend(&mut self, other: &Self) {
+        self.sum = self.sum.plus(&other.sum);
+        self.classes.extend(&other.classes);
+    }
+
+    pub(crate) fn histogram(&self, clock: &Clock) -> Histogram {
+        self.classes.histogram(clock)
+    }
+
+    pub(crate) fn times(&self, clock: &Clock) -> Times {
+        let [total_ns, max_ns] = [self.sum.total, self.sum.max].map(|ticks| clock.ticks_to_ns(ticks));
+        Times { count: self.sum.count, total_ns, max_ns, histogram: self.histogram(clock) }
+    }
+}
+
+/// Up to this many times are kept as they are.
+const EXACT: usize = 4096;
+/// Digits to which the quantiles of more times are right: to a thousandth.
+const DIGITS: u8 = 3;
+
+/// Times as they come, in ticks, in bounded memory: number, sum and longest are exact always, the quantiles of up to
+/// 4096 times too, and those of more to a thousandth of their value.
+#[derive(Clone, Debug, Default)]
+pub struct Durations {
+    binned: BinnedDurations,
+    /// The times themselves, as long as they are few.
+    few: Vec<u64>,
+    many: Option<hdrhistogram::Histogram<u32>>,
+}
+
+impl Durations {
+    /// Adds one, in ticks.
+    pub fn add(&mut self, ticks: u64) {
+        self.binned.add(ticks);
+        if self.many.is_none() && self.few.len() < EXACT {
+            self.few.push(ticks);
+            return;
+        }
+        if self.many.is_none() {
+            self.many = hdrhistogram::Histogram::new(DIGITS).ok();
+            std::mem::take(&mut self.few).into_iter().for_each(|earlier| self.count_in(earlier));
+        }
+        self.count_in(ticks);
+    }
+
+    fn count_in(&mut self, ticks: u64) {
+        if let Some(many) = &mut self.many {
+            // It grows as it has to, and so takes every value.
+            let _ = many.record(ticks);
+        }
+    }
+
+    /// Their number.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.binned.sum.count
+    }
+
+    /// All together, ticks.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.binned.sum.total
+    }
+
+    /// The longest, ticks; 0 of none.
+    #[must_use]
+    pub const fn max(&self) -> u64 {
+        self.binned.sum.max
+    }
+
+    /// How they are distributed: quantiles by nearest rank.
+    #[must_use]
+    pub fn distribution(&self, clock: &Clock) -> Distribution {
+        let [p50, p99] = self.quantiles([500, 990]);
+        let DurationSum { count, total, max } = self.binned.sum;
+        Distribution {
+            count,
+            total_ns: clock.ticks_to_ns(total),
+            p50_ns: clock.ticks_to_ns(p50),
+            p99_ns: clock.ticks_to_ns(p99),
+            max_ns: clock.ticks_to_ns(max),
+            histogram: self.binned.histogram(clock),
+        }
+    }
+
+    /// What so many thousandths of them take at most, ticks, by nearest rank; 0 of none.
+    #[must_use]
+    pub fn quantiles<const N: usize>(&self, thousandths: [u16; N]) -> [u64; N] {
+        let mut few = self.few.clone();
+        few.sort_unstable();
+        thousandths.map(|thousandths| match &self.many {
+            Some(many) => many.value_at_quantile(f64::from(thousandths) / 1000.0).min(self.binned.sum.max),
+            None => {
+                let index = (few.len() * usize::from(thousandths)).div_ceil(1000).saturating_sub(1);
+                few.get(index).copied().unwrap_or(0)
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_recording::test_trace::manifest;
+
+    #[test]
+    fn percentiles_are_those_of_the_nearest_rank() {
+        let clock = manifest().clock;
+        let of = |times: Vec<u64>| {
+            let mut durations = Durations::default();
+            times.into_iter().for_each(|time| durations.add(time));
+            durations.distribution(&clock)
+        };
+
+        // A tick is half a nanosecond.
+        let hundred = of((1..=100).rev().map(|number| number * 2).collect());
+        assert_eq!((hundred.p50_ns, hundred.p99_ns, hundred.max_ns, hundred.total_ns), (50, 99, 100, 5050));
+        let two = of(vec![2, 4]);
+        assert_eq!((two.count, two.p50_ns, two.p99_ns), (2, 1, 2));
+        assert_eq!(of(vec![]), Distribution::default());
+    }
+    #[test]
+    fn quantiles_of_many_are_right_to_a_thousandth_and_the_rest_is_exact() {
+        let clock = manifest().clock;
+        let mut durations = Durations::default();
+        (1..=100_000_u64).for_each(|number| durations.add(number * 2_000));
+
+        let Distribution { count, total_ns, p50_ns, p99_ns, max_ns, histogram } = durations.distribution(&clock);
+
+        assert_eq!((count, total_ns, max_ns), (100_000, 5_000_050_000 * 1_000, 100_000_000));
+        assert_eq!(histogram.bins.iter().map(|bin| bin.1).sum::<u64>(), count);
+        assert!(p50_ns.abs_diff(50_000_000) <= 50_000 && p99_ns.abs_diff(99_000_000) <= 99_000, "{p50_ns} {p99_ns}");
+    }
+}
