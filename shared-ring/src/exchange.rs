@@ -20,8 +20,7 @@
 #![allow(unsafe_code)] // The storage's methods are unsafe; offsets come from the geometry only.
 
 use crate::layout::{ENTRY_EXCHANGE, Geometry};
-use crate::producer::ATTEMPTS;
-use crate::storage::Storage;
+use crate::storage::{ATTEMPTS, Storage};
 
 const PHYSICAL: u64 = 0xffff;
 const REFERENCE: u64 = 1 << 16;

@@ -48,13 +48,8 @@ use crate::layout::{
     RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED, RING_OVERWRITTEN, RING_READ_COUNT, RING_SUB_BUFFER_TABLE,
     RING_WRITE_COUNT, RecordHeader, SUB_BUFFER_ENTRY_SIZE, padded,
 };
-use crate::storage::Storage;
+use crate::storage::{ATTEMPTS, Storage};
 use core::mem::offset_of;
-
-/// Attempts at a reservation, a forced switch, or one of the words that contexts change by compare-and-swap, before it is
-/// given up. An attempt fails only if another context has got on meanwhile, so that contexts which interrupt each other
-/// take a few at most; threads of many CPUs that record into one ring without pause, some more.
-pub const ATTEMPTS: usize = 256;
 
 /// One ring's recording side.
 ///

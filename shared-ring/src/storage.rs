@@ -7,6 +7,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
+/// Attempts at a reservation, a forced switch, or one of the words that contexts change by compare-and-swap, before it is
+/// given up. An attempt fails only if another context has got on meanwhile, so that contexts which interrupt each other
+/// take a few at most; threads of many CPUs that record into one ring without pause, some more.
+pub const ATTEMPTS: usize = 256;
+
 /// Shared memory addressed by byte offsets, with the atomics of its kind.
 ///
 /// # Safety

@@ -4,8 +4,8 @@
 #![allow(unsafe_code, missing_docs, clippy::expect_used)] // Tests.
 
 use shared_ring::layout::{Geometry, Mode};
-use shared_ring::producer::{ATTEMPTS, NotReserved, Producer};
-use shared_ring::storage::Storage;
+use shared_ring::producer::{NotReserved, Producer};
+use shared_ring::storage::{ATTEMPTS, Storage};
 use std::cell::Cell;
 
 /// Memory that is not there any more, as a PCI BAR that is not decoded: what is loaded is all ones, what is stored is gone.

@@ -10,12 +10,12 @@
 //! word of zero, and the consumer counts what lies behind as rejected.
 #![allow(unsafe_code)] // The storage's methods are unsafe; offsets come from the geometry only.
 
-use super::{ATTEMPTS, LossCounts, Producer};
+use super::{LossCounts, Producer};
 use crate::layout::{
     HOLE_ID, Mode, PACKET_HEADER_SIZE, PacketHeader, RECORD_HEADER_SIZE, RING_LOST_WRAPPED, RING_WRITE_COUNT,
     RecordHeader,
 };
-use crate::storage::Storage;
+use crate::storage::{ATTEMPTS, Storage};
 use core::mem::offset_of;
 
 /// Bytes of the largest record that a hole is covered with.
