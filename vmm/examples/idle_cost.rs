@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
-use strata_recorder::recorder::work_alarm::WorkAlarms;
+use strata_recorder::drain::work_alarm::WorkAlarms;
 use strata_recorder::region::TraceRegion;
 use strata_recording::layer::LayerKind;
 

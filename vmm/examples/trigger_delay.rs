@@ -18,7 +18,7 @@ use shared_ring::layout::Mode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use strata_recorder::recorder::work_alarm::WorkAlarms;
+use strata_recorder::drain::work_alarm::WorkAlarms;
 use strata_recorder::trigger::TriggerRequest;
 use strata_recorder::trigger::expression::Trigger;
 use strata_recording::layer::LayerKind;

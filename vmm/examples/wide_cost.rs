@@ -25,10 +25,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use strata_recorder::control::protocol::{Answer, Request};
-use strata_recorder::recorder::thread_times;
-use strata_recorder::recorder::work_alarm::WorkAlarms;
+use strata_recorder::drain::work_alarm::WorkAlarms;
 use strata_recorder::region::TraceRegion;
 use strata_recorder::session::sessions::Sessions;
+use strata_recorder::session::thread_times;
 use strata_recording::layer::LayerKind;
 use tempfile::TempDir;
 

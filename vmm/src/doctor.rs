@@ -6,9 +6,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use strata_clock::{HostClock, HostTime, KVM_DEBUGFS};
+use strata_host_kernel::namespace::ThreadIdError;
 use strata_host_kernel::{Tracefs, TracefsError, namespace};
 use strata_machine::{KvmKind, KvmProbe, VhostError, check_vhost_net, probe_kvm};
-use strata_recorder::recorder::cpu_list::CpuList;
+use strata_recorder::drain::cpu_list::CpuList;
 
 /// How well something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -180,7 +181,7 @@ fn tracefs_finding(clocks: Result<String, TracefsError>) -> Finding {
 
 /// Whether VMs that other processes run can be recorded, by whether processes have the host's numbers here, and whether
 /// KVM's debugfs can be `read`.
-fn attach_finding(ids: Result<(), TracefsError>, read: io::Result<()>) -> Finding {
+fn attach_finding(ids: Result<(), ThreadIdError>, read: io::Result<()>) -> Finding {
     if let Err(error) = ids {
         let seen = format!("VMs that other processes run cannot be recorded: {error}");
         return Finding::limited("attach", seen, error.fix());
@@ -336,8 +337,8 @@ mod tests {
     #[test]
     fn namespaces_keep_tracing_from_working_and_say_what_helps() {
         let findings = [
-            tracefs_finding(Err(TracefsError::PidNamespace)),
-            attach_finding(Err(TracefsError::PidNamespace), Ok(())),
+            tracefs_finding(Err(ThreadIdError::PidNamespace.into())),
+            attach_finding(Err(ThreadIdError::PidNamespace), Ok(())),
             permission_finding(true, false, &KvmKind::Hardware),
         ];
 

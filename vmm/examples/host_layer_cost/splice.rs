@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::Instant;
-use strata_recorder::recorder::polling::{Found, PollInterval};
+use strata_recorder::drain::polling::{Found, PollInterval};
 
 /// What a pipe holds: 16 pages.
 const PIPE_BYTES: usize = 64 << 10;

@@ -1,15 +1,41 @@
 //! Whether this process is where the host's kernel counts threads and users: in the namespaces that it began with.
 
-use super::tracefs::TracefsError;
 use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
+use thiserror::Error;
 
 /// This process, as `/proc` shows it.
 const THIS_PROCESS: &str = "/proc/self";
 /// The kernel's numbers of its first namespaces (`include/linux/proc_ns.h`), the same on every machine.
 const FIRST_PID: &str = "pid:[4026531836]";
 const FIRST_USER: &str = "user:[4026531837]";
+
+/// Why thread ids of this process are not those of the host's kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ThreadIdError {
+    /// Threads have other numbers here than those that the host's kernel traces by.
+    #[error("strata runs in a PID namespace, so that its thread ids are not those by which the host's kernel traces")]
+    PidNamespace,
+    /// Nothing tells which numbers threads have.
+    #[error(
+        "/proc does not show this process, so that nothing tells which numbers its threads have for the host's kernel"
+    )]
+    NoProc,
+}
+
+impl ThreadIdError {
+    /// What the user can do about it, in one line.
+    #[must_use]
+    pub const fn fix(self) -> &'static str {
+        match self {
+            Self::PidNamespace => {
+                "start the container with --pid=host (Kubernetes: hostPID: true), or run strata outside of it"
+            }
+            Self::NoProc => "mount this PID namespace's own proc at /proc: mount -t proc proc /proc",
+        }
+    }
+}
 
 /// Looked up once: a process cannot change its PID namespace, and gives up the right to look.
 static THREAD_IDS: LazyLock<ThreadIds> = LazyLock::new(|| ThreadIds::of(Path::new(THIS_PROCESS)));
@@ -37,11 +63,11 @@ impl ThreadIds {
         }
     }
 
-    const fn check(self) -> Result<(), TracefsError> {
+    const fn check(self) -> Result<(), ThreadIdError> {
         match self {
             Self::Host => Ok(()),
-            Self::Namespace => Err(TracefsError::PidNamespace),
-            Self::Unknown => Err(TracefsError::NoProc),
+            Self::Namespace => Err(ThreadIdError::PidNamespace),
+            Self::Unknown => Err(ThreadIdError::NoProc),
         }
     }
 }
@@ -51,7 +77,7 @@ impl ThreadIds {
 ///
 /// # Errors
 /// They are not, or there is no `/proc` to tell by.
-pub fn check_thread_ids() -> Result<(), TracefsError> {
+pub fn check_thread_ids() -> Result<(), ThreadIdError> {
     THREAD_IDS.check()
 }
 
@@ -95,7 +121,7 @@ mod tests {
         let error = ThreadIds::of(other.path()).check().unwrap_err();
 
         assert_eq!(ThreadIds::of(first.path()), ThreadIds::Host);
-        assert!(matches!(error, TracefsError::PidNamespace) && error.fix().contains("--pid=host"), "{error}");
+        assert!(error == ThreadIdError::PidNamespace && error.fix().contains("--pid=host"), "{error}");
     }
 
     #[test]
@@ -107,7 +133,7 @@ mod tests {
     fn nothing_is_known_of_thread_ids_without_proc() {
         let error = ThreadIds::of(Path::new("/nonexistent")).check().unwrap_err();
 
-        assert!(matches!(error, TracefsError::NoProc) && error.fix().contains("mount"), "{error}");
+        assert!(error == ThreadIdError::NoProc && error.fix().contains("mount"), "{error}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! `strata-PID-START`, with the time at which the process started, so that those of a process that died can be told and
 //! removed, also when its number belongs to another process by now.
 
-use super::namespace;
+use super::namespace::{self, ThreadIdError};
 use super::removal_guard::RemovalGuard;
 use super::schema::{EventName, EventSchema, SchemaError};
 use super::stats::{CpuStats, parse_stats};
@@ -44,14 +44,9 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 /// Why tracefs or an instance in it cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TracefsError {
-    /// Threads have other numbers here than those that the host's kernel traces by.
-    #[error("strata runs in a PID namespace, so that its thread ids are not those by which the host's kernel traces")]
-    PidNamespace,
-    /// Nothing tells which numbers threads have.
-    #[error(
-        "/proc does not show this process, so that nothing tells which numbers its threads have for the host's kernel"
-    )]
-    NoProc,
+    /// Threads would be traced by other numbers than their own.
+    #[error(transparent)]
+    ThreadIds(#[from] ThreadIdError),
     /// The kernel has no tracefs.
     #[error("this kernel has no tracefs: {MOUNT_POINT} does not exist")]
     NotSupported,
@@ -95,10 +90,7 @@ impl TracefsError {
     /// What the user can do about it, in one line.
     pub fn fix(&self) -> &'static str {
         match self {
-            Self::PidNamespace => {
-                "start the container with --pid=host (Kubernetes: hostPID: true), or run strata outside of it"
-            }
-            Self::NoProc => "mount this PID namespace's own proc at /proc: mount -t proc proc /proc",
+            Self::ThreadIds(error) => error.fix(),
             Self::NotSupported => "use a kernel with CONFIG_EVENT_TRACING",
             Self::Mount(source) | Self::File { source, .. } => match source.kind() {
                 io::ErrorKind::PermissionDenied => {
@@ -144,7 +136,7 @@ impl Tracefs {
     /// # Errors
     /// This kernel has no tracefs, it is not mounted and this user may not mount it, or there is no `/proc`.
     pub fn find() -> Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|_| TracefsError::NoProc)?;
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|_| ThreadIdError::NoProc)?;
         if let Some(root) = mounted_tracefs(&mounts) {
             return Ok(Self { root });
         }

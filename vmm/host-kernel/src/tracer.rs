@@ -166,7 +166,10 @@ impl HostTracer {
     /// # Errors
     /// The kernel cannot be traced here or by this user, or none of the chosen events can be. Nothing is left behind.
     pub fn start(config: &HostTraceConfig) -> Result<Self, HostTraceError> {
-        let tracefs = check_thread_ids().and_then(|()| Tracefs::find()).map_err(HostTraceError::Unavailable)?;
+        let tracefs = check_thread_ids()
+            .map_err(TracefsError::from)
+            .and_then(|()| Tracefs::find())
+            .map_err(HostTraceError::Unavailable)?;
         tracefs.remove_leftovers().map_err(HostTraceError::Unavailable)?;
         let mut schemas = Vec::new();
         let mut not_enabled = Vec::new();

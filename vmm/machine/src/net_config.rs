@@ -2,21 +2,12 @@
 
 use super::mac_address::MacAddress;
 use super::virtio::link::Link;
+use super::virtio::net::NetLimits;
 use super::virtio::passt::{Passt, PasstError};
 use super::virtio::tap::{Tap, TapError};
 use super::virtio::vhost_net::{self, KernelMover, VhostError};
 use std::path::PathBuf;
-use strata_rate_limit::RateLimit;
 use vm_memory::GuestMemoryMmap;
-
-/// Limits of what a guest does with a network device, in each direction.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct NetLimits {
-    /// Packets.
-    pub packets: Option<RateLimit>,
-    /// Bytes of frames.
-    pub bytes: Option<RateLimit>,
-}
 
 /// What carries the frames on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]

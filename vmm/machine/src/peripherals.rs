@@ -3,7 +3,6 @@
 use super::exit::Bus;
 use super::layout::{VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
 use super::mac_address::MacAddress;
-use super::net_config::NetLimits;
 use super::power::{GuestRequest, PowerPorts};
 use super::serial::{self, ConsoleOutput, SerialPort};
 use super::virtio::VirtioDevice;
@@ -12,7 +11,7 @@ use super::virtio::block::{Block, DiskLimits};
 use super::virtio::entropy::Entropy;
 use super::virtio::link::Link;
 use super::virtio::mmio::MmioTransport;
-use super::virtio::net::Net;
+use super::virtio::net::{Net, NetLimits};
 use super::virtio::vsock::Vsock;
 use super::virtio::vsock::muxer::VsockHost;
 use std::fs::File;

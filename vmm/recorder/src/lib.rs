@@ -2,6 +2,7 @@
 //! that drains every layer into a trace folder while the machine runs.
 
 pub mod control;
+pub mod drain;
 pub mod host_description;
 mod latest;
 pub mod layer;
@@ -11,6 +12,7 @@ pub mod process_files;
 pub mod recorder;
 pub mod recover;
 pub mod region;
+pub mod selection;
 pub mod session;
 pub mod trigger;
 pub mod vmm_events;

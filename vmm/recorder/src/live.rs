@@ -8,6 +8,7 @@
 pub mod disk_times;
 pub mod guest;
 pub mod guest_wakeups;
+pub mod threads_of_vcpus;
 pub mod vcpu_activity;
 
 use crate::control::protocol::{Late, LiveExits, LiveVcpu, Thief, Times, Watched};

@@ -1,18 +1,10 @@
 //! The recorder: a thread that polls every session while the machine runs, answers what the control socket asks about
 //! them, and completes their recordings when the machine has stopped.
 
-pub mod cpu_limits;
-pub mod cpu_list;
-pub mod polling;
-pub mod save_pace;
-pub mod scheduling;
-pub mod thread_times;
-pub mod work_alarm;
-
 use crate::control::protocol::{Answer, Request};
-use crate::recorder::polling::{Found, PollInterval, SLEEP};
-use crate::recorder::scheduling::Watchdog;
-use crate::recorder::work_alarm::{Bell, Sleeper, WorkAlarms, sleeper};
+use crate::drain::polling::{Found, PollInterval, SLEEP};
+use crate::drain::scheduling::Watchdog;
+use crate::drain::work_alarm::{Bell, Sleeper, WorkAlarms, sleeper};
 use crate::session::recording::{AtCompletion, RecordingError};
 use crate::session::sessions::Sessions;
 use crate::session::{RecordedVm, RecordingBuilder};

@@ -5,25 +5,27 @@
 //! process's VM records the host's kernel only, and has no rings.
 
 mod builder;
+pub mod cpu_limits;
 mod error;
 pub mod flight_recorder;
 pub mod layers;
 mod new_session;
 pub mod recording;
 mod request;
-pub mod selection;
 pub mod sessions;
 mod snapshot;
 mod status;
 pub mod streaming;
-pub mod threads_of_vcpus;
+pub mod thread_times;
 mod triggers;
 
 pub use builder::{OnFailure, RecordedVm, RecordingBuilder, Say};
 pub use error::SessionError;
-pub use new_session::{MAX_NAME, NewSession};
+pub use new_session::NewSession;
 pub use request::{FilesRequest, HOST_HISTORY, LayersRequest, RecordingRequest, RequestError};
 
+use crate::drain::polling::Found;
+use crate::drain::save_pace::SavePace;
 use crate::layer::guest_processes::GuestProcesses;
 use crate::layer::host::{HostHistory, HostLayer, HostWindow};
 use crate::layer::kernel_rings::KernelRings;
@@ -31,8 +33,6 @@ use crate::layer::limit::LayerLimits;
 use crate::layer::vmm::vmm_layer;
 use crate::layer::written::WrittenLayer;
 use crate::live::vcpu_activity::VcpuActivity;
-use crate::recorder::polling::Found;
-use crate::recorder::save_pace::SavePace;
 use crate::region::process_table::ProcessTable;
 use crate::region::{EnabledEvents, MAIN_SESSION};
 use crate::session::flight_recorder::FlightRecorder;
@@ -53,6 +53,9 @@ use strata_recording::manifest::Manifest;
 use strata_recording::trace_folder::TraceFolder;
 use strata_recording::writer::Rotation;
 use triggers::armed;
+
+/// Longest name of a session, bytes: what a session slot holds.
+pub const MAX_NAME: usize = 31;
 
 /// How long the guest's CPUs may take to let go of a session's rings.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use strata_clock::VcpuClocks;
 use strata_jail::policy::Thread;
+use strata_recorder::live::vcpu_activity::VcpuThreads;
 use strata_recorder::region::TraceRegion;
-use strata_recorder::session::recording::VcpuThreads;
 
 /// How often it is looked whether the VM has ended.
 const WAIT: Duration = Duration::from_millis(100);

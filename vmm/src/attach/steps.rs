@@ -32,9 +32,10 @@ use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::host_description::describe_host;
 use strata_recorder::layer::host_tracer::Traced;
+use strata_recorder::live::vcpu_activity::VcpuThreads;
 use strata_recorder::recorder::Recorder;
 use strata_recorder::region::region_file::RegionFile;
-use strata_recorder::session::recording::{GuestSide, VcpuThreads};
+use strata_recorder::session::recording::GuestSide;
 use strata_recorder::session::{RecordedVm, RecordingBuilder, RequestError, Say};
 use strata_recording::clock::{Clock, VcpuRelation};
 use strata_recording::layer::LayerKind;
@@ -75,7 +76,7 @@ impl<'a> Checked<'a> {
             return Err(AttachError::NotRoot { pid: request.pid });
         }
         // The process's number, those of its threads, and KVM's names for its VMs are to be of one kind.
-        check_thread_ids().map_err(AttachError::Tracefs)?;
+        check_thread_ids().map_err(|error| AttachError::Tracefs(error.into()))?;
         let vm = ForeignVm::find(request.pid, request.vm, Path::new(KVM_DEBUGFS))?;
         check_host_events(request, &recording)?;
         // Tried and removed again: what is refused below leaves no folder.

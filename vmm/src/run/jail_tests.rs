@@ -20,7 +20,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use strata_recorder::control::protocol::{Answer, Mode, Request};
 use strata_recorder::control::{client, wait_trigger};
-use strata_recorder::recorder::cpu_list::CpuList;
+use strata_recorder::drain::cpu_list::CpuList;
 use strata_recorder::session::RecordingRequest;
 use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;

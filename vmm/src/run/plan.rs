@@ -10,7 +10,7 @@ use std::path::Path;
 use strata_host_kernel::{EventName, Tracefs};
 use strata_jail::Jail;
 use strata_machine::{BootFile, KvmProbe, Limits, MachineConfig, MachineError, probe_kvm};
-use strata_recorder::session::selection::Selection;
+use strata_recorder::selection::Selection;
 use strata_recorder::session::{RecordingBuilder, RequestError};
 use strata_recorder::vmm_events::EVENTS;
 use strata_recording::layer::LayerKind;

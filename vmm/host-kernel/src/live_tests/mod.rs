@@ -9,7 +9,7 @@ use super::schema::{EventName, EventSchema};
 use super::stats::ReaderStats;
 use super::switch_filter::SwitchFields;
 use super::switches::{self, Switches};
-use super::tracefs::{self, Instance, ThreadFilter, Tracefs};
+use super::tracefs::{self, Instance, ThreadFilter, Tracefs, TracefsError};
 use super::tracer::{HostTraceConfig, HostTraceSummary, HostTracer};
 use kvm_bindings::{kvm_regs, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit};
@@ -34,7 +34,7 @@ const ABORT_VARIABLE: &str = "STRATA_TEST_ABORT_WHILE_TRACING";
 
 /// Tracefs, or `None` with the reason on standard error.
 fn live_tracefs(test: &str) -> Option<Tracefs> {
-    let tracefs = check_thread_ids().and_then(|()| Tracefs::find()).and_then(|tracefs| {
+    let tracefs = check_thread_ids().map_err(TracefsError::from).and_then(|()| Tracefs::find()).and_then(|tracefs| {
         Instance::create(&tracefs, "x86-tsc", 8, &[thread_id()])?;
         Ok(tracefs)
     });

@@ -11,7 +11,6 @@ use super::link::{FRAME_MAX, HEADER, Link};
 use super::work::Work;
 use super::{HostSource, Served, VirtioDevice};
 use crate::mac_address::MacAddress;
-use crate::net_config::NetLimits;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,6 +33,15 @@ const PACKET_MAX: usize = HEADER + FRAME_MAX;
 const FRAME_MIN: usize = 14;
 /// Shortest wait for a limit: fewer timers for a limit of many packets.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
+/// Limits of what a guest does with a network device, in each direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NetLimits {
+    /// Packets.
+    pub packets: Option<RateLimit>,
+    /// Bytes of frames.
+    pub bytes: Option<RateLimit>,
+}
 
 /// What one queue has moved.
 #[derive(Default)]

@@ -7,8 +7,8 @@
 //! otherwise it keeps its priority until it has taken everything.
 #![allow(unsafe_code)] // No library sets the policy of another thread.
 
-use crate::recorder::cpu_list::{CpuList, PlacementError};
-use crate::recorder::polling::SLEEP;
+use crate::drain::cpu_list::{CpuList, PlacementError};
+use crate::drain::polling::SLEEP;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::gettid;
 use std::io;

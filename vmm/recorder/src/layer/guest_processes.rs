@@ -1,12 +1,12 @@
 //! Guest processes that record, written out as they do: drains each process's rings into a layer of its own, and gives
 //! slots back. Processes are not trusted: what one of them can take of the host is bounded, and what is refused is counted.
 
+use crate::drain::polling::Found;
 use crate::latest::Latest;
 use crate::layer::limit::LayerLimits;
 use crate::layer::ring::{Drained, Producers, RingLayer};
 use crate::layer::written::{WrittenLayer, ends_early};
 use crate::live::vcpu_activity::VcpuActivity;
-use crate::recorder::polling::Found;
 use crate::region::process_table::ProcessTable;
 use crate::trigger::watch::Watch;
 use std::path::Path;

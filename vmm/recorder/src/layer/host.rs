@@ -2,12 +2,12 @@
 //! the oldest giving way ([`HostWindow`]), to be written when a flight recorder is.
 
 use crate::control::protocol::Watched;
+use crate::drain::polling::Found;
 use crate::layer::host_history::History;
 use crate::layer::host_records::{Item, create};
 use crate::layer::limit::RecordLimiter;
 use crate::layer::written::LayerEnd;
 use crate::live::HostWatch;
-use crate::recorder::polling::Found;
 use crate::trigger::Triggers;
 use shared_ring::event::EventDescription;
 use std::collections::BTreeMap;

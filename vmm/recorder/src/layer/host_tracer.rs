@@ -1,10 +1,10 @@
 //! Tracing of the host's kernel for a VM: of which events and for whom, and what is missing where it cannot be had.
 
-use crate::session::selection::Selection;
+use crate::selection::Selection;
 use std::error::Error;
 use strata_clock::HostTime;
 use strata_host_kernel::namespace::check_thread_ids;
-use strata_host_kernel::{EventName, HostTraceConfig, HostTraceError, HostTracer, Tracefs};
+use strata_host_kernel::{EventName, HostTraceConfig, HostTraceError, HostTracer, Tracefs, TracefsError};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
 
@@ -31,7 +31,7 @@ pub fn start_host_tracer(
     time: HostTime,
     traced: Traced,
 ) -> Result<Option<HostTracer>, HostTraceError> {
-    let tracefs = check_thread_ids().and_then(|()| Tracefs::find());
+    let tracefs = check_thread_ids().map_err(TracefsError::from).and_then(|()| Tracefs::find());
     let available = tracefs.and_then(|tracefs| tracefs.available_events());
     let wanted = |event: &EventName| selection.includes(LayerKind::HostKernel, &event.to_string());
     let events: Vec<_> = available.map_err(HostTraceError::Unavailable)?.into_iter().filter(wanted).collect();

@@ -3,10 +3,10 @@
 //! complete, too.
 
 use crate::control::protocol::LiveGuest;
+use crate::drain::polling::Found;
 use crate::latest::Latest;
 use crate::layer::limit::RecordLimiter;
 use crate::live::guest::GuestWatch;
-use crate::recorder::polling::Found;
 use crate::trigger::watch::Watch;
 use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::EventDescription;

@@ -5,13 +5,16 @@
 //! the guest takes no part in it.
 #![allow(unsafe_code)] // The clock of another thread is asked for by a number that no library makes up.
 
-use crate::session::recording::VcpuThreads;
+use super::threads_of_vcpus::ThreadsOfVcpus;
 use std::mem::MaybeUninit;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Looks after which every ring is looked at once, whoever ran. An application's thread that was moved to another CPU in
 /// the middle of a record commits it to the ring of the first one, whose thread may sleep for long by then.
 const EVERY_RING: u64 = 64;
+
+/// The host threads of a VM's vCPUs, as they are found.
+pub type VcpuThreads = Arc<Mutex<ThreadsOfVcpus>>;
 
 /// Follows the vCPUs of one VM.
 #[derive(Debug, Default)]

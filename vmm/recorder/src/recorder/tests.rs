@@ -10,11 +10,12 @@ pub(crate) use bench::{manifest, recording};
 
 use super::*;
 use crate::control::protocol::{self, LayerLimit, Live, TriggerStatus};
+use crate::live::vcpu_activity::VcpuThreads;
 use crate::region::region_file::{self, RegionFile, RegionShape};
 use crate::region::{MAIN_SESSION, TraceRegion};
+use crate::selection::Selection;
 use crate::session::RecordingRequest;
-use crate::session::recording::{GuestSide, Recording, VcpuThreads};
-use crate::session::selection::Selection;
+use crate::session::recording::{GuestSide, Recording};
 use crate::trigger::TriggerRequest;
 use crate::trigger::expression::Trigger;
 use crate::vmm_events::VmmTracer;

@@ -3,13 +3,14 @@
 //! A monitor makes a [`RecordingBuilder`] of a request before it makes anything else, gives it what is to be recorded
 //! as it comes to have that, and starts a [`Recorder`](crate::recorder::Recorder) with it and with the VM.
 
+use crate::drain::scheduling::{Drain, Scheduling};
+use crate::drain::work_alarm::WorkAlarms;
 use crate::layer::host_tracer::{Traced, start_host_tracer};
 use crate::layer::limit::LayerLimits;
-use crate::recorder::scheduling::{Drain, Scheduling};
-use crate::recorder::work_alarm::WorkAlarms;
-use crate::session::recording::{AtSnapshot, GuestSide, Recording, VcpuThreads};
+use crate::live::vcpu_activity::VcpuThreads;
+use crate::selection::Selection;
+use crate::session::recording::{AtSnapshot, GuestSide, Recording};
 use crate::session::request::{RecordingRequest, RequestError};
-use crate::session::selection::Selection;
 use crate::trigger::host_load::HostLoad;
 use shared_ring::event::EventDescription;
 use std::fs::File;

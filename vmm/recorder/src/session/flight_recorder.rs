@@ -3,6 +3,7 @@
 //! limit.
 
 use crate::control::protocol::LiveGuest;
+use crate::drain::polling::{MAX_POLLS, Polled};
 use crate::latest::Latest;
 use crate::layer::buffered::BufferedLayer;
 use crate::layer::guest_processes::{LOOK_TIME, MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTION};
@@ -11,7 +12,6 @@ use crate::layer::kernel_rings::KernelRings;
 use crate::layer::ring::{Producers, RingLayer};
 use crate::layer::vmm::{vmm_layer, vmm_tail};
 use crate::live::guest::GuestWatch;
-use crate::recorder::polling::{MAX_POLLS, Polled};
 use crate::region::process_table::ProcessTable;
 use crate::session::recording::Recording;
 use crate::trigger::Triggers;

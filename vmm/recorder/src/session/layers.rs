@@ -1,9 +1,9 @@
 //! The layers of a session, by the mode of its rings.
 
 use crate::control::protocol::{LiveGuest, Watched};
+use crate::drain::polling::Polled;
 use crate::layer::ring::Producers;
 use crate::layer::written::{WrittenLayer, ends_early};
-use crate::recorder::polling::Polled;
 use crate::session::flight_recorder::{FlightRecorder, WrittenLayers};
 use crate::session::recording::Recording;
 use crate::session::streaming::Streaming;

@@ -1,6 +1,6 @@
 //! What a session that is to be made while the VM runs is asked to be, and what of that is refused.
 
-use super::SessionError;
+use super::{MAX_NAME, SessionError};
 use crate::control::protocol::LayerLimit;
 use crate::layer::limit::{LayerLimits, LimitError};
 use shared_ring::layout::Mode;
@@ -9,9 +9,6 @@ use std::path::PathBuf;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::is_vm_name;
 use strata_recording::writer::MIN_ROTATED_SIZE;
-
-/// Longest name of a session, bytes: what a session slot holds.
-pub const MAX_NAME: usize = 31;
 
 /// A session that is to be made while the VM runs.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! A recording in the making: its folder and its manifest, which is kept up to date with what the guest's agent and the
 //! VMM say.
 
-use crate::recorder::{cpu_limits, thread_times};
+use crate::live::vcpu_activity::VcpuThreads;
 use crate::region::{EnabledEvents, MAIN_SESSION, TraceRegion, enabled_among, guest_text};
-use crate::session::selection::{Selection, SelectionError};
-use crate::session::threads_of_vcpus::ThreadsOfVcpus;
+use crate::selection::{Selection, SelectionError};
+use crate::session::{cpu_limits, thread_times};
 use crate::vmm_events::VmmTracer;
 use clock_sync::calibration::read_together;
 use shared_ring::event::EventDescription;
@@ -13,7 +13,7 @@ use shared_ring::region::Rings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use strata_abi::class;
 use strata_analysis::event::name::RECORDING_STOPS;
 use strata_clock::{EpochSink, VcpuClocks};
@@ -75,9 +75,6 @@ pub struct Recording {
     /// What only the process that runs the VM has; `None` where that is another one.
     pub guest: Option<GuestSide>,
 }
-
-/// The host threads of a VM's vCPUs, as they are found.
-pub type VcpuThreads = Arc<Mutex<ThreadsOfVcpus>>;
 
 /// The guest's side of a recording: memory that is shared with the guest, and what is known of the guest's agent.
 pub struct GuestSide {

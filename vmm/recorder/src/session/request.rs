@@ -1,9 +1,10 @@
 //! What a recording is asked to be, and what of that is refused before anything is made.
 
 use crate::control::protocol::LayerLimit;
+use crate::drain::scheduling::{Scheduling, SchedulingError};
 use crate::layer::limit::{LayerLimits, LimitError};
-use crate::recorder::scheduling::{Scheduling, SchedulingError};
-use crate::session::selection::{self, Selection, SelectionError};
+use crate::selection;
+use crate::selection::{Selection, SelectionError};
 use crate::trigger::expression::TriggerError;
 use crate::trigger::{AFTER, TriggerRequest};
 use shared_ring::layout::Mode;

@@ -2,7 +2,7 @@
 //! here.
 
 use crate::control::protocol::{Answer, Request, Status};
-use crate::recorder::polling::Found;
+use crate::drain::polling::Found;
 use crate::region::MAIN_SESSION;
 use crate::session::recording::RecordingError;
 use crate::session::{NewSession, RecordedVm, RecordingBuilder, Session, SessionError};

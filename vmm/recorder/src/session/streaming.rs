@@ -1,10 +1,10 @@
 //! Discard mode: every layer is drained into the trace folder while the machine runs.
 
+use crate::drain::polling::{Found, MAX_POLLS, Polled};
 use crate::layer::guest_processes::GuestProcesses;
 use crate::layer::host::HostLayer;
 use crate::layer::ring::Producers;
 use crate::layer::written::WrittenLayer;
-use crate::recorder::polling::{Found, MAX_POLLS, Polled};
 use crate::session::recording::Recording;
 use crate::trigger::Triggers;
 use crate::trigger::watch::Watch;

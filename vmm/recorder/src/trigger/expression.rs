@@ -10,7 +10,7 @@
 //!
 //! `REASON`, `GROUP` and `EVENT` may hold `*` and `?`. The filters are those of [`strata_analysis::filter`].
 
-use crate::session::selection::Selection;
+use crate::selection::Selection;
 use shared_ring::event::EventDescription;
 use std::fmt;
 use std::path::Path;

@@ -10,11 +10,12 @@ pub mod expression;
 pub mod host_load;
 mod silence;
 pub mod tail;
+mod vcpus;
 pub mod watch;
 
 use crate::control::protocol::TriggerStatus;
 use crate::latest::Latest;
-use crate::session::selection::Selection;
+use crate::selection::Selection;
 use expression::{Condition, RecordedLayer, Trigger, TriggerError};
 use host_load::HostLoad;
 use shared_ring::event::EventDescription;

@@ -1,6 +1,6 @@
 //! For how long vCPUs have been running without a record of their guest's kernel.
 
-use super::watch::vcpus::{Place, VcpuThreads};
+use super::vcpus::{Place, VcpuThreads};
 
 /// CPUs of a guest that are known, at most.
 const MAX_CPUS: usize = 1 << 16;

@@ -3,11 +3,11 @@
 use strata_analysis::event::Tid;
 
 /// Place of a thread; it keeps it when others come and go.
-pub(in super::super) type Place = u32;
+pub(in crate::trigger) type Place = u32;
 
 /// The threads that are vCPUs now, and those that were.
 #[derive(Debug, Default)]
-pub(in super::super) struct VcpuThreads {
+pub(in crate::trigger) struct VcpuThreads {
     /// By the low bits of the thread: the thread and its place. It is as long as it takes for no two to meet.
     places: Vec<Option<(Tid, Place)>>,
     /// By place; the vCPU is `None` of a thread that is none any more.
@@ -79,7 +79,7 @@ impl VcpuThreads {
     }
 
     /// The threads that are vCPUs.
-    pub(in super::super) fn iter(&self) -> impl Iterator<Item = (Place, u32)> {
+    pub(in crate::trigger) fn iter(&self) -> impl Iterator<Item = (Place, u32)> {
         (0..).zip(&self.threads).filter_map(|(place, &(_, vcpu))| Some((place, vcpu?)))
     }
 }

@@ -9,10 +9,10 @@
 
 mod bounds;
 mod fact;
-pub(super) mod vcpus;
 
 use super::expression::{Condition, Measure, Trigger};
 use super::silence::{Silence, Silent};
+use super::vcpus::VcpuThreads;
 use crate::live::guest_wakeups::{WakeupStep, WokenTasks, name_of};
 use bounds::{Bounds, Timed};
 use fact::{DiskFact, ExitFact, FactReader, Facts, GuestFact, HostFact, Request, settled};
@@ -25,7 +25,6 @@ use strata_analysis::filter::{CPU_FIELD, FieldValue, FilterPlan};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::StreamRecord;
 use strata_recording::terminal::harmless;
-use vcpus::VcpuThreads;
 
 /// Things of a kind that have begun and not ended, at most.
 const MAX_OPEN: usize = 1 << 16;

@@ -1,9 +1,9 @@
 //! Facts: what conditions on times need of records. Those of each kind wait by themselves for everything before them,
 //! as they have nothing to do with each other.
 
-use super::vcpus::{Place, VcpuThreads};
 use crate::live::guest_wakeups::WakeupStep;
 use crate::trigger::expression::Measure;
+use crate::trigger::vcpus::{Place, VcpuThreads};
 use strata_analysis::event::{Event, EventReader, Tid, WakeupStage};
 use strata_analysis::exit_reason::ExitReason;
 use strata_recording::layer::LayerKind;
