@@ -6,6 +6,7 @@
 
 mod applications;
 mod generic;
+mod generic_type;
 mod host_processes;
 mod kernel;
 mod losses;
@@ -17,7 +18,6 @@ mod states;
 mod tracks;
 mod vmm;
 mod why;
-mod wire;
 
 use super::{ExportError, Exported, Options};
 use applications::Applications;

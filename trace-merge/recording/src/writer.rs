@@ -6,6 +6,7 @@
 
 mod chunks;
 mod packet;
+mod packet_file;
 mod rotation;
 mod stream;
 mod streams;
@@ -23,13 +24,13 @@ use crate::manifest::{
 };
 use crate::metadata::{self, TraceDescription, event_types, tsdl};
 use crate::terminal;
+use packet_file::stream_file;
 use shared_ring::consumer::Lost;
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID, PacketHeader};
 use shared_ring::packet::Packet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use stream::stream_file;
 use streams::Streams;
 use thiserror::Error;
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! Events of guests' applications, with their fields: on the thread that recorded them where that is known, otherwise on
 //! their process.
 
-use super::generic;
+use super::generic_type;
 use super::packets::{Name, PacketWriter};
 use super::proto::{DebugAnnotation, ProcessDescriptor, TrackDescriptor, TrackEvent};
 use super::tracks::{self, Kind, uuid};
@@ -94,6 +94,6 @@ fn annotation(name: &str, hex: bool, value: Value<'_>) -> DebugAnnotation {
         Value::Unsigned(number) => DebugAnnotation { uint_value: Some(number), ..base },
         Value::Signed(number) => DebugAnnotation { int_value: Some(number), ..base },
         Value::Text(text) => DebugAnnotation { string_value: Some(String::from_utf8_lossy(text).into_owned()), ..base },
-        Value::Array(elements) => DebugAnnotation { string_value: Some(generic::list(elements, hex)), ..base },
+        Value::Array(elements) => DebugAnnotation { string_value: Some(generic_type::list(elements, hex)), ..base },
     }
 }

@@ -3,13 +3,13 @@
 //! Packets need not be in the order of their times: Perfetto sorts all of a trace. Those of one time stay in the order in
 //! which they were written.
 
-use super::generic::GenericType;
+use super::generic_type::GenericType;
+use super::proto::wire::{close_message, open_message, put_bytes, put_message, put_number};
 use super::proto::{
     CLOCK_BOOTTIME, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, EventName, EventType,
     GenericEventDescriptor, InternedData, ProcessTree, SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE,
     SystemInfo, TaskState, TracePacket, TrackDescriptor, TrackEvent, Utsname, field,
 };
-use super::wire::{close_message, open_message, put_bytes, put_message, put_number};
 use foldhash::HashMap;
 use prost::Message;
 use std::io::{self, Write};

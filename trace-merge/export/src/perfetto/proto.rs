@@ -3,6 +3,8 @@
 //! Each is declared in a file below `protos/perfetto/` of Perfetto's sources, which is named with it, together with the
 //! numbers of its fields. They are part of the format: none of them ever changes.
 
+pub(super) mod wire;
+
 use prost::Message;
 
 /// Numbers of the fields that are written without a message's type, of those below. As parts of the types they are what

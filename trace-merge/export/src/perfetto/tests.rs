@@ -544,14 +544,14 @@ fn record_without_a_form_is_an_event_that_describes_itself_once() {
     assert_eq!(read.described(1), [(65_537, "event".to_owned(), Vec::new())]);
     assert_eq!((read.exported.records, read.exported.drawn), (3, 3));
     let mut event = Vec::new();
-    wire::put_number(2, (-3_i64).cast_unsigned(), &mut event);
-    wire::put_bytes(3, b"0xffffffff8333c620", &mut event);
-    wire::put_bytes(4, b"svm", &mut event);
-    wire::put_bytes(5, b"[18446744071578845184]", &mut event);
+    proto::wire::put_number(2, (-3_i64).cast_unsigned(), &mut event);
+    proto::wire::put_bytes(3, b"0xffffffff8333c620", &mut event);
+    proto::wire::put_bytes(4, b"svm", &mut event);
+    proto::wire::put_bytes(5, b"[18446744071578845184]", &mut event);
     let mut record = Vec::new();
-    wire::put_number(1, 500, &mut record);
-    wire::put_number(2, 100, &mut record);
-    wire::put_bytes(65_536, &event, &mut record);
+    proto::wire::put_number(1, 500, &mut record);
+    proto::wire::put_number(2, 100, &mut record);
+    proto::wire::put_bytes(65_536, &event, &mut record);
     assert!(bytes.windows(record.len()).any(|window| window == record), "the first record");
 }
 

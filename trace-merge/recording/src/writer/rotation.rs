@@ -7,7 +7,7 @@
 
 use super::WriteError;
 use super::chunks::{ChunkLedger, StreamIndex, WrittenPacket};
-use super::stream::{PacketFile, StoredPacket, stored_path, stream_file};
+use super::packet_file::{PacketFile, StoredPacket, stored_path, stream_file};
 use crate::compression::{Compression, TABLE_BYTES, TABLE_ENTRY};
 use crate::manifest::{Dropped, Layer, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, ManifestError, replace_text};
 use crate::metadata;

@@ -53,7 +53,7 @@ fn put_varint(number: u64, out: &mut Vec<u8>) {
 
 /// Appends the field `field` of a message: a number, or a value of an enumeration.
 #[inline(always)]
-pub(super) fn put_number(field: u32, number: u64, out: &mut Vec<u8>) {
+pub(in super::super) fn put_number(field: u32, number: u64, out: &mut Vec<u8>) {
     let key = u64::from(field) << 3 | NUMBER;
     match (varint(key), varint(number)) {
         (Some((key, before)), Some((word, length))) if before + length <= WORD => {
@@ -68,7 +68,7 @@ pub(super) fn put_number(field: u32, number: u64, out: &mut Vec<u8>) {
 
 /// Appends the field `field` of a message: text, or another message, encoded.
 #[inline]
-pub(super) fn put_bytes(field: u32, bytes: &[u8], out: &mut Vec<u8>) {
+pub(in super::super) fn put_bytes(field: u32, bytes: &[u8], out: &mut Vec<u8>) {
     put_varint(u64::from(field) << 3 | WITH_LENGTH, out);
     put_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
@@ -76,7 +76,7 @@ pub(super) fn put_bytes(field: u32, bytes: &[u8], out: &mut Vec<u8>) {
 
 /// Appends the field `field` of a message: another message, which `put` appends.
 #[inline]
-pub(super) fn put_message(field: u32, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
+pub(in super::super) fn put_message(field: u32, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     put_varint(u64::from(field) << 3 | WITH_LENGTH, out);
     // Most messages are so short that their length takes one byte.
     let place = out.len();
@@ -95,14 +95,14 @@ pub(super) fn put_message(field: u32, out: &mut Vec<u8>, put: impl FnOnce(&mut V
 
 /// Begins a message that stands for itself: leaves room for what [`close_message`] writes before it.
 #[inline]
-pub(super) fn open_message(out: &mut Vec<u8>) {
+pub(in super::super) fn open_message(out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&[0; WORD]);
 }
 
 /// The message that was appended to `out` since [`open_message`], as the field `field` of another one.
 #[inline]
-pub(super) fn close_message(field: u32, out: &mut [u8]) -> &[u8] {
+pub(in super::super) fn close_message(field: u32, out: &mut [u8]) -> &[u8] {
     let length = out.len().saturating_sub(WORD) as u64;
     let key = u64::from(field) << 3 | WITH_LENGTH;
     // A message that is longer than memory has no such form, nor has a field that no message here has.
@@ -116,7 +116,7 @@ pub(super) fn close_message(field: u32, out: &mut [u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proto::{EventName, GenericKernelTaskStateEvent};
+    use super::super::{EventName, GenericKernelTaskStateEvent};
     use super::*;
     use prost::Message;
 
