@@ -1,9 +1,10 @@
 //! The recording itself: what it is of, and what it lacks.
 
-use super::files::Output;
+use super::columns::cell::Cell;
+use super::output::Output;
 use super::places::Place;
 use super::records::fields_of_event;
-use super::rows::{Cell, FixedRows};
+use super::rows::FixedRows;
 use super::{Selection, integer, utc};
 use crate::tables::table_of_event;
 use std::collections::HashSet;

@@ -1,8 +1,9 @@
 //! What reports count, row by row: wakeups, system calls, waits for locks, exits, disk requests, packets.
 
-use super::files::Output;
+use super::columns::cell::Cell;
+use super::output::Output;
 use super::places::Place;
-use super::rows::{Cell, FixedRows};
+use super::rows::FixedRows;
 use super::task::{Named, Numbers, Tasks};
 use super::{Maker, Selection};
 use serde_json::json;

@@ -3,11 +3,14 @@
 //! Values are kept as they are for a page, then encoded; pages are kept until the row group ends, because the dictionary
 //! that they share comes before them.
 
-use super::dictionaries::{Levels, MOST_NUMBERS, Numbers, Texts, put_text};
-use super::encoding::{put_differences, put_flags, put_hybrid, put_plain, put_varint, width_of};
-use super::keyed::put_in_order;
-use super::rows::{Cell, text_of};
+pub(super) mod cell;
+pub(super) mod dictionaries;
+mod encoding;
+
 use crate::tables::{Column as Described, Kind};
+use cell::{Cell, text_of};
+use dictionaries::{Levels, MOST_NUMBERS, Numbers, Texts, put_text};
+use encoding::{put_differences, put_flags, put_hybrid, put_plain, put_varint, width_of};
 use parquet::basic::{Compression, Encoding, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
 use parquet::column::writer::ColumnCloseResult;
 use parquet::data_type::ByteArray;
@@ -606,6 +609,13 @@ fn compress<R>(bytes: &[u8], take: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
         compressor.compress_to_buffer(bytes, room)?;
         Ok(take(room))
     })
+}
+
+/// Puts `values` into the order `order`. What `room` holds is not looked at: it is kept so that it need not be asked for.
+pub(super) fn put_in_order<V: Copy>(order: &[u32], values: &mut Vec<V>, room: &mut Vec<V>) {
+    room.clear();
+    room.extend(order.iter().filter_map(|&place| values.get(place as usize).copied()));
+    std::mem::swap(values, room);
 }
 
 #[cfg(test)]

@@ -1,11 +1,9 @@
 //! The thread that writes files.
 
-use super::Times;
+use super::output::{Group, Shape, into_io, recording_id};
 use super::places::{Hour, Places};
-use super::rows::{Group, Rows, Shape};
 use crate::tables::{CHOSEN_KEY, EVENT_KEY, RECORDING_KEY, VERSION, VERSION_KEY};
 use bytes::Bytes;
-use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
@@ -13,82 +11,15 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use strata_recording::access::Readers;
 use strata_recording::reader::Trace;
 use strata_recording::window::Window;
 
-/// Row groups on their way.
-const ON_THE_WAY: usize = 16;
 /// Files that are open at once.
 const MOST_OPEN: usize = 256;
-/// Bytes that are kept of all rows in the making before those that take more than their share are handed on.
-const MOST_KEPT: usize = 48 << 20;
 /// What is written at once.
 const BUFFER: usize = 1 << 16;
-
-/// Where rows go to.
-#[derive(Clone, Debug)]
-pub(super) struct Output {
-    sender: mpsc::SyncSender<io::Result<Group>>,
-    rows: Arc<AtomicU64>,
-    shapes: Arc<AtomicU64>,
-    kept: Arc<AtomicUsize>,
-    pub(super) times: Arc<Times>,
-    /// Which recording the rows are of.
-    pub(super) recording: Arc<str>,
-}
-
-impl Output {
-    /// For the rows of `trace`, and where they come out.
-    pub(super) fn new(trace: &Trace) -> (Self, mpsc::Receiver<io::Result<Group>>) {
-        let (sender, groups) = mpsc::sync_channel(ON_THE_WAY);
-        let (times, recording) = (Arc::new(Times::new(trace)), recording_id(trace).into());
-        let (rows, shapes, kept) = (Arc::default(), Arc::default(), Arc::default());
-        (Self { sender, rows, shapes, kept, times, recording }, groups)
-    }
-
-    /// Hands on a row group, or why there is none.
-    pub(super) fn send(&self, group: io::Result<Group>) {
-        if let Ok(group) = &group {
-            self.rows.fetch_add(group.rows as u64, Ordering::Relaxed);
-        }
-        // A writer that has failed takes no more; it says why.
-        let _ = self.sender.send(group);
-    }
-
-    /// `rows`, or none: then the export fails, and says why.
-    pub(super) fn taken(&self, rows: Result<Rows, ParquetError>) -> Option<Rows> {
-        rows.map_err(|error| self.send(Err(into_io(error)))).ok()
-    }
-
-    /// A number that no other shape has.
-    pub(super) fn next_shape(&self) -> u64 {
-        self.shapes.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Rows so far.
-    pub(super) fn rows(&self) -> u64 {
-        self.rows.load(Ordering::Relaxed)
-    }
-
-    /// Takes in that rows in the making that took `before` bytes take `now`; whether they are to be handed on, because all
-    /// take too much, and these more than half of an equal share.
-    pub(super) fn is_too_much(&self, before: usize, now: usize) -> bool {
-        let others = self.kept.fetch_sub(before, Ordering::Relaxed).saturating_sub(before);
-        self.kept.fetch_add(now, Ordering::Relaxed);
-        let shapes = usize::try_from(self.shapes.load(Ordering::Relaxed)).unwrap_or(usize::MAX).max(1);
-        others + now > MOST_KEPT && now > MOST_KEPT / 2 / shapes
-    }
-}
-
-/// What a recording is called in its tables: the same each time that it is exported, and no other recording is.
-pub(crate) fn recording_id(trace: &Trace) -> String {
-    let manifest = trace.manifest();
-    let id = manifest.layers.first().map_or(manifest.clock.uuid, |layer| layer.uuid);
-    id.simple().to_string()
-}
 
 /// A file that is written.
 struct OpenFile {
@@ -197,15 +128,5 @@ impl Files {
         metadata.extend(self.chosen.as_deref().map(|chosen| (CHOSEN_KEY, chosen)));
         let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value.to_string()));
         WriterProperties::builder().set_key_value_metadata(Some(metadata.collect())).build()
-    }
-}
-
-fn into_io(error: ParquetError) -> io::Error {
-    match error {
-        ParquetError::External(source) => match source.downcast::<io::Error>() {
-            Ok(source) => *source,
-            Err(source) => io::Error::other(source),
-        },
-        other => io::Error::other(other),
     }
 }

@@ -3,9 +3,9 @@
 //! Such values are looked up once for each key of a row group. A row is one number for all of these columns, until its
 //! page ends.
 
-use super::columns::Column;
-use super::dictionaries::Numbers;
-use super::rows::Cell;
+use super::columns::cell::Cell;
+use super::columns::dictionaries::Numbers;
+use super::columns::{Column, put_in_order};
 use std::ops::Range;
 
 /// Columns with the same key, and the keys of a row group.
@@ -100,13 +100,6 @@ impl Keyed {
         self.keys.clear();
         self.values.clear();
     }
-}
-
-/// Puts `values` into the order `order`. What `room` holds is not looked at: it is kept so that it need not be asked for.
-pub(super) fn put_in_order<V: Copy>(order: &[u32], values: &mut Vec<V>, room: &mut Vec<V>) {
-    room.clear();
-    room.extend(order.iter().filter_map(|&place| values.get(place as usize).copied()));
-    std::mem::swap(values, room);
 }
 
 #[cfg(test)]

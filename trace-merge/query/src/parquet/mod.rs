@@ -8,10 +8,9 @@
 mod about;
 mod activities;
 mod columns;
-mod dictionaries;
-mod encoding;
 mod files;
 mod keyed;
+mod output;
 mod places;
 mod records;
 mod rows;
@@ -23,9 +22,10 @@ mod waiting;
 use crate::tables::Column;
 use crate::tables::{EVENTS, FIXED, Fixed, NoTable, check_names, is_chosen, table_of_event};
 use about::About;
+use files::Files;
+use output::Output;
 #[cfg(feature = "sql")]
-pub(crate) use files::recording_id;
-use files::{Files, Output};
+pub(crate) use output::recording_id;
 use places::Places;
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The records themselves: a table for each event type, which together are `events`.
 
-use super::files::Output;
+use super::output::Output;
 use super::places::Place;
 use super::rows::{ABOUT, Made, Rows};
 use super::task::{Followed, Named, Tasks};

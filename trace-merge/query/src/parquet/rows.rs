@@ -1,18 +1,17 @@
 //! Rows in the making: columns that are filled, and handed on as row groups.
 
-use super::columns::{Chunk, Column, Filled, type_of_rows};
-use super::files::Output;
+use super::columns::cell::Cell;
+use super::columns::{Column, Filled, type_of_rows};
 use super::keyed::Keyed;
+use super::output::{Group, Output, Shape};
 use super::places::{Hour, Place};
 use super::{Times, integer};
 use crate::tables::{Column as Described, Fixed, Lead};
 use parquet::errors::ParquetError;
-use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
-use std::borrow::Cow;
+use parquet::schema::types::SchemaDescriptor;
 use std::io;
 use std::sync::Arc;
 use strata_recording::clock::NS_PER_SECOND;
-use strata_recording::schema::Elements;
 use strata_recording::window::Window;
 
 /// Columns of each record before its event's name, behind those that rows begin with.
@@ -29,82 +28,6 @@ const ROW_GROUP: usize = 1 << 17;
 const MOST_KEYS: usize = 1 << 15;
 /// Rows after which is told how much memory they take.
 const TELL_EVERY: usize = 256;
-
-/// A value in a row.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Cell<'a> {
-    Null,
-    Integer(i64),
-    Unsigned(u64),
-    Text(&'a str),
-    /// Text; what of it is no UTF-8 is replaced.
-    Bytes(&'a [u8]),
-    Flag(bool),
-    List(Elements<'a>),
-}
-
-impl From<u32> for Cell<'_> {
-    fn from(number: u32) -> Self {
-        Self::Integer(number.into())
-    }
-}
-
-impl From<i32> for Cell<'_> {
-    fn from(number: i32) -> Self {
-        Self::Integer(number.into())
-    }
-}
-
-impl From<i64> for Cell<'_> {
-    fn from(number: i64) -> Self {
-        Self::Integer(number)
-    }
-}
-
-impl From<u64> for Cell<'_> {
-    fn from(number: u64) -> Self {
-        Self::Integer(integer(number))
-    }
-}
-
-impl<'a> From<&'a str> for Cell<'a> {
-    fn from(text: &'a str) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl<'a, V: Into<Cell<'a>>> From<Option<V>> for Cell<'a> {
-    fn from(value: Option<V>) -> Self {
-        value.map_or(Self::Null, Into::into)
-    }
-}
-
-/// `bytes` as text; what of them is no UTF-8 is replaced.
-pub(super) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
-    // Faster where there is nothing to replace.
-    std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
-}
-
-/// What files of one kind have in common: the table, the columns, whose rows they hold.
-#[derive(Debug)]
-pub(super) struct Shape {
-    /// No other has it.
-    pub(super) number: u64,
-    pub(super) table: String,
-    /// Of the table of an event type: the event's name as it is recorded.
-    pub(super) event: Option<String>,
-    pub(super) schema: SchemaDescPtr,
-    pub(super) place: Place,
-}
-
-/// Rows that lie in one hour, encoded, on their way to the files of their shape.
-#[derive(Debug)]
-pub(super) struct Group {
-    pub(super) shape: Arc<Shape>,
-    pub(super) hour: Hour,
-    pub(super) rows: usize,
-    pub(super) chunks: Vec<Chunk>,
-}
 
 /// Tells the seconds of moments. The clock is asked only where they leave the second before.
 #[derive(Debug, Default)]

@@ -1,9 +1,10 @@
 //! What vCPUs and guests' tasks did, and where records are missing.
 
-use super::files::Output;
+use super::columns::cell::Cell;
+use super::output::Output;
 use super::places::Place;
 use super::records::cpus;
-use super::rows::{Cell, FixedRows};
+use super::rows::FixedRows;
 use super::task::{Named, Numbers, Tasks};
 use super::{Maker, Selection};
 use std::collections::BTreeMap;

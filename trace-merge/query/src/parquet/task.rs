@@ -1,6 +1,6 @@
 //! Tasks as tables name them.
 
-use super::rows::{Cell, text_of};
+use super::columns::cell::{Cell, text_of};
 use foldhash::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;

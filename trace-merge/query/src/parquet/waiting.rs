@@ -4,7 +4,8 @@
 //! is read is decided once for all of them.
 
 use super::columns::Column;
-use super::rows::{Cell, Rows};
+use super::columns::cell::Cell;
+use super::rows::Rows;
 use std::ops::Range;
 use strata_recording::schema::{PlacedField, Schema, Value};
 

@@ -11,12 +11,12 @@ const PARTS: usize = 4;
 const PART: usize = BLOCK / PARTS;
 
 /// The bits that numbers up to `largest` take.
-pub(super) const fn width_of(largest: u64) -> u32 {
+pub(in crate::parquet) const fn width_of(largest: u64) -> u32 {
     u64::BITS - largest.leading_zeros()
 }
 
 /// Appends a number of variable length (ULEB128).
-pub(super) fn put_varint(mut number: u64, out: &mut Vec<u8>) {
+pub(in crate::parquet) fn put_varint(mut number: u64, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push(low_byte(number) | 0x80);
         number >>= 7;
@@ -53,7 +53,7 @@ fn pack(numbers: impl Iterator<Item = u64>, width: u32, out: &mut Vec<u8>) {
 }
 
 /// Appends numbers below 2^`width` as runs of equal ones and groups of eight (RLE and bit-packing), without a length.
-pub(super) fn put_hybrid(numbers: &[u32], width: u32, out: &mut Vec<u8>) {
+pub(in crate::parquet) fn put_hybrid(numbers: &[u32], width: u32, out: &mut Vec<u8>) {
     let (mut at, mut packed_from) = (0, 0);
     while let Some((&number, behind)) = numbers.get(at..).and_then(<[u32]>::split_first) {
         let run = 1 + behind.iter().position(|&other| other != number).unwrap_or(behind.len());
@@ -93,7 +93,7 @@ fn put_groups(numbers: &[u32], width: u32, out: &mut Vec<u8>) {
 }
 
 /// Appends numbers as differences of the one before (`DELTA_BINARY_PACKED`).
-pub(super) fn put_differences(numbers: &[i64], out: &mut Vec<u8>) {
+pub(in crate::parquet) fn put_differences(numbers: &[i64], out: &mut Vec<u8>) {
     put_varint(BLOCK as u64, out);
     put_varint(PARTS as u64, out);
     put_varint(numbers.len() as u64, out);
@@ -124,12 +124,12 @@ pub(super) fn put_differences(numbers: &[i64], out: &mut Vec<u8>) {
 }
 
 /// Appends numbers as they are.
-pub(super) fn put_plain(numbers: &[i64], out: &mut Vec<u8>) {
+pub(in crate::parquet) fn put_plain(numbers: &[i64], out: &mut Vec<u8>) {
     numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
 }
 
 /// Appends flags, a bit for each.
-pub(super) fn put_flags(flags: &[i64], out: &mut Vec<u8>) {
+pub(in crate::parquet) fn put_flags(flags: &[i64], out: &mut Vec<u8>) {
     pack(flags.iter().map(|&flag| u64::from(flag != 0)), 1, out);
 }
 

@@ -4,22 +4,22 @@ use super::encoding::{put_hybrid, put_varint};
 use foldhash::HashMap;
 
 /// Entries of a dictionary of numbers, at most.
-pub(super) const MOST_NUMBERS: usize = 1 << 12;
+pub(in crate::parquet) const MOST_NUMBERS: usize = 1 << 12;
 
 /// Levels of the values of a page: whether one is there, or whether it goes on with a list.
 #[derive(Debug, Default)]
-pub(super) struct Levels {
+pub(in crate::parquet) struct Levels {
     /// How many are told.
-    pub(super) count: usize,
+    pub(in crate::parquet) count: usize,
     /// The level that all have, while they have one.
-    pub(super) level: u32,
+    pub(in crate::parquet) level: u32,
     /// The level of each, when they have not.
-    pub(super) each: Vec<u32>,
+    pub(in crate::parquet) each: Vec<u32>,
 }
 
 impl Levels {
     #[inline]
-    pub(super) fn push(&mut self, level: u32) {
+    pub(in crate::parquet) fn push(&mut self, level: u32) {
         if self.each.is_empty() && (self.count == 0 || level == self.level) {
             self.level = level;
             self.count += 1;
@@ -32,7 +32,7 @@ impl Levels {
     }
 
     /// Tells `level` of `count` values.
-    pub(super) fn push_all(&mut self, level: u32, count: usize) {
+    pub(in crate::parquet) fn push_all(&mut self, level: u32, count: usize) {
         if self.each.is_empty() && (self.count == 0 || level == self.level) {
             self.level = level;
             self.count += count;
@@ -51,7 +51,7 @@ impl Levels {
     }
 
     /// Appends them with `width` bits each.
-    pub(super) fn put(&mut self, width: u32, out: &mut Vec<u8>) {
+    pub(in crate::parquet) fn put(&mut self, width: u32, out: &mut Vec<u8>) {
         if self.each.is_empty() && self.count > 0 {
             put_varint((self.count as u64) << 1, out);
             out.extend(self.level.to_le_bytes().into_iter().take(1));
@@ -65,15 +65,15 @@ impl Levels {
 
 /// Numbers, each once.
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
-    pub(super) values: Vec<i64>,
+pub(in crate::parquet) struct Numbers {
+    pub(in crate::parquet) values: Vec<i64>,
     /// By what is left of a number when it is mixed: the number, and one more than its place; 0 where there is none.
     slots: Vec<(i64, u32)>,
 }
 
 impl Numbers {
     /// The places of `numbers`; `None` when there are too many different ones.
-    pub(super) fn places(&mut self, numbers: &[i64], places: &mut Vec<u32>) -> Option<()> {
+    pub(in crate::parquet) fn places(&mut self, numbers: &[i64], places: &mut Vec<u32>) -> Option<()> {
         places.clear();
         places.reserve(numbers.len());
         let mut last = None;
@@ -93,7 +93,7 @@ impl Numbers {
 
     /// The place of `number`, which is added where it is not known yet.
     #[inline]
-    pub(super) fn place(&mut self, number: i64) -> u32 {
+    pub(in crate::parquet) fn place(&mut self, number: i64) -> u32 {
         let mut at = Self::mixed(number);
         loop {
             let slot = self.slots.get(at & self.slots.len().wrapping_sub(1));
@@ -139,7 +139,7 @@ impl Numbers {
     }
 
     /// Forgets them.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::parquet) fn clear(&mut self) {
         self.values.clear();
         self.slots.fill((0, 0));
     }
@@ -147,17 +147,17 @@ impl Numbers {
 
 /// The texts of a row group, each once.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
-    pub(super) places: HashMap<Box<[u8]>, u32>,
+pub(in crate::parquet) struct Texts {
+    pub(in crate::parquet) places: HashMap<Box<[u8]>, u32>,
     /// As the file has them, with their lengths.
-    pub(super) bytes: Vec<u8>,
+    pub(in crate::parquet) bytes: Vec<u8>,
     /// The one before, and its place.
-    pub(super) last: Option<(Box<[u8]>, u32)>,
+    pub(in crate::parquet) last: Option<(Box<[u8]>, u32)>,
 }
 
 impl Texts {
     #[inline]
-    pub(super) fn place(&mut self, text: &[u8]) -> u32 {
+    pub(in crate::parquet) fn place(&mut self, text: &[u8]) -> u32 {
         if let Some((last, place)) = &self.last
             && **last == *text
         {
@@ -184,7 +184,7 @@ impl Texts {
 }
 
 /// Appends a text and its length.
-pub(super) fn put_text(text: &[u8], out: &mut Vec<u8>) {
+pub(in crate::parquet) fn put_text(text: &[u8], out: &mut Vec<u8>) {
     let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(text.get(..length as usize).unwrap_or_default());
