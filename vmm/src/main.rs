@@ -16,7 +16,7 @@ use strata_recorder::control::{answer_text, balloon, client, directory, list, wa
 use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
-use strata_recording::terminal::{harmless, shell_path};
+use strata_recording::terminal::{harmless, harmless_json, shell_path};
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::cut::{self, Cut, CutOptions};
 use trace_merge::events::{self, EventsOptions};
@@ -347,7 +347,7 @@ fn print(text: &str) -> anyhow::Result<()> {
 
 /// Prints `value` as JSON, or else as the text that `text` makes of it.
 fn print_text_or_json<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
-    print(&if json { format!("{}\n", serde_json::to_string_pretty(value)?) } else { text(value) })
+    print(&if json { format!("{}\n", harmless_json(&serde_json::to_string_pretty(value)?)) } else { text(value) })
 }
 
 /// Prints a line on standard error, of which nothing acts on a terminal: it may quote a guest, QEMU or another user's VM.

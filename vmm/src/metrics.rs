@@ -18,7 +18,7 @@ use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{
     BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, TIME_CLASSES, Times, Watched,
 };
-use strata_recording::terminal::harmless_copy;
+use strata_recording::foreign::Foreign;
 use thiserror::Error;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -96,18 +96,15 @@ fn scrape() -> Scrape {
 struct Scrape(Vec<Scraped>);
 
 impl Scrape {
-    /// Of `vms`, each series once, with nothing in it that acts on a terminal: those of one name are told apart by their
-    /// processes. What another user's VMs have more
+    /// Of `vms`, each series once: those of one name are told apart by their processes. What another user's VMs have more
     /// than [`MAX_OF_OTHER`] values is left out.
     fn of(vms: impl Iterator<Item = Scraped>) -> Self {
         let mut seen = BTreeSet::new();
-        let mut values: BTreeMap<String, usize> = BTreeMap::new();
-        let mut names: BTreeMap<(Option<String>, String), usize> = BTreeMap::new();
+        let mut values: BTreeMap<Foreign<String>, usize> = BTreeMap::new();
+        let mut names: BTreeMap<(Option<Foreign<String>>, Foreign<String>), usize> = BTreeMap::new();
         let mut kept = Vec::new();
         for vm in vms {
-            // Different texts can be the same once they are harmless: what there is of each is bounded behind that.
-            let Ok(live) = harmless_copy(&vm.live).map(bounded) else { continue };
-            let vm = Scraped { live, ..vm };
+            let vm = Scraped { live: bounded(vm.live), ..vm };
             let name = (vm.user.clone(), vm.live.name.clone());
             let is_within = vm.user.clone().is_none_or(|user| {
                 let values = values.entry(user).or_default();
@@ -132,7 +129,7 @@ impl Scrape {
 struct Scraped {
     live: Live,
     /// The user whose it is, where that is another.
-    user: Option<String>,
+    user: Option<Foreign<String>>,
     /// Its process, where that user has several of the name.
     process: Option<String>,
     cost_ns: u64,
@@ -140,11 +137,12 @@ struct Scraped {
 
 impl Scraped {
     /// The labels that tell the VM from others, and `more`.
-    fn labels<'s>(&'s self, more: &[(&'s str, &'s str)]) -> Vec<(&'s str, &'s str)> {
-        let user = self.user.as_deref().map(|user| ("user", user));
-        let process = self.process.as_deref().map(|process| ("pid", process));
-        let vm = std::iter::once(("vm", self.live.name.as_str()));
-        vm.chain(user).chain(process).chain(more.iter().copied()).collect()
+    fn labels(&self, more: &[(&str, &str)]) -> Vec<(String, String)> {
+        let user = self.user.as_ref().map(|user| ("user", user.to_string()));
+        let process = self.process.as_ref().map(|process| ("pid", process.clone()));
+        let vm = std::iter::once(("vm", self.live.name.to_string()));
+        let more = more.iter().map(|&(label, value)| (label, value.to_owned()));
+        vm.chain(user).chain(process).chain(more).map(|(label, value)| (label.to_owned(), value)).collect()
     }
 
     /// How many values are written of it, at most.
@@ -251,7 +249,7 @@ impl Collector for Scrape {
         let mut metric = encoder.encode_descriptor("strata_exit_seconds", help, None, MetricType::Histogram)?;
         for (vm, host) in hosts() {
             for exits in &host.exits {
-                let labels = vm.labels(&[("reason", &exits.reason)]);
+                let labels = vm.labels(&[("reason", &exits.reason.to_string())]);
                 Sample::Times(&exits.times).encode(metric.encode_family(&labels)?)?;
             }
         }
@@ -260,7 +258,7 @@ impl Collector for Scrape {
         for vm in &self.0 {
             for LiveDisk { disk, kind, times } in &vm.live.disks {
                 let disk = disk.to_string();
-                let labels = vm.labels(&[("disk", &disk), ("kind", kind)]);
+                let labels = vm.labels(&[("disk", &disk), ("kind", &kind.to_string())]);
                 Sample::Times(times).encode(metric.encode_family(&labels)?)?;
             }
         }
@@ -412,7 +410,7 @@ mod tests {
 
     #[test]
     fn other_users_vms_have_a_bounded_number_of_values_and_take_none_of_ones_own() {
-        let exits = |reason: usize| LiveExits { reason: reason.to_string(), times: Times::default() };
+        let exits = |reason: usize| LiveExits { reason: reason.to_string().into(), times: Times::default() };
         let host = Watched { exits: (0..300).map(exits).collect(), ..Watched::default() };
         let large = Live { name: "large".into(), host: Some(host), ..Live::default() };
         let others = (0..30).map(|pid| of_other(pid, large.clone()));

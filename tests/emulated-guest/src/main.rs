@@ -77,7 +77,7 @@ fn main() -> anyhow::Result<()> {
     ensure!(clock.time == HostTime::Tsc, "the emulated TSC is this machine's, which its kernel has given up");
     let description = VmDescription {
         memory: options.memory << 20,
-        trace: options.trace.as_deref().map(std::path::absolute).transpose()?,
+        trace: options.trace.as_deref().map(std::path::absolute).transpose()?.map(Into::into),
         ..VmDescription::of_this_process(&options.name, options.cpus)
     };
     let folder = VmDirectory::create(&directory::runtime_folder()?, &description)?;

@@ -73,7 +73,7 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     let (uuid, frequency) = (Uuid::new_v4(), clock.trace_frequency());
     let rings = setup.vmm()?;
     let description = VmDescription {
-        trace: Some(setup.trace.clone()),
+        trace: Some(setup.trace.clone().into()),
         vmm_rings: Some(rings.into()),
         ..VmDescription::of_this_process(&setup.name, VCPUS)
     };

@@ -11,6 +11,7 @@ pub mod access;
 pub mod clock;
 pub mod compression;
 mod files;
+pub mod foreign;
 pub mod layer;
 pub mod loss;
 pub mod manifest;

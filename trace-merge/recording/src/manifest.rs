@@ -5,6 +5,7 @@ use crate::access::Readers;
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
 use crate::compression::Compression;
 use crate::files::Files;
+use crate::foreign::Foreign;
 use crate::layer::LayerKind;
 use crate::reserve::Reserve;
 pub use limit::RecordLimit;
@@ -333,7 +334,7 @@ pub struct Attached {
     /// Its number.
     pub pid: u32,
     /// Its name.
-    pub comm: String,
+    pub comm: Foreign<String>,
 }
 
 /// What runs in a virtual machine.

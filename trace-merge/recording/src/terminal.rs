@@ -1,8 +1,5 @@
 //! Text of others on a terminal: which characters act on it instead of being shown, and how they are shown all the same.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -32,23 +29,19 @@ pub fn harmless(text: &str) -> String {
     shown
 }
 
-/// `value` with all texts in it harmless, keys of maps too: for showing what a stranger's process has answered.
-///
-/// # Errors
-/// When `value` is not the same after it has been JSON.
-pub fn harmless_copy<T: Serialize + DeserializeOwned>(value: &T) -> serde_json::Result<T> {
-    serde_json::from_value(harmless_value(serde_json::to_value(value)?))
-}
-
-fn harmless_value(value: Value) -> Value {
-    match value {
-        Value::String(text) => Value::String(harmless(&text)),
-        Value::Array(values) => values.into_iter().map(harmless_value).collect(),
-        Value::Object(entries) => {
-            entries.into_iter().map(|(key, value)| (harmless(&key), harmless_value(value))).collect()
+/// `json`, a JSON document, so that nothing in it acts on a terminal and it means the same: what acts stands in its texts,
+/// where it has an escape.
+#[must_use]
+pub fn harmless_json(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    for character in json.chars() {
+        if acts(character) && character != '\n' {
+            shown.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            shown.push(character);
         }
-        other => other,
     }
+    shown
 }
 
 /// `text` as a word of a shell's command line, for advice that is copied: nothing in it acts on the terminal or the shell.
@@ -95,15 +88,15 @@ pub fn shell_option(option: &str, value: impl AsRef<OsStr>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     #[test]
-    fn copy_of_a_value_is_harmless_in_each_text() {
-        let value = BTreeMap::from([("a\n".to_owned(), vec![Some("\x1b[2J".to_owned()), None])]);
+    fn json_has_nothing_that_acts_but_its_lines_and_means_the_same() {
+        let value = serde_json::json!({"a\n\u{9b}": ["\x1b[2J", "\u{202e}é\x7f"]});
 
-        let copy = harmless_copy(&value).unwrap();
+        let shown = harmless_json(&serde_json::to_string_pretty(&value).unwrap());
 
-        assert_eq!(copy, BTreeMap::from([("a\\n".to_owned(), vec![Some("\\u{1b}[2J".to_owned()), None])]));
+        assert!(!shown.chars().any(|character| acts(character) && character != '\n'), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }
 
     #[test]

@@ -288,7 +288,7 @@ fn write_summary(report: &Summary, out: &mut dyn Write) -> io::Result<()> {
         write!(out, "VM:      {}, {} vCPUs, ", vm.name, vm.vcpus)?;
         match (&vm.attached, &vm.guest) {
             (Some(attached), _) => {
-                writeln!(out, "attached from outside to process {} ({})", attached.pid, harmless(&attached.comm))?;
+                writeln!(out, "attached from outside to process {} ({})", attached.pid, attached.comm)?;
             }
             // The guest chose this text: nothing in it may act on a terminal.
             (None, Some(guest)) => writeln!(out, "guest kernel: {}", guest.kernel.escape_default())?,

@@ -81,7 +81,7 @@ pub fn run(
 
     // 2. A folder that other processes find the VM by, with the region in it: what the guest recorded outlives this process.
     let description = VmDescription {
-        trace: Some(request.files.absolute_trace()),
+        trace: Some(request.files.absolute_trace().into()),
         vmm_rings: Some(rings.into()),
         ..VmDescription::of_this_process(NAME, VCPUS)
     };

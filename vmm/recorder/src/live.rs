@@ -245,10 +245,10 @@ impl HostWatch {
         let ns = |ticks: u64| self.clock.ticks_to_ns(ticks);
         let vcpus = self.sums.vcpus.iter().map(|(&vcpu, sums)| LiveVcpu { vcpu, ..sums.times }).collect();
         let mut thieves: Vec<Thief> =
-            self.sums.thieves.iter().map(|(name, &ns)| Thief { name: name.clone(), ns }).collect();
+            self.sums.thieves.iter().map(|(name, &ns)| Thief { name: name.clone().into(), ns }).collect();
         thieves.sort_by_key(|thief| std::cmp::Reverse(thief.ns));
         let exit = |(reason, times): (&ExitReason, &Times)| LiveExits {
-            reason: reason.name().into_owned(),
+            reason: reason.name().into_owned().into(),
             times: times.clone(),
         };
         Watched {
@@ -286,7 +286,7 @@ impl Sums {
                     let ns = clock.ticks_to_ns(window.begin.saturating_sub(begun));
                     self.ready.add(ns);
                     let at_ns = clock.ticks_to_ns(window.begin);
-                    self.note_late(Late { vcpu, at_ns, ns, by: name(by, timeline) });
+                    self.note_late(Late { vcpu, at_ns, ns, by: name(by, timeline).into() });
                 }
                 continue;
             };

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use strata_recording::access::Readers;
 use strata_recording::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
+use strata_recording::foreign::Foreign;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{
     FORMAT_VERSION, Guest, Host, Layer, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
@@ -83,7 +84,7 @@ pub struct Recovered {
     /// What of the region could not be read, a line each.
     pub damage: Vec<String>,
     /// Where the recording went that was written while the VM ran.
-    pub written_before: Option<PathBuf>,
+    pub written_before: Option<Foreign<PathBuf>>,
 }
 
 /// Makes traces of the region in the file (or VM's folder) `path`: of the session that the VM was started with in the new
@@ -161,7 +162,7 @@ pub fn text(recovered: &Recovered) -> String {
         let _ = writeln!(out, "damaged: {line}");
     }
     if let Some(trace) = &recovered.written_before {
-        let _ = writeln!(out, "what had been written before the process died is in {}", trace.display());
+        let _ = writeln!(out, "what had been written before the process died is in {trace}");
     }
     out
 }
@@ -250,7 +251,7 @@ fn write_vmm(
     manifest: &Manifest,
 ) -> Result<Option<Layer>, WriteError> {
     let rings = found.vm.vmm_rings.and_then(VmmRings::rings);
-    let memory = map(&found.path.join(VMM_RINGS_FILE)).ok();
+    let memory = map(&found.path.raw().join(VMM_RINGS_FILE)).ok();
     let (Some(rings), Some(memory)) = (rings, memory) else { return Ok(None) };
     let size = rings.ring_size();
     let parts = (0..=vcpus).zip(0..memory.size() / size);
@@ -263,7 +264,7 @@ fn write_vmm(
 /// Writes what the VM of `found` kept of the host's kernel, if it was a flight recorder, into `dir`. A file that is not
 /// that holds nothing.
 fn write_host(found: &FoundVm, dir: &Path, manifest: &Manifest) -> Result<Vec<Layer>, WriteError> {
-    let file = open_regular(&found.path.join(HOST_HISTORY_FILE)).ok();
+    let file = open_regular(&found.path.raw().join(HOST_HISTORY_FILE)).ok();
     let layers = file.and_then(|file| host_history::recovered(&file, dir, manifest).ok());
     layers.into_iter().flatten().collect()
 }

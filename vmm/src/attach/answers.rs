@@ -32,12 +32,12 @@ pub fn answers(
         },
         request => match refusal(&request, &jail).unwrap_or_else(|| recorder.ask(request)) {
             Answer::Status(status) => Answer::Status(Box::new(Status {
-                jail: Some(jail.summary.clone()),
+                jail: Some(jail.summary.clone().into()),
                 ..description.status(begun.elapsed(), status.trace)
             })),
             Answer::Live(live) => {
                 let VmDescription { name, pid, attached, .. } = description.clone();
-                Answer::Live(Box::new(Live { name, pid, attached, ..*live }))
+                Answer::Live(Box::new(Live { name: name.into(), pid, attached, ..*live }))
             }
             other => other,
         },

@@ -13,6 +13,7 @@ use strata_recorder::recorder::RecorderError;
 use strata_recorder::region::RegionError;
 use strata_recorder::region::region_file::RegionFileError;
 use strata_recorder::session::RequestError;
+use strata_recording::foreign::Foreign;
 use strata_recording::trace_folder::TraceFolderError;
 use thiserror::Error;
 
@@ -63,7 +64,7 @@ pub enum AttachError {
         /// The process.
         pid: u32,
         /// Its name.
-        comm: String,
+        comm: Foreign<String>,
     },
     /// The process has no VM.
     #[error(
@@ -73,7 +74,7 @@ pub enum AttachError {
         /// The process.
         pid: u32,
         /// Its name.
-        comm: String,
+        comm: Foreign<String>,
     },
     /// KVM's debugfs knows no VM of the process.
     #[error(
@@ -84,7 +85,7 @@ pub enum AttachError {
         /// The process.
         pid: u32,
         /// Its name.
-        comm: String,
+        comm: Foreign<String>,
     },
     /// The process has several VMs.
     #[error("process {pid} runs {} VMs; choose one by its descriptor: --vm {}", .descriptors.len(), either(.descriptors))]
@@ -117,7 +118,7 @@ pub enum AttachError {
     #[error(
         "process {pid} is recorded already, by strata attach of process {by}{}; end that with `strata ctl {by} detach`, or \
          read its trace",
-        trace.as_ref().map_or_else(String::new, |trace| format!(" into '{}'", trace.display()))
+        trace.as_ref().map_or_else(String::new, |trace| format!(" into '{trace}'"))
     )]
     Attached {
         /// The process.
@@ -125,7 +126,7 @@ pub enum AttachError {
         /// Who records it.
         by: u32,
         /// Where to.
-        trace: Option<PathBuf>,
+        trace: Option<Foreign<PathBuf>>,
     },
     /// The region's file cannot be used.
     #[error(transparent)]

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 use strata_recorder::region::region_file::{self, RegionFileError};
 use strata_recorder::session::Say;
+use strata_recording::foreign::Foreign;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -81,7 +82,7 @@ pub enum HotPlugError {
     )]
     GuestHolds {
         /// What QEMU said to it at last.
-        reason: String,
+        reason: Foreign<String>,
     },
 }
 
@@ -115,7 +116,7 @@ impl HotPlugged {
             return Err(HotPlugError::OtherFiles { pid });
         }
         folder.give_to(owner(pid))?;
-        add(&mut qmp, &folder.file(), size, &port.name)?;
+        add(&mut qmp, &folder.file(), size, port.name.raw())?;
         say(&format!("plugged a trace region of {} MiB into port {}", size >> 20, port.name));
         if port.reserve < reserve_for(size) {
             say(&format!(
@@ -265,7 +266,7 @@ fn names(qmp: &mut Qmp, path: &str) -> Result<Vec<(String, String)>, QmpError> {
 /// A port that has no device.
 #[derive(Debug, PartialEq, Eq)]
 struct Port {
-    name: String,
+    name: Foreign<String>,
     /// Addresses that the machine's firmware sets aside for a device, bytes; 0 where that is left to the firmware.
     reserve: u64,
 }
@@ -293,7 +294,7 @@ fn free_port(qmp: &mut Qmp) -> Result<Option<Port>, QmpError> {
         // The port's bus has its name.
         let devices = names(qmp, &format!("{path}/{name}"))?;
         if is_hot && !devices.iter().any(|(name, _)| name.starts_with("child[")) {
-            let port = Port { name, reserve };
+            let port = Port { name: name.into(), reserve };
             free = Some(free.filter(|free| free.reserve >= reserve).unwrap_or(port));
         }
     }
@@ -337,7 +338,7 @@ fn take_away_earlier(qmp: &mut Qmp, say: Say) -> Result<(), HotPlugError> {
 /// Has the guest let go of the device within `limit`, and takes it and its memory away.
 fn take_away(qmp: &mut Qmp, limit: Duration) -> Result<(), HotPlugError> {
     let begun = Instant::now();
-    let mut reason = "it has been asked".to_owned();
+    let mut reason = Foreign::from("it has been asked");
     loop {
         match qmp.execute("device_del", &json!({"id": DEVICE})) {
             Ok(_) => {}

@@ -2,8 +2,9 @@
 //!
 //! While a domain runs, libvirt keeps two files of its name: `NAME.pid` has the number of its process, and `NAME.xml`
 //! describes it, with its number and UUID. They lie in `/run/libvirt/qemu` for domains of the system, in
-//! `$XDG_RUNTIME_DIR/libvirt/qemu/run` for those of a user's session. Of sessions only that of the user who called sudo is looked at, or root's own: what other users write into their
-//! folders is not to choose what root records.
+//! `$XDG_RUNTIME_DIR/libvirt/qemu/run` for those of a user's session. Of sessions
+//! only that of the user who called sudo is looked at, or root's own: what other users write into their folders is not to
+//! choose what root records.
 
 use roxmltree::Document;
 use rustix::process::geteuid;
@@ -11,6 +12,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use strata_jail::user::{User, UserError};
+use strata_recording::foreign::Foreign;
 use strata_recording::nearest::nearest;
 use strata_recording::terminal::{shell_option, shell_word};
 use thiserror::Error;
@@ -49,12 +51,12 @@ pub enum DomainError {
         domain: String,
     },
     /// That domain does not run.
-    #[error("libvirt runs no domain '{domain}'; it runs {}", .running.join(", "))]
+    #[error("libvirt runs no domain '{domain}'; it runs {}", listed(running))]
     Unknown {
         /// What was asked for.
         domain: String,
         /// The nearest names of those that run, or all of them.
-        running: Vec<String>,
+        running: Vec<Foreign<String>>,
     },
     /// The system and the user run a domain of that name.
     #[error("several domains '{domain}' run here, in the processes {}; give one of them", .processes.iter().map(u32::to_string).collect::<Vec<_>>().join(" and "))]
@@ -70,7 +72,7 @@ pub enum DomainError {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Domain {
     /// Its name.
-    pub name: String,
+    pub name: Foreign<String>,
     /// Its process.
     pub process: u32,
     /// Its number and UUID, where its description says them.
@@ -103,6 +105,10 @@ pub fn running() -> Vec<Domain> {
     folders.iter().flat_map(|folder| domains(folder)).collect()
 }
 
+fn listed(names: &[Foreign<String>]) -> String {
+    names.iter().map(Foreign::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// libvirt's folders: of the system, and of the user who called sudo.
 fn folders() -> Result<Vec<PathBuf>, UserError> {
     let user = User::choose(None)?.map_or(0, |user| user.uid);
@@ -112,7 +118,7 @@ fn folders() -> Result<Vec<PathBuf>, UserError> {
 /// The domain `wanted` in libvirt's folders. A name comes before a number or a UUID.
 fn find(folders: &[PathBuf], wanted: &str) -> Result<Domain, DomainError> {
     let running: Vec<Domain> = folders.iter().flat_map(|folder| domains(folder)).collect();
-    let named: Vec<&Domain> = running.iter().filter(|domain| domain.name == wanted).collect();
+    let named: Vec<&Domain> = running.iter().filter(|domain| domain.name == *wanted).collect();
     let identified = || running.iter().filter(|domain| domain.is_identified_by(wanted)).collect();
     let found = if named.is_empty() { identified() } else { named };
     let domain = wanted.to_owned();
@@ -124,10 +130,10 @@ fn find(folders: &[PathBuf], wanted: &str) -> Result<Domain, DomainError> {
         }
         [] if running.is_empty() => Err(DomainError::NoneRuns { domain }),
         [] => {
-            let names = || running.iter().map(|domain| domain.name.as_str());
+            let names = || running.iter().map(|domain| domain.name.raw().as_str());
             let near = nearest(wanted, names());
             let running = if near.is_empty() { names().map(str::to_owned).collect() } else { near };
-            Err(DomainError::Unknown { domain, running })
+            Err(DomainError::Unknown { domain, running: running.into_iter().map(Foreign::from).collect() })
         }
     }
 }
@@ -140,7 +146,7 @@ fn domains(folder: &Path) -> Vec<Domain> {
         let name = entry.file_name().to_str()?.strip_suffix(".pid").filter(|name| *name != "driver")?.to_owned();
         let process = fs::read_to_string(entry.path()).ok()?.trim().parse().ok()?;
         let identity = identity(&folder.join(format!("{name}.xml")));
-        Some(Domain { name, process, identity })
+        Some(Domain { name: name.into(), process, identity })
     };
     let mut domains: Vec<_> = entries.filter_map(domain).collect();
     domains.sort_unstable();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use strata_recorder::control::directory::{FoundVm, Owner};
 use strata_recorder::process_files;
 use strata_recorder::region::region_file::is_region;
-use strata_recording::terminal::{harmless, shell_option};
+use strata_recording::foreign::Foreign;
 
 /// Most mapped files of a process that are looked at.
 const MAX_MAPPED: usize = 64;
@@ -23,15 +23,15 @@ pub struct RunningMachine {
     /// Its number.
     pub pid: u32,
     /// Its name.
-    pub comm: String,
+    pub comm: Foreign<String>,
     /// Descriptors of its VMs; none where it runs its VM without KVM.
     pub descriptors: Vec<u32>,
     /// The domain that it is to libvirt.
-    pub domain: Option<String>,
+    pub domain: Option<Foreign<String>>,
     /// The region that it has in its memory.
-    pub region: Option<PathBuf>,
+    pub region: Option<Foreign<PathBuf>>,
     /// Its QMP socket, as its command line names it.
-    pub qmp: Option<PathBuf>,
+    pub qmp: Option<Foreign<PathBuf>>,
     /// Who records it already.
     pub recorded_by: Option<u32>,
 }
@@ -42,14 +42,14 @@ pub fn running(known: &[FoundVm]) -> Vec<RunningMachine> {
     let alive = || known.iter().filter(|found| found.alive);
     let own: BTreeSet<u32> = alive().filter(|found| found.vm.attached.is_none()).map(|found| found.vm.pid).collect();
     let recorded = recorders(known);
-    let domains: BTreeMap<u32, String> =
+    let domains: BTreeMap<u32, Foreign<String>> =
         libvirt::running().into_iter().map(|domain| (domain.process, domain.name)).collect();
     let processes = numbers(Path::new("/proc")).unwrap_or_default();
     let machine = |pid: u32| {
         let folder = Path::new("/proc").join(pid.to_string());
         let descriptors = Process::open(pid).and_then(|process| process.machines()).unwrap_or_default();
         let comm = comm(&folder);
-        if descriptors.is_empty() && !failure::is_qemu(&comm) {
+        if descriptors.is_empty() && !failure::is_qemu(comm.raw()) {
             return None;
         }
         let command_line = process_files::command_line(pid).unwrap_or_default();
@@ -58,8 +58,8 @@ pub fn running(known: &[FoundVm]) -> Vec<RunningMachine> {
             comm,
             descriptors,
             domain: domains.get(&pid).cloned(),
-            region: region_of(pid),
-            qmp: qmp_socket(&command_line),
+            region: region_of(pid).map(Foreign::from),
+            qmp: qmp_socket(&command_line).map(Foreign::from),
             recorded_by: recorded.get(&pid).copied(),
         })
     };
@@ -112,12 +112,12 @@ impl RunningMachine {
             return vec!["QEMU without KVM (TCG): start it with -accel kvm to record it".into()];
         }
         let machine = match &self.domain {
-            Some(domain) => shell_option("--libvirt", domain),
+            Some(domain) => domain.option_word("--libvirt"),
             None => self.pid.to_string(),
         };
         let several = self.descriptors.len() > 1;
-        let region = self.region.as_deref().map(|path| shell_option("--region", path));
-        let qmp = self.qmp.as_deref().filter(|_| region.is_none()).map(|path| shell_option("--qmp", path));
+        let region = self.region.as_ref().map(|path| path.option_word("--region"));
+        let qmp = self.qmp.as_ref().filter(|_| region.is_none()).map(|path| path.option_word("--qmp"));
         let options = |descriptor: &u32| {
             let vm = several.then(|| format!("--vm {descriptor}"));
             let options = [Some(machine.clone()), vm, region.clone(), qmp.clone()];
@@ -135,7 +135,7 @@ pub fn text(machines: &[RunningMachine]) -> String {
     let _ = writeln!(out, "{:>8}  {:<16}  strata attach --trace DIR …", "PID", "PROCESS");
     for machine in machines {
         for choice in machine.choices() {
-            let _ = writeln!(out, "{:>8}  {:<16}  {choice}", machine.pid, harmless(&machine.comm));
+            let _ = writeln!(out, "{:>8}  {:<16}  {choice}", machine.pid, machine.comm);
         }
     }
     out

@@ -32,8 +32,8 @@ use steps::Checked;
 use strata_jail::JailRequest;
 use strata_jail::policy::Thread;
 use strata_recorder::session::{RecordingRequest, Say};
+use strata_recording::foreign::Foreign;
 use strata_recording::manifest::Manifest;
-use strata_recording::terminal::shell_word;
 
 /// Which VM to record, and how.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub struct AttachRequest {
     /// Name of the VM in the recording; without it, that of its domain, else that of its process and the process's number.
     pub name: Option<String>,
     /// Name of the domain that the VM is to libvirt, where it was named so.
-    pub domain: Option<String>,
+    pub domain: Option<Foreign<String>>,
     /// File of the trace region that the VM has as a device; without it, nothing of the guest is recorded.
     pub region: Option<PathBuf>,
     /// QMP socket of the VM's QEMU, which is given a region through it for as long as the recording lasts.
@@ -118,11 +118,11 @@ pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachE
 
 fn tell_begin(request: &AttachRequest, name: &str, say: Say) {
     let (trace, pid) = (request.recording.files.trace.display(), request.pid);
-    let other = request.domain.as_deref().filter(|domain| *domain != name);
+    let other = request.domain.as_ref().filter(|domain| *domain != name);
     if let Some(domain) = other.filter(|_| request.name.is_none()) {
         say(&format!(
             "libvirt's domain {} is {name} here: a VM's name has letters, digits, '.', '_' and '-' (--name gives another)",
-            shell_word(domain)
+            domain.word()
         ));
     }
     match request.recording.layers.mode {

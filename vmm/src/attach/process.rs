@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use strata_recording::foreign::Foreign;
 
 /// Where processes are.
 const PROC: &str = "/proc";
@@ -22,7 +23,7 @@ pub struct Task {
     /// Its number.
     pub tid: u32,
     /// Its name.
-    pub comm: String,
+    pub comm: Foreign<String>,
 }
 
 /// A process, held so that its number cannot come to mean another one unnoticed.
@@ -31,7 +32,7 @@ pub struct Process {
     /// Its number.
     pub pid: u32,
     /// Its name.
-    pub comm: String,
+    pub comm: Foreign<String>,
     pidfd: OwnedFd,
     folder: PathBuf,
 }
@@ -100,9 +101,9 @@ fn leader(status: &str) -> Option<u32> {
 }
 
 /// The name of the thread or process of `folder`; empty if it has ended.
-pub(super) fn comm(folder: &Path) -> String {
-    fs::read(folder.join("comm"))
-        .map_or_else(|_| String::new(), |name| String::from_utf8_lossy(&name).trim_end().into())
+pub(super) fn comm(folder: &Path) -> Foreign<String> {
+    let name = fs::read(folder.join("comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().into()
 }
 
 /// The entries of `folder` that are numbers, in order.
@@ -130,7 +131,7 @@ mod tests {
         let (tasks, has_ended) = (process.tasks(), process.ends_within(Duration::from_millis(1)));
 
         assert!(tasks.iter().any(|task| task.tid == std::process::id()), "{tasks:?}");
-        assert!(!has_ended && !process.comm.is_empty());
+        assert!(!has_ended && !process.comm.raw().is_empty());
     }
 
     #[test]

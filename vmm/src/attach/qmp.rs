@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use strata_recorder::control::peer::{Peer, connect_while};
+use strata_recording::foreign::Foreign;
 use thiserror::Error;
 
 /// How long QEMU may take for an answer. A machine that is being set up, or a busy host, takes a while.
@@ -91,9 +92,9 @@ pub enum QmpError {
         /// What it was told.
         command: &'static str,
         /// The class of the error, as `DeviceNotFound`.
-        class: String,
+        class: Foreign<String>,
         /// What it says.
-        reason: String,
+        reason: Foreign<String>,
     },
 }
 
@@ -217,7 +218,7 @@ impl Qmp {
                 continue;
             }
             if let Some(error) = answer.get("error") {
-                let text = |key: &str| error[key].as_str().unwrap_or("for no reason it gives").to_owned();
+                let text = |key: &str| Foreign::from(error[key].as_str().unwrap_or("for no reason it gives"));
                 return Err(QmpError::Refused { command, class: text("class"), reason: text("desc") });
             }
             return answer.get_mut("return").map(Value::take).ok_or_else(|| self.not_qmp());
@@ -382,6 +383,20 @@ pub(super) mod tests {
         let error = qmp.unwrap().execute("device_add", &json!({"bus": "x"})).unwrap_err();
 
         assert_eq!(error.to_string(), "QEMU refuses device_add: Bus 'x' not found");
+    }
+
+    #[test]
+    fn refusal_quotes_nothing_that_acts() {
+        let (qmp, _qemu) = scripted(|command, _| {
+            vec![match command {
+                "device_add" => json!({"error": {"class": "x", "desc": "no\x1b[2J\nstrata: plugged\u{202e}"}}),
+                _ => json!({"return": {}}),
+            }]
+        });
+
+        let error = qmp.unwrap().execute("device_add", &json!({})).unwrap_err();
+
+        assert_eq!(error.to_string(), "QEMU refuses device_add: no\\u{1b}[2J\\nstrata: plugged\\u{202e}");
     }
 
     #[test]

@@ -81,9 +81,9 @@ impl<'a> Checked<'a> {
         check_host_events(request, &recording)?;
         // Tried and removed again: what is refused below leaves no folder.
         drop(request.recording.files.create()?);
-        let of_domain = || request.domain.as_deref().and_then(name_of_domain);
+        let of_domain = || request.domain.as_ref().and_then(|domain| name_of_domain(domain.raw()));
         let given = request.name.clone().or_else(of_domain);
-        let name = given.unwrap_or_else(|| default_name(&vm.process.comm, request.pid));
+        let name = given.unwrap_or_else(|| default_name(vm.process.comm.raw(), request.pid));
         let first = vm.look()?.ok_or(AttachError::Ended { pid: request.pid })?;
         let open = |path: &Path| region::open(path, request.pid, request.recording.layers.mode, &first);
         let region = request.region.as_deref().map(open).transpose()?;
@@ -103,7 +103,7 @@ impl<'a> Checked<'a> {
 
     fn describe(&self) -> VmDescription {
         VmDescription {
-            trace: Some(self.request.recording.files.absolute_trace()),
+            trace: Some(self.request.recording.files.absolute_trace().into()),
             attached: Some(Attached { pid: self.request.pid, comm: self.vm.process.comm.clone() }),
             ..VmDescription::of_this_process(&self.name, self.first.vcpu_count())
         }

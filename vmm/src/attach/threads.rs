@@ -12,7 +12,7 @@ const NAMES: [&str; 4] = ["CPU ", "fc_vcpu ", "crosvm_vcpu", "vcpu"];
 /// Index and host thread of each of `vcpus` whose thread is known, among the threads `tasks` of its process.
 #[must_use]
 pub fn vcpu_threads(vcpus: &[DebugfsVcpu], tasks: &[Task]) -> Vec<(u32, u32)> {
-    let named = |vcpu: u32| tasks.iter().find(|task| vcpu_of_name(&task.comm) == Some(vcpu)).map(|task| task.tid);
+    let named = |vcpu: u32| tasks.iter().find(|task| vcpu_of_name(task.comm.raw()) == Some(vcpu)).map(|task| task.tid);
     let thread = |vcpu: &DebugfsVcpu| Some((vcpu.vcpu, vcpu.thread.or_else(|| named(vcpu.vcpu))?));
     vcpus.iter().filter_map(thread).collect()
 }

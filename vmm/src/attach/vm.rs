@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use strata_clock::{DebugfsVcpu, DebugfsVm};
+use strata_recording::foreign::Foreign;
 
 /// A virtual machine that another process runs.
 #[derive(Debug)]
@@ -80,8 +81,8 @@ impl ForeignVm {
 }
 
 /// Why process `pid`, called `comm`, which has no descriptor of KVM's, runs no VM that can be recorded.
-fn no_vm(pid: u32, comm: String) -> AttachError {
-    if is_qemu(&comm) { AttachError::WithoutKvm { pid, comm } } else { AttachError::NoVm { pid, comm } }
+fn no_vm(pid: u32, comm: Foreign<String>) -> AttachError {
+    if is_qemu(comm.raw()) { AttachError::WithoutKvm { pid, comm } } else { AttachError::NoVm { pid, comm } }
 }
 
 /// Which of the machines with these `descriptors` is meant.

@@ -48,14 +48,19 @@ pub(super) fn answers(
         match answer {
             Answer::Status(status) => Answer::Status(Box::new(Status {
                 paused: machine.is_paused(),
-                jail: Some(jail.summary.clone()),
+                jail: Some(jail.summary.clone().into()),
                 balloon: machine.balloon().ok().map(told),
                 limits: limited.status(),
                 ..description.status(begun.elapsed(), status.trace)
             })),
             Answer::Live(live) => {
                 let VmDescription { name, pid, .. } = description.clone();
-                Answer::Live(Box::new(Live { name, pid, balloon: machine.balloon().ok().map(told), ..*live }))
+                Answer::Live(Box::new(Live {
+                    name: name.into(),
+                    pid,
+                    balloon: machine.balloon().ok().map(told),
+                    ..*live
+                }))
             }
             other => other,
         }

@@ -117,7 +117,7 @@ fn full_disk_ends_the_layers_and_stops_the_vm_in_good_order() {
 fn full_disk_ends_the_layers_and_the_vm_goes_on() {
     rotating_on_a_full_disk("continue", |vm, _| {
         let status = vm.status();
-        assert!(status.trace.unwrap().missing.iter().any(|line| line.contains("ends early")));
+        assert!(status.trace.unwrap().missing.iter().any(|line| line.raw().contains("ends early")));
         assert!(records_read_by_all(&vm.path("traces/trace")) > 0);
         vm.stop();
     });

@@ -85,7 +85,7 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
         assert!(refusal.contains("out of strata's reach") && refusal.contains(&offered), "{refusal}");
         assert!(refusal.contains("--writable DIR"), "{refusal}");
     }
-    assert!(status.jail.as_ref().unwrap().contains(&format!("user {uid}, no capabilities")), "{status:?}");
+    assert!(status.jail.as_ref().unwrap().raw().contains(&format!("user {uid}, no capabilities")), "{status:?}");
     for (name, thread) in &threads {
         let of = |field: &str| thread[field].as_str();
         assert_eq!(of("Uid"), format!("{uid}\t{uid}\t{uid}\t{uid}"), "{name}");
@@ -267,7 +267,7 @@ fn trigger_takes_a_snapshot_of_a_real_vm_under_its_jail() {
     assert!(triggers.get(3).is_none_or(|stolen| stolen.fired >= 1), "{triggers:?}");
     assert!(triggers.get(4).is_none_or(|stolen| stolen.fired == 0), "{triggers:?}");
     assert!(happened.triggers.iter().all(|trigger| !trigger.snapshots.is_empty()), "{happened:?}");
-    let snapshot = strata_recording::reader::Trace::open(&triggers[0].snapshots[0]).unwrap();
+    let snapshot = strata_recording::reader::Trace::open(triggers[0].snapshots[0].raw()).unwrap();
     assert!(
         snapshot.manifest().outcome.as_ref().unwrap().contains("by trigger '"),
         "{:?}",
@@ -298,9 +298,9 @@ fn other_vms_are_frozen_with_the_one_that_is_waited_for() {
     let ended = [&mut vm, &mut neighbour, &mut unrecorded].map(Vm::stop);
 
     assert!(ended.iter().all(ExitStatus::success), "{ended:?}");
-    assert_eq!(others[0].snapshot, Some(neighbour.path("traces/trace-snapshots/trigger-1")), "{others:?}");
+    assert_eq!(others[0].snapshot, Some(neighbour.path("traces/trace-snapshots/trigger-1").into()), "{others:?}");
     assert!(strata_recording::reader::Trace::open(&neighbour.path("traces/trace-snapshots/trigger-1")).is_ok());
-    assert!(others[1].problem.as_ref().unwrap().contains("is written to"), "{others:?}");
+    assert!(others[1].problem.as_ref().unwrap().raw().contains("is written to"), "{others:?}");
 }
 
 #[test]
@@ -330,7 +330,10 @@ fn guest_that_floods_a_limited_console_waits_and_can_be_stopped() {
     let ended = vm.stop();
 
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
-    assert_eq!((limits[0].device.as_str(), limits[0].limits.as_str()), ("console", "bandwidth=4096:4096"));
+    assert_eq!(
+        (limits[0].device.to_string(), limits[0].limits.to_string()),
+        ("console".to_owned(), "bandwidth=4096:4096".to_owned())
+    );
     assert!(limits[0].waits > 0, "{limits:?}");
     let trace = strata_recording::reader::Trace::open(&vm.path("traces/trace")).unwrap();
     let mut vmm =
@@ -358,7 +361,7 @@ fn killed_vm_leaves_its_region_to_its_user_and_no_instance() {
     }
     assert_eq!(instances_of(vm.process.id()), 0);
     let Err(client::ClientError::Dead { region, .. }) = found else { panic!("{found:?}") };
-    assert_eq!(region.metadata().unwrap().uid(), NOBODY);
+    assert_eq!(region.raw().metadata().unwrap().uid(), NOBODY);
 }
 
 #[test]
@@ -370,7 +373,7 @@ fn sudo_runs_the_vm_as_the_user_who_called_it() {
     let status = vm.status();
     let ended = vm.stop();
 
-    assert!(ended.success() && status.jail.unwrap().contains("user 65534, no capabilities"), "{}", vm.said());
+    assert!(ended.success() && status.jail.unwrap().raw().contains("user 65534, no capabilities"), "{}", vm.said());
     assert!(owners(&vm.path("traces")).iter().all(|&owner| owner == NOBODY));
 }
 
@@ -413,7 +416,7 @@ fn user_who_may_open_kvm_runs_a_guest_without_root() {
     let ended = vm.stop();
 
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{}", vm.said());
-    assert!(status.jail.unwrap().contains("user 65534, no capabilities"));
+    assert!(status.jail.unwrap().raw().contains("user 65534, no capabilities"));
     let layers = vm.manifest().layers;
     let records = |kind| layers.iter().filter(move |layer| layer.kind == kind).flat_map(|layer| &layer.streams);
     assert!(records(LayerKind::Vmm).any(|stream| stream.records > 0));
@@ -471,7 +474,7 @@ fn jail_that_logs_gives_up_all_but_the_calls() {
     let ended = vm.stop();
 
     assert!(ended.success(), "{}", vm.said());
-    let jail = status.jail.unwrap();
+    let jail = status.jail.unwrap().into_raw();
     assert!(jail.contains("no capabilities, landlock ") && jail.contains("seccomp that logs"));
 }
 
@@ -484,7 +487,7 @@ fn jail_that_is_off_gives_up_nothing() {
     let ended = vm.stop();
 
     assert!(ended.success());
-    assert_eq!(status.jail.as_deref(), Some("off"));
+    assert_eq!(status.jail, Some("off".into()));
     assert!(threads.values().all(|thread| thread["Seccomp"] == "0" && thread["Uid"].starts_with("0\t")));
 }
 
@@ -567,5 +570,5 @@ fn untraced_vm_is_in_its_jail_too() {
     let ended = vm.stop();
 
     assert!(paused.is_ok() && ended.success(), "{}", vm.said());
-    assert!(status.trace.is_none() && status.jail.unwrap().contains("seccomp"));
+    assert!(status.trace.is_none() && status.jail.unwrap().raw().contains("seccomp"));
 }

@@ -68,8 +68,8 @@ impl LimitedDevices {
             format!("{}={}:{}", resource.name(), limit.per_second, limit.burst)
         };
         let status = |limited: &Limited| LimitStatus {
-            device: limited.device.clone(),
-            limits: limited.limits.iter().map(text).collect::<Vec<_>>().join(","),
+            device: limited.device.clone().into(),
+            limits: limited.limits.iter().map(text).collect::<Vec<_>>().join(",").into(),
             waits: limited.counts.times(),
             waited_ms: u64::try_from(limited.counts.time().as_millis()).unwrap_or(u64::MAX),
         };

@@ -140,7 +140,7 @@ fn describe_vm(request: &RunRequest) -> VmDescription {
     let recording = request.recording.as_ref();
     VmDescription {
         memory: request.memory,
-        trace: recording.map(|recording| recording.files.absolute_trace()),
+        trace: recording.map(|recording| recording.files.absolute_trace().into()),
         vmm_rings: recording.map(|recording| rings::vmm_rings(request, recording.layers.mode).into()),
         ..VmDescription::of_this_process(&request.name, request.cpus)
     }

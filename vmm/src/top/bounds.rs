@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use strata_recorder::control::protocol::{Live, LiveDisk, Watched};
 use strata_recorder::live::{MAX_REASONS, MAX_THIEVES};
+use strata_recording::foreign::Foreign;
 
 /// Most vCPUs: what KVM allows on x86.
 const MAX_VCPUS: usize = 4096;
@@ -19,7 +20,7 @@ pub fn bounded(live: Live) -> Live {
     let host = live.host.map(|host| Watched {
         vcpus: first_of_each(host.vcpus, MAX_VCPUS, |vcpu| Some(vcpu.vcpu)),
         // One stands for all others.
-        thieves: first_of_each(host.thieves, MAX_THIEVES + 1, |thief| Some(thief.name.clone())),
+        thieves: first_of_each(host.thieves, MAX_THIEVES + 1, |thief| Some(thief.name.to_string())),
         exits: first_of_each(host.exits, MAX_REASONS, |exits| name(&exits.reason)),
         late: first(host.late),
         ..host
@@ -30,15 +31,16 @@ pub fn bounded(live: Live) -> Live {
         host,
         guest,
         disks: first_of_each(live.disks, MAX_DISKS, |LiveDisk { disk, kind, .. }| Some((*disk, name(kind)?))),
-        layers: first_of_each(live.layers, MAX_OTHERS, |layer| Some(layer.path.clone())),
+        layers: first_of_each(live.layers, MAX_OTHERS, |layer| Some(layer.path.to_string())),
         missing: first(live.missing),
         ..live
     }
 }
 
-/// The name, where it can be one.
-fn name(text: &str) -> Option<String> {
-    (text.len() <= MAX_NAME).then(|| text.into())
+/// The name as it is shown, where it can be one: what looks the same is the same.
+fn name(text: &Foreign<String>) -> Option<String> {
+    let shown = text.to_string();
+    (shown.len() <= MAX_NAME).then_some(shown)
 }
 
 fn first<T>(values: Vec<T>) -> Vec<T> {
@@ -56,7 +58,7 @@ mod tests {
     use super::*;
     use strata_recorder::control::protocol::{LiveExits, LiveVcpu};
 
-    fn exits(reason: impl Into<String>) -> LiveExits {
+    fn exits(reason: impl Into<Foreign<String>>) -> LiveExits {
         LiveExits { reason: reason.into(), ..LiveExits::default() }
     }
 

@@ -20,7 +20,9 @@ use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{
     Answer, BalloonStatus, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
 };
+use strata_recording::foreign::Foreign;
 use strata_recording::manifest::Attached;
+use strata_recording::terminal::harmless_json;
 use thiserror::Error;
 
 /// Moves to the upper left corner and clears what is below: before each picture on a terminal.
@@ -63,10 +65,10 @@ pub struct Picture {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmPicture {
     /// Name of the VM.
-    pub name: String,
+    pub name: Foreign<String>,
     /// The user whose it is, where that is another.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
+    pub user: Option<Foreign<String>>,
     /// Process that runs it, or records it from outside.
     pub pid: u32,
     /// The process that runs it, where `pid` only records it.
@@ -74,7 +76,7 @@ pub struct VmPicture {
     pub attached: Option<Attached>,
     /// Why nothing is known of it; everything else is empty then.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unknown: Option<String>,
+    pub unknown: Option<Foreign<String>>,
     /// Length of the period by this machine's clock, ns.
     pub period_ns: u64,
     /// What the host did for its vCPUs; `None` where the host's kernel is not recorded.
@@ -91,14 +93,14 @@ pub struct VmPicture {
     /// The CPU time of strata's own threads in the period: what tracing costs beside the guest's own part.
     pub own_threads: Vec<OwnThread>,
     /// What is missing of its recording, a line each.
-    pub missing: Vec<String>,
+    pub missing: Vec<Foreign<String>>,
 }
 
 /// Records of a layer in a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerRate {
     /// Folder of the layer in the recording.
-    pub path: String,
+    pub path: Foreign<String>,
     /// Records written.
     pub records: u64,
     /// Records lost.
@@ -109,7 +111,7 @@ pub struct LayerRate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OwnThread {
     /// Name.
-    pub name: String,
+    pub name: Foreign<String>,
     /// Time on a CPU, ns.
     pub cpu_ns: u64,
 }
@@ -139,7 +141,9 @@ pub fn run(args: &TopArgs) -> Result<(), TopError> {
         let picture = Picture::between(&before, &now);
         let mut shown = Vec::new();
         let written = if args.json {
-            serde_json::to_writer(&mut shown, &picture).map_err(io::Error::from).and_then(|()| writeln!(shown))
+            serde_json::to_string(&picture)
+                .map_err(io::Error::from)
+                .and_then(|json| writeln!(shown, "{}", harmless_json(&json)))
         } else {
             if !args.once && out.is_terminal() {
                 shown.extend_from_slice(CLEAR.as_bytes());
@@ -158,7 +162,7 @@ pub fn run(args: &TopArgs) -> Result<(), TopError> {
 }
 
 /// What tells VMs apart: user, where that is another, and process.
-type Key = (Option<String>, u32);
+type Key = (Option<Foreign<String>>, u32);
 /// The answers of VMs, or why one gave none.
 type Answers = BTreeMap<Key, (String, Result<Asked, String>)>;
 
@@ -195,7 +199,7 @@ pub fn running(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
 pub fn ask_live(found: &FoundVm, patience: &mut Patience) -> Result<Live, TopError> {
     match client::call_until(&found.socket(), &Request::Live, patience.deadline(found.owner, OWN_LIMIT))? {
         // Which VM it is, its folder has said.
-        Answer::Live(live) => Ok(Live { name: found.vm.name.clone(), pid: found.vm.pid, ..*live }),
+        Answer::Live(live) => Ok(Live { name: found.vm.name.clone().into(), pid: found.vm.pid, ..*live }),
         Answer::Status(_) | Answer::Balloon(_) | Answer::Done { .. } | Answer::Refused { .. } => {
             Err(TopError::Unknown(found.vm.name.clone()))
         }
@@ -217,7 +221,7 @@ pub fn own_threads(pid: u32) -> BTreeMap<u32, OwnThread> {
         let name = fs::read_to_string(task.path().join("comm")).ok()?.trim_end().to_string();
         let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
         let cpu_ns = times.split(' ').next()?.parse().ok()?;
-        name.starts_with(OWN_THREADS).then_some((number, OwnThread { name, cpu_ns }))
+        name.starts_with(OWN_THREADS).then_some((number, OwnThread { name: name.into(), cpu_ns }))
     };
     tasks.filter_map(thread).collect()
 }
@@ -230,7 +234,7 @@ impl Picture {
                 (Ok(now), Some((_, Ok(before)))) => VmPicture::between(before, now),
                 (Ok(_), _) => return None,
                 (Err(unknown), _) => {
-                    let (name, unknown) = (name.clone(), Some(unknown.clone()));
+                    let (name, unknown) = (name.clone().into(), Some(unknown.clone().into()));
                     VmPicture { name, pid: key.1, unknown, ..VmPicture::default() }
                 }
             };

@@ -148,7 +148,7 @@ fn own_threads_are_those_that_strata_names() {
     thread.join().unwrap().unwrap();
 
     assert!(threads.values().any(|thread| thread.name == "strata-test"), "{threads:?}");
-    assert!(threads.values().all(|thread| thread.name.starts_with(OWN_THREADS)), "{threads:?}");
+    assert!(threads.values().all(|thread| thread.name.raw().starts_with(OWN_THREADS)), "{threads:?}");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn vm_of_another_user_is_shown_as_that_and_nothing_in_it_acts_on_a_terminal() {
         asked
     };
     let answers =
-        |asked| BTreeMap::from([((Some("al\x1bice".to_string()), 7), ("vm0".to_string(), Ok::<_, String>(asked)))]);
+        |asked| BTreeMap::from([((Some("al\x1bice".into()), 7), ("vm0".to_string(), Ok::<_, String>(asked)))]);
     let mut later = hostile();
     later.live.host.as_mut().unwrap().exits[0].times.add(7_000);
     later.threads.get_mut(&8).unwrap().cpu_ns = 1_000;

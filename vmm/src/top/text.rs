@@ -4,7 +4,6 @@ use super::{OwnThread, Picture, VmPicture};
 use std::io::{self, Write};
 use strata_recorder::control::answer_text;
 use strata_recorder::control::protocol::{Late, LiveDisk, LiveExits, LiveGuest, LiveWakeup, Thief, Times, Watched};
-use strata_recording::terminal::harmless_copy;
 use trace_merge::report::rows::table::{Align, Table};
 use trace_merge::report::{duration, percent};
 
@@ -21,9 +20,7 @@ impl Picture {
         if self.vms.is_empty() {
             writeln!(out, "VMs have just begun: nothing to show yet")?;
         }
-        // What VMs answer is not this process's: nothing in it is to act on the terminal.
-        let shown = harmless_copy(self)?;
-        for (place, vm) in shown.vms.iter().enumerate() {
+        for (place, vm) in self.vms.iter().enumerate() {
             if place > 0 {
                 writeln!(out)?;
             }
@@ -38,7 +35,7 @@ impl VmPicture {
         let Self {
             pid, attached, unknown, period_ns, host, guest, disks, balloon, layers, own_threads, missing, ..
         } = self;
-        let name = self.user.as_ref().map_or_else(|| self.name.clone(), |user| format!("{user}/{}", self.name));
+        let name = self.user.as_ref().map_or_else(|| self.name.to_string(), |user| format!("{user}/{}", self.name));
         if let Some(unknown) = unknown {
             return writeln!(out, "{name}: process {pid}: {unknown}");
         }
@@ -115,7 +112,7 @@ fn write_watched(watched: &Watched, out: &mut dyn Write) -> io::Result<()> {
     for LiveExits { reason, times } in exits.iter().take(SHOWN) {
         let quantiles = [50, 99].map(|percent| duration(times.below_ns(percent)));
         let head =
-            [reason.clone(), per_second(times.count, *period_ns).to_string(), percent(times.total_ns, *period_ns)];
+            [reason.to_string(), per_second(times.count, *period_ns).to_string(), percent(times.total_ns, *period_ns)];
         table.row(head.into_iter().chain(quantiles));
     }
     if !table.is_empty() {

@@ -39,7 +39,7 @@ fn processes(vm: &Vm) -> impl Iterator<Item = Process> {
     });
     let attached = vm.attached.as_ref().map(|attached| Process {
         pid: i32::try_from(attached.pid).unwrap_or(-1),
-        name: harmless(&attached.comm),
+        name: attached.comm.to_string(),
         threads: vm.all_vcpu_threads().map(|(_, tid)| (tid, None)).collect(),
     });
     strata.into_iter().chain(attached).filter(|process| process.pid > 0)

@@ -2,16 +2,15 @@
 
 use super::protocol::{Answer, BalloonStatus, LimitStatus, LossStatus, Status, TraceStatus, TriggerStatus};
 use std::fmt::Write as _;
+use strata_recording::foreign::Foreign;
 use strata_recording::manifest::{Attached, is_vm_name};
-use strata_recording::terminal::harmless_copy;
 
-/// `answer` as text for the user. What answers may be another user's: nothing in the text acts on a terminal.
+/// `answer` as text for the user.
 #[must_use]
 pub fn text(answer: &Answer) -> String {
-    // What came as JSON can be JSON again.
-    match &harmless_copy(answer).unwrap_or_else(|error| Answer::refused(error.to_string())) {
+    match answer {
         Answer::Status(status) => status_text(status),
-        Answer::Live(live) if is_vm_name(&live.name) => format!("{}: see `strata top {}`\n", live.name, live.name),
+        Answer::Live(live) if is_vm_name(live.name.raw()) => format!("{}: see `strata top {}`\n", live.name, live.name),
         Answer::Live(_) => "see `strata top`\n".into(),
         Answer::Balloon(balloon) => self::balloon(balloon),
         Answer::Done { message } | Answer::Refused { message } => format!("{message}\n"),
@@ -50,10 +49,10 @@ fn status_text(status: &Status) -> String {
 
 /// A recording `with_guest` has a region that is shared with the guest, and rings in it.
 fn write_trace(out: &mut String, trace: &TraceStatus, with_guest: bool) -> std::fmt::Result {
-    writeln!(out, "trace   {}", trace.dir.display())?;
+    writeln!(out, "trace   {}", trace.dir)?;
     if with_guest {
-        writeln!(out, "region  {} ({} KiB)", trace.region.display(), trace.region_size >> 10)?;
-        writeln!(out, "guest   {}", trace.guest_kernel.as_deref().unwrap_or("no agent has come up"))?;
+        writeln!(out, "region  {} ({} KiB)", trace.region, trace.region_size >> 10)?;
+        writeln!(out, "guest   {}", or_else(trace.guest_kernel.as_ref(), "no agent has come up"))?;
         if trace.restored_words > 0 {
             writeln!(
                 out,
@@ -70,7 +69,7 @@ fn write_trace(out: &mut String, trace: &TraceStatus, with_guest: bool) -> std::
         }
         write!(out, ", events {}", session.events)?;
         match &session.trace {
-            Some(dir) => writeln!(out, ", into {}", dir.display())?,
+            Some(dir) => writeln!(out, ", into {}", dir)?,
             None => writeln!(out)?,
         }
         if !session.not_joined.is_empty() {
@@ -101,20 +100,18 @@ fn write_trace(out: &mut String, trace: &TraceStatus, with_guest: bool) -> std::
     trace.missing.iter().try_for_each(|line| writeln!(out, "missing {line}"))
 }
 
-/// Triggers as text for the user, of which nothing acts on a terminal.
+/// Triggers as text for the user.
 #[must_use]
 pub fn triggers_text(triggers: &[TriggerStatus]) -> String {
     let mut out = String::new();
-    for TriggerStatus { number, trigger, fired, last, marks, snapshots, failure, .. } in
-        harmless_copy(&triggers.to_vec()).iter().flatten()
-    {
+    for TriggerStatus { number, trigger, fired, last, marks, snapshots, failure, .. } in triggers {
         // Writing to a string does not fail.
         let _ = writeln!(out, "trigger {number} {trigger}: fired {fired} times");
         let _ = last.iter().try_for_each(|last| writeln!(out, "        last: {last}"));
         if *marks > 0 {
             let _ = writeln!(out, "        marked {marks} times in the trace");
         }
-        let _ = snapshots.iter().try_for_each(|folder| writeln!(out, "        snapshot {}", folder.display()));
+        let _ = snapshots.iter().try_for_each(|folder| writeln!(out, "        snapshot {}", folder));
         let _ = failure.iter().try_for_each(|why| writeln!(out, "        no snapshot: {why}"));
     }
     out
@@ -142,6 +139,10 @@ pub fn balloon_line(balloon: &BalloonStatus) -> String {
     format!("balloon {given} given of {wanted} wanted back, {reported} reported free since the start{refused}")
 }
 
+fn or_else(text: Option<&Foreign<String>>, other: &str) -> String {
+    text.map_or_else(|| other.into(), Foreign::to_string)
+}
+
 fn numbers(pids: &[u32]) -> String {
     pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -159,7 +160,7 @@ mod tests {
 
     #[test]
     fn nothing_of_an_answer_acts_on_a_terminal() {
-        let message = "\x1b[2Jdone\nVM is fine\u{202e}".to_owned();
+        let message = "\x1b[2Jdone\nVM is fine\u{202e}";
         let trace = TraceStatus { dir: "/tmp/\x1b[1m".into(), ..TraceStatus::default() };
         let status = Status { name: "a\nb".into(), trace: Some(trace), ..Status::default() };
         let trigger = TriggerStatus { trigger: "\x1b]0;x\x07".into(), ..TriggerStatus::default() };
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn status_says_which_limits_were_waited_for() {
-        let (device, limits) = ("disk 0".to_owned(), "iops=500:1000".to_owned());
+        let (device, limits) = ("disk 0".into(), "iops=500:1000".into());
         let limits = vec![LimitStatus { device, limits, waits: 12, waited_ms: 340 }];
 
         let text = status_text(&Status { limits, ..Status::default() });

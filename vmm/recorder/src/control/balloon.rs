@@ -29,7 +29,7 @@ pub fn ask(socket: &ControlSocket, bytes: Option<u64>) -> Result<BalloonStatus, 
 fn call(socket: &ControlSocket, bytes: Option<u64>) -> Result<BalloonStatus, ClientError> {
     match client::call(socket, &Request::Balloon { bytes })? {
         Answer::Balloon(balloon) => Ok(balloon),
-        other => Err(ClientError::Refused(answer_text::text(&other).trim_end().to_owned())),
+        other => Err(ClientError::Refused(answer_text::text(&other).trim_end().into())),
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use strata_jail::user::User;
-use strata_recording::terminal::shell_path;
+use strata_recording::foreign::Foreign;
 use thiserror::Error;
 
 /// How long a VM may take to answer: writing a snapshot takes its time.
@@ -18,23 +18,23 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 /// A VM's control socket, and who has to serve it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlSocket {
-    path: PathBuf,
+    path: Foreign<PathBuf>,
     peer: Option<Peer>,
 }
 
 impl ControlSocket {
     /// The socket `path` in a folder that only this user and root can enter.
     pub fn of_this_user(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), peer: None }
+        Self { path: path.into().into(), peer: None }
     }
 
     /// The socket `path` in another user's folder: asked only where `peer` serves it.
     pub fn of_process(path: impl Into<PathBuf>, peer: Peer) -> Self {
-        Self { path: path.into(), peer: Some(peer) }
+        Self { path: path.into().into(), peer: Some(peer) }
     }
 
     fn connect(&self, deadline: Instant) -> io::Result<UnixStream> {
-        let stream = connect_while(&self.path, || left(deadline))?;
+        let stream = connect_while(self.path.raw(), || left(deadline))?;
         match self.peer {
             Some(peer) if Peer::of(&stream)? != peer => {
                 Err(io::Error::other(format!("it is not served by process {} of user {}", peer.pid, peer.uid)))
@@ -54,12 +54,12 @@ pub enum ClientError {
     #[error("no VM called '{0}' is running; `strata ps` lists those that are")]
     NoSuchVm(String),
     /// The VM's process died.
-    #[error("the process of VM '{name}' died; get its trace with `strata recover {} -o DIR`", shell_path(region))]
+    #[error("the process of VM '{name}' died; get its trace with `strata recover {} -o DIR`", region.path_word())]
     Dead {
         /// What was asked for.
         name: String,
         /// File of its region.
-        region: PathBuf,
+        region: Foreign<PathBuf>,
     },
     /// Several VMs of that name run.
     #[error("several VMs are called '{name}'; give one of {}", .choices.join(", "))]
@@ -73,17 +73,25 @@ pub enum ClientError {
     #[error("no user '{0}' is known here; `strata ps` lists VMs of others as USER/NAME")]
     NoSuchUser(String),
     /// The VM does not answer.
-    #[error("the VM does not answer on '{}'; perhaps it is ending", path.display())]
+    #[error("the VM does not answer on '{path}'; perhaps it is ending")]
     NoAnswer {
         /// The socket.
-        path: PathBuf,
+        path: Foreign<PathBuf>,
         /// What the system says.
         #[source]
         source: io::Error,
     },
+    /// Its answer is none of this protocol's.
+    #[error("what answers on '{path}' is not a VM of this version of strata: {why}")]
+    NotAnAnswer {
+        /// The socket.
+        path: Foreign<PathBuf>,
+        /// What is wrong with the answer, which it may quote.
+        why: Foreign<String>,
+    },
     /// The VM refused the request.
     #[error("{0}")]
-    Refused(String),
+    Refused(Foreign<String>),
 }
 
 /// The VM that `wanted` names, by name or process id, among those in the folders `runtimes`: this user's if one is, else
@@ -143,20 +151,29 @@ pub fn call(socket: &ControlSocket, request: &Request) -> Result<Answer, ClientE
 /// # Errors
 /// When it does not answer by then, or says no.
 pub fn call_until(socket: &ControlSocket, request: &Request, deadline: Instant) -> Result<Answer, ClientError> {
-    let ask = || -> io::Result<Answer> {
+    let ask = || -> io::Result<Vec<u8>> {
         let mut stream = socket.connect(deadline)?;
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
         // Shorter than what a socket takes at once.
         stream.write_all(&text)?;
-        let line = read_until(&stream, MAX_LINE, deadline, |line| line.ends_with(b"\n"))?;
-        Ok(serde_json::from_slice(&line)?)
+        read_until(&stream, MAX_LINE, deadline, |line| line.ends_with(b"\n"))
     };
-    match ask() {
+    let path = || socket.path.clone();
+    let line = ask().map_err(|source| ClientError::NoAnswer { path: path(), source })?;
+    match answer_of(&line) {
         Ok(Answer::Refused { message }) => Err(ClientError::Refused(message)),
         Ok(answer) => Ok(answer),
-        Err(source) => Err(ClientError::NoAnswer { path: socket.path.clone(), source }),
+        Err(why) => Err(ClientError::NotAnAnswer { path: path(), why }),
     }
+}
+
+/// The answer that `line` is.
+///
+/// # Errors
+/// With what is wrong with it when it is none.
+pub fn answer_of(line: &[u8]) -> Result<Answer, Foreign<String>> {
+    serde_json::from_slice(line).map_err(|error| error.to_string().into())
 }
 
 #[cfg(test)]
@@ -258,6 +275,34 @@ mod tests {
 
         let ClientError::NoAnswer { source, .. } = error else { panic!("{error}") };
         assert!(source.to_string().contains("1048576 bytes"), "{source}");
+    }
+
+    #[test]
+    fn texts_of_another_users_answer_do_not_act_where_an_error_quotes_them() {
+        let hostile = "\x1b[2Jdone\nstrata: all is well\u{202e}";
+        let shown = "\\u{1b}[2Jdone\\nstrata: all is well\\u{202e}";
+        let ask = |answer: serde_json::Value| {
+            let (_folder, path) = served(move |mut client| drop(writeln!(client, "{answer}")));
+            call(&ControlSocket::of_this_user(path), &Request::Live).unwrap_err().to_string()
+        };
+
+        let refused = ask(serde_json::json!({"answer": "refused", "message": hostile}));
+        let unknown = ask(serde_json::json!({"answer": hostile}));
+
+        assert_eq!(refused, shown);
+        assert!(unknown.contains(shown) && !unknown.contains(['\x1b', '\n', '\u{202e}']), "{unknown}");
+    }
+
+    #[test]
+    fn dead_vm_of_another_user_is_named_by_a_command_that_can_be_copied() {
+        let region = Foreign::from("/run/user/1/strata/x\x1b; touch pwned\n#/region");
+
+        let error = ClientError::Dead { name: "web".into(), region }.to_string();
+
+        assert!(
+            error.ends_with(r"`strata recover $'/run/user/1/strata/x\x1b; touch pwned\x0a#/region' -o DIR`"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -30,6 +30,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use strata_jail::user::User;
+use strata_recording::foreign::Foreign;
 use strata_recording::manifest::{Attached, Started, is_vm_name, open_regular};
 use thiserror::Error;
 
@@ -97,7 +98,7 @@ pub struct VmDescription {
     /// RAM, bytes; 0 where it is not known.
     pub memory: u64,
     /// Where its recording goes; `None` when it is not traced.
-    pub trace: Option<PathBuf>,
+    pub trace: Option<Foreign<PathBuf>>,
     /// The rings of the VMM layer: one for each vCPU and one more. `None` when it is not traced.
     #[serde(rename = "monitor")]
     pub vmm_rings: Option<VmmRings>,
@@ -127,6 +128,7 @@ impl VmDescription {
     #[must_use]
     pub fn status(&self, uptime: Duration, trace: Option<TraceStatus>) -> Status {
         let Self { name, pid, vcpus, memory, attached, .. } = self.clone();
+        let name = name.into();
         Status { name, pid, uptime_s: uptime.as_secs(), vcpus, memory, attached, trace, ..Status::default() }
     }
 }
@@ -299,10 +301,10 @@ impl Owner {
 
     /// The other user's name.
     #[must_use]
-    pub fn other_user(self) -> Option<String> {
+    pub fn other_user(self) -> Option<Foreign<String>> {
         match self {
             Self::Own | Self::Caller(_) => None,
-            Self::Other(uid) => Some(User::name_of(uid)),
+            Self::Other(uid) => Some(User::name_of(uid).into()),
         }
     }
 }
@@ -311,7 +313,7 @@ impl Owner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundVm {
     /// The folder.
-    pub path: PathBuf,
+    pub path: Foreign<PathBuf>,
     /// What it says about the VM.
     pub vm: VmDescription,
     /// Whether the VM's process lives.
@@ -323,14 +325,14 @@ pub struct FoundVm {
 impl FoundVm {
     /// The region's file, if there is one.
     #[must_use]
-    pub fn region(&self) -> Option<PathBuf> {
-        Some(self.path.join(REGION_FILE)).filter(|path| path.is_file())
+    pub fn region(&self) -> Option<Foreign<PathBuf>> {
+        Some(self.path.raw().join(REGION_FILE)).filter(|path| path.is_file()).map(Foreign::from)
     }
 
     /// The control socket. Another user's has to be served by the process that the VM names.
     #[must_use]
     pub fn socket(&self) -> ControlSocket {
-        let path = self.path.join(SOCKET_FILE);
+        let path = self.path.raw().join(SOCKET_FILE);
         match self.owner.foreign() {
             None => ControlSocket::of_this_user(path),
             Some(uid) => ControlSocket::of_process(path, Peer { pid: self.vm.pid, uid }),
@@ -498,7 +500,7 @@ pub fn look_at(path: PathBuf) -> Option<FoundVm> {
         return None;
     }
     let alive = is_locked(&path.join(LOCK_FILE));
-    Some(FoundVm { path, vm, alive, owner: Owner::Own })
+    Some(FoundVm { path: path.into(), vm, alive, owner: Owner::Own })
 }
 
 /// Whether a process holds the lock.

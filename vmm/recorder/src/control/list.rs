@@ -4,8 +4,8 @@ use super::directory::{FoundVm, VmDescription};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use strata_recording::foreign::Foreign;
 use strata_recording::manifest::Attached;
-use strata_recording::terminal::{harmless, shell_path};
 
 /// A VM in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -16,20 +16,20 @@ pub struct ListedVm {
     pub name: String,
     /// The user whose it is, where that is another.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
+    pub user: Option<Foreign<String>>,
     /// Whole seconds since it began; `None` when its process died.
     pub uptime_s: Option<u64>,
     /// Where its recording goes.
-    pub trace: Option<PathBuf>,
+    pub trace: Option<Foreign<PathBuf>>,
     /// Whether it runs.
     pub state: State,
     /// The process that runs it, where `pid` records it from outside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attached: Option<Attached>,
     /// File of its trace region.
-    pub region: Option<PathBuf>,
+    pub region: Option<Foreign<PathBuf>>,
     /// The folder that holds what there is of it.
-    pub folder: PathBuf,
+    pub folder: Foreign<PathBuf>,
 }
 
 /// Whether a VM runs.
@@ -88,18 +88,18 @@ pub fn text(vms: &[ListedVm]) -> String {
     let _ = writeln!(out, "{:>8}  {:<16}  {:>9}  {:<11}  TRACE", "PID", "NAME", "UPTIME", "STATE");
     for vm in vms {
         let uptime = vm.uptime_s.map_or_else(|| "-".into(), |seconds| format!("{seconds} s"));
-        let trace = vm.trace.as_ref().map_or_else(|| "-".into(), |path| harmless(&path.to_string_lossy()));
-        let name = vm.user.as_ref().map_or_else(|| vm.name.clone(), |user| format!("{}/{}", harmless(user), vm.name));
+        let trace = vm.trace.as_ref().map_or_else(|| "-".into(), Foreign::to_string);
+        let name = vm.user.as_ref().map_or_else(|| vm.name.clone(), |user| format!("{user}/{}", vm.name));
         let _ = writeln!(out, "{:>8}  {name:<16}  {uptime:>9}  {:<11}  {trace}", vm.pid, vm.state.name());
     }
     for vm in vms {
-        let folder = shell_path(&vm.folder);
+        let folder = vm.folder.path_word();
         let _ = match (vm.state, &vm.region) {
             (State::Recoverable, Some(region)) => writeln!(
                 out,
                 "{} died; recover its trace with: strata recover {} -o DIR; then: rm -r {folder}",
                 vm.pid,
-                shell_path(region)
+                region.path_word()
             ),
             (State::Dead, _) => {
                 writeln!(out, "{} died and left nothing to recover; remove it with: rm -r {folder}", vm.pid)

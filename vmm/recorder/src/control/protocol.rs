@@ -1,9 +1,11 @@
-//! The control protocol: one JSON object per line asks, one per line answers, in turn, until the client hangs up.
+//! The control protocol: one JSON object per line asks, one per line answers, in turn, until the client hangs up. Texts of
+//! an answer are [`Foreign`]: they may be another user's.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use strata_recording::foreign::Foreign;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Attached, RecordLimit};
 
@@ -192,23 +194,23 @@ pub enum Answer {
     /// It was done.
     Done {
         /// What was done, one line.
-        message: String,
+        message: Foreign<String>,
     },
     /// It was not done.
     Refused {
         /// Why, and what to do, one line.
-        message: String,
+        message: Foreign<String>,
     },
 }
 
 impl Answer {
     /// It was done: `message`.
-    pub fn done(message: impl Into<String>) -> Self {
+    pub fn done(message: impl Into<Foreign<String>>) -> Self {
         Self::Done { message: message.into() }
     }
 
     /// It was not done: `message`.
-    pub fn refused(message: impl Into<String>) -> Self {
+    pub fn refused(message: impl Into<Foreign<String>>) -> Self {
         Self::Refused { message: message.into() }
     }
 
@@ -224,7 +226,7 @@ impl Answer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Name of the VM.
-    pub name: String,
+    pub name: Foreign<String>,
     /// Process that runs it.
     pub pid: u32,
     /// Whole seconds since it began.
@@ -238,7 +240,7 @@ pub struct Status {
     pub attached: Option<Attached>,
     /// What its process has given up; not said by older ones.
     #[serde(default)]
-    pub jail: Option<String>,
+    pub jail: Option<Foreign<String>>,
     /// Whether it is paused.
     #[serde(default)]
     pub paused: bool,
@@ -271,9 +273,9 @@ pub struct BalloonStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitStatus {
     /// The device: `disk 0`, `console`.
-    pub device: String,
+    pub device: Foreign<String>,
     /// Its limits, as on the command line: each second and at once.
-    pub limits: String,
+    pub limits: Foreign<String>,
     /// How often it had to wait.
     pub waits: u64,
     /// How long in all, ms.
@@ -284,13 +286,13 @@ pub struct LimitStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceStatus {
     /// The folder that the recording goes to.
-    pub dir: PathBuf,
+    pub dir: Foreign<PathBuf>,
     /// File of the trace region.
-    pub region: PathBuf,
+    pub region: Foreign<PathBuf>,
     /// Size of the trace region, bytes.
     pub region_size: u64,
     /// Release of the guest's kernel, once its agent has come up.
-    pub guest_kernel: Option<String>,
+    pub guest_kernel: Option<Foreign<String>>,
     /// Words of the region that are the host's and that the guest had changed; they were restored.
     #[serde(default)]
     pub restored_words: u64,
@@ -302,7 +304,7 @@ pub struct TraceStatus {
     /// What has been written so far, by layer.
     pub layers: Vec<LayerStatus>,
     /// What is missing and why, a line each.
-    pub missing: Vec<String>,
+    pub missing: Vec<Foreign<String>>,
 }
 
 /// What has become of a trigger.
@@ -312,7 +314,7 @@ pub struct TriggerStatus {
     #[serde(default)]
     pub number: usize,
     /// As it was given.
-    pub trigger: String,
+    pub trigger: Foreign<String>,
     /// How often it fired.
     pub fired: u64,
     /// Whether a snapshot is to be taken because of it in a moment.
@@ -320,16 +322,16 @@ pub struct TriggerStatus {
     pub due: bool,
     /// What happened when it fired last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last: Option<String>,
+    pub last: Option<Foreign<String>>,
     /// How often it was marked in a trace that is written all the time, where no snapshot is taken.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub marks: u64,
     /// Folders of the snapshots that were taken because of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub snapshots: Vec<PathBuf>,
+    pub snapshots: Vec<Foreign<PathBuf>>,
     /// Why the last snapshot could not be taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
+    pub failure: Option<Foreign<String>>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
@@ -341,7 +343,7 @@ const fn is_zero(number: &u64) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionStatus {
     /// Name.
-    pub name: String,
+    pub name: Foreign<String>,
     /// What its rings do when they are full.
     pub mode: Mode,
     /// Whether it records.
@@ -351,9 +353,9 @@ pub struct SessionStatus {
     /// Sub-buffers of each ring.
     pub sub_buffers: u32,
     /// Its choice of events.
-    pub events: String,
+    pub events: Foreign<String>,
     /// Where its recording goes.
-    pub trace: Option<PathBuf>,
+    pub trace: Option<Foreign<PathBuf>>,
     /// The vCPUs that have not begun to record for it, once the guest has an agent.
     #[serde(default)]
     pub not_joined: Vec<u32>,
@@ -367,7 +369,7 @@ pub struct SessionStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerStatus {
     /// Folder of the layer in the recording.
-    pub path: String,
+    pub path: Foreign<String>,
     /// Records written.
     pub records: u64,
     /// Records lost.
@@ -391,16 +393,16 @@ pub struct LossStatus {
     /// How many.
     pub count: u64,
     /// Why.
-    pub cause: String,
+    pub cause: Foreign<String>,
     /// What helps against it.
-    pub next: String,
+    pub next: Foreign<String>,
 }
 
 /// What a VM does now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Live {
     /// Name of the VM.
-    pub name: String,
+    pub name: Foreign<String>,
     /// Process that runs it, or records it from outside.
     pub pid: u32,
     /// The process that runs it, where `pid` only records it.
@@ -420,7 +422,7 @@ pub struct Live {
     /// What has been written so far, by layer; nothing of a flight recorder.
     pub layers: Vec<LayerStatus>,
     /// What is missing and why, a line each.
-    pub missing: Vec<String>,
+    pub missing: Vec<Foreign<String>>,
 }
 
 /// What the host does for the vCPUs of a VM: sums since it was first asked for. It is forgotten when nobody asks for
@@ -500,7 +502,7 @@ impl LiveVcpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thief {
     /// Name of the thread.
-    pub name: String,
+    pub name: Foreign<String>,
     /// How long, ns.
     pub ns: u64,
 }
@@ -509,7 +511,7 @@ pub struct Thief {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveExits {
     /// Name of the reason.
-    pub reason: String,
+    pub reason: Foreign<String>,
     /// Their times.
     #[serde(flatten)]
     pub times: Times,
@@ -525,7 +527,7 @@ pub struct Late {
     /// How long it had been ready, ns.
     pub ns: u64,
     /// What the host ran meanwhile, for longest.
-    pub by: String,
+    pub by: Foreign<String>,
 }
 
 /// Requests of one kind to a disk.
@@ -534,7 +536,7 @@ pub struct LiveDisk {
     /// Number of the disk, from 0 on.
     pub disk: u32,
     /// `read`, `write` or `flush`.
-    pub kind: String,
+    pub kind: Foreign<String>,
     /// How long the VMM took for each.
     #[serde(flatten)]
     pub times: Times,
@@ -558,7 +560,7 @@ pub struct LiveGuest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveWakeup {
     /// Name of the task, as the guest tells it.
-    pub task: String,
+    pub task: Foreign<String>,
     /// Its thread id.
     pub tid: i32,
     /// The vCPU that it ran on.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use strata_recording::terminal::harmless_copy;
+use strata_recording::foreign::Foreign;
 use strata_recording::trace_folder::free_snapshot;
 use thiserror::Error;
 
@@ -59,10 +59,10 @@ pub struct OtherSnapshot {
     pub pid: u32,
     /// Folder of the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub snapshot: Option<PathBuf>,
+    pub snapshot: Option<Foreign<PathBuf>>,
     /// Why there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
+    pub problem: Option<Foreign<String>>,
 }
 
 /// Waits until a trigger of `vm` has led to a snapshot (in discard mode, to a mark in the trace), for `limit` at most.
@@ -139,7 +139,7 @@ fn freeze(others: &[FoundVm], limit: Duration) -> Vec<OtherSnapshot> {
     let mut ask = |other: &FoundVm| -> Result<Option<PathBuf>, ClientError> {
         let socket = other.socket();
         let trace = trace(&socket, patience.deadline(other.owner, STATUS_LIMIT))?;
-        let Some(dir) = trace.and_then(|trace| free_snapshot(&trace.dir, "trigger")) else { return Ok(None) };
+        let Some(dir) = trace.and_then(|trace| free_snapshot(trace.dir.raw(), "trigger")) else { return Ok(None) };
         let request = Request::Snapshot { dir: dir.clone(), session: None };
         client::call_until(&socket, &request, patience.deadline(other.owner, SNAPSHOT_LIMIT))?;
         Ok(Some(dir))
@@ -147,27 +147,27 @@ fn freeze(others: &[FoundVm], limit: Duration) -> Vec<OtherSnapshot> {
     let snapshot = |other: &FoundVm| {
         let (snapshot, problem) = match ask(other) {
             Ok(None) => return None,
-            Ok(snapshot) => (snapshot, None),
-            Err(error) => (None, Some(error.to_string())),
+            Ok(snapshot) => (snapshot.map(Foreign::from), None),
+            Err(error) => (None, Some(error.to_string().into())),
         };
         Some(OtherSnapshot { vm: other.vm.name.clone(), pid: other.vm.pid, snapshot, problem })
     };
     others.iter().filter_map(snapshot).collect()
 }
 
-/// `happened` as text for the user, of which nothing acts on a terminal.
+/// `happened` as text for the user.
 #[must_use]
 pub fn text(happened: &Happened) -> String {
-    let happened = harmless_copy(happened).unwrap_or_default();
     let mut out = String::new();
     for TriggerStatus { trigger, last, snapshots, failure, .. } in &happened.triggers {
         // Writing to a string does not fail.
-        let _ = writeln!(out, "trigger {trigger}: {}", last.as_deref().unwrap_or("fired"));
-        let _ = snapshots.last().iter().try_for_each(|folder| writeln!(out, "snapshot {}", folder.display()));
+        let _ =
+            writeln!(out, "trigger {trigger}: {}", last.as_ref().map_or_else(|| "fired".into(), Foreign::to_string));
+        let _ = snapshots.last().iter().try_for_each(|folder| writeln!(out, "snapshot {}", folder));
         let _ = failure.iter().try_for_each(|why| writeln!(out, "no snapshot: {why}"));
     }
     for OtherSnapshot { vm, pid, snapshot, problem } in &happened.others {
-        let _ = snapshot.iter().try_for_each(|folder| writeln!(out, "{vm} ({pid}): snapshot {}", folder.display()));
+        let _ = snapshot.iter().try_for_each(|folder| writeln!(out, "{vm} ({pid}): snapshot {}", folder));
         let _ = problem.iter().try_for_each(|why| writeln!(out, "{vm} ({pid}): no snapshot: {why}"));
     }
     out

@@ -73,7 +73,7 @@ mod tests {
         times.request(0, BlockRequestKind::Write, true);
 
         let all = times.all();
-        let counts: Vec<_> = all.iter().map(|of| (of.disk, of.kind.as_str(), of.times.count)).collect();
+        let counts: Vec<_> = all.iter().map(|of| (of.disk, of.kind.raw().as_str(), of.times.count)).collect();
         assert_eq!(counts, [(0, "flush", 1), (0, "write", 0), (1, "read", 2)]);
         assert!(u128::from(all[2].times.total_ns) >= 2 * pause.as_nanos(), "{all:?}");
     }

@@ -148,7 +148,7 @@ impl GuestWatch {
                     return;
                 }
                 let place = of_second.partition_point(|known| known.ns >= ns);
-                of_second.insert(place, LiveWakeup { task: name_of(comm), tid: *next, cpu, at_ns, ns });
+                of_second.insert(place, LiveWakeup { task: name_of(comm).into(), tid: *next, cpu, at_ns, ns });
                 of_second.truncate(WORST);
                 while self.worst.len() > LATE_SECONDS {
                     self.worst.pop_first();

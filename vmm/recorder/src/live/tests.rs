@@ -187,7 +187,7 @@ fn live_summary_says_what_the_reports_say_of_the_same_records() {
         assert!(of_report[..6].iter().all(|&ns| ns > 0), "{of_report:?}");
     }
     for reason in &exits.vms[0].reasons {
-        let live = live.exits.iter().find(|exits| exits.reason == reason.reason).unwrap();
+        let live = live.exits.iter().find(|exits| exits.reason == *reason.reason).unwrap();
         assert_eq!((live.times.count, live.times.total_ns), (reason.time.count, reason.time.total_ns), "{live:?}");
     }
     let hog = live.thieves.iter().find(|thief| thief.name == "hog").unwrap();
@@ -256,7 +256,7 @@ fn latest_turns_are_kept_with_who_ran_meanwhile() {
 
     let late = watch.ask().late;
     // All in one second: the longest is kept, 500 + 100 · 10 times two ticks.
-    assert_eq!((late.len(), late[0].ns, late[0].by.as_str()), (1, 1_500, "hog"));
+    assert_eq!((late.len(), late[0].ns, late[0].by.raw().as_str()), (1, 1_500, "hog"));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn names_of_thieves_beyond_the_limit_are_summed_up() {
     watch.release(1 << 20);
 
     let thieves = watch.ask().thieves;
-    assert_eq!((thieves.len(), thieves[0].name.as_str(), thieves[0].ns), (MAX_THIEVES + 1, OTHERS, 9 * 25));
+    assert_eq!((thieves.len(), thieves[0].name.raw().as_str(), thieves[0].ns), (MAX_THIEVES + 1, OTHERS, 9 * 25));
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn wakeups_in(mode: Mode) -> (u64, u64, String) {
 
     bench.recorder.finish("done".into()).unwrap();
     assert!(all.total_ns >= all.count * 2_000_000 / 4, "{all:?}");
-    (first.wakeups.count, all.count, first.worst[0].task.clone())
+    (first.wakeups.count, all.count, first.worst[0].task.raw().clone())
 }
 
 #[test]

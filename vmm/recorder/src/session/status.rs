@@ -8,6 +8,7 @@ use crate::trigger::Triggers;
 use crate::vmm_events::VmmTracer;
 use shared_ring::consumer::Lost;
 use shared_ring::layout::AGENT_ABSENT;
+use strata_recording::foreign::Foreign;
 use strata_recording::loss::{Cause, Setting, causes};
 use strata_recording::manifest::{Layer, StreamDescription};
 
@@ -19,13 +20,13 @@ impl Session {
         let has_agent = guest.is_some_and(|guest| guest.region.parts().agent().state != AGENT_ABSENT);
         let geometry = guest.map(|guest| guest.rings.geometry);
         SessionStatus {
-            name: self.name.clone(),
+            name: self.name.clone().into(),
             mode: self.mode.into(),
             active: self.active,
             sub_buffer_size: geometry.map_or(0, |geometry| geometry.sub_buffer_size()),
             sub_buffers: geometry.map_or(0, |geometry| geometry.sub_buffers()),
-            events: self.events.clone(),
-            trace: self.recording.dir.clone(),
+            events: self.events.clone().into(),
+            trace: self.recording.dir.clone().map(Foreign::from),
             not_joined: self.not_joined().filter(|_| has_agent).unwrap_or_default(),
             nested: self.kernel.as_ref().and_then(KernelRings::nested),
         }
@@ -50,16 +51,16 @@ impl Session {
         let missing_processes = self.recording.missing_processes();
         let missing = manifest.missing.iter().chain(&missing_processes);
         TraceStatus {
-            dir: dir.clone().unwrap_or_default(),
-            region: vm.and_then(|vm| vm.region.clone()).unwrap_or_default(),
+            dir: dir.clone().unwrap_or_default().into(),
+            region: vm.and_then(|vm| vm.region.clone()).unwrap_or_default().into(),
             region_size: guest.as_ref().map_or(0, |guest| guest.region.layout().size as u64),
-            guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone()),
+            guest_kernel: vm.and_then(|vm| vm.guest.as_ref()).map(|guest| guest.kernel.clone().into()),
             restored_words: self.recording.restored_words(),
             sessions,
             triggers: triggers.unwrap_or_default(),
             layers: layers.iter().map(layer_status).collect(),
             missing: missing
-                .map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix))
+                .map(|missing| format!("{}: {} ({})", missing.layer, missing.reason, missing.fix).into())
                 .collect(),
         }
     }
@@ -82,7 +83,7 @@ fn layer_status(layer: &Layer) -> LayerStatus {
     let setting = Setting { is_limited: layer.limit.is_some_and(|limit| limit.times > 0), ..Setting::default() };
     let loss = |Cause { count, cause, next }| LossStatus { count, cause: cause.into(), next: next.into() };
     LayerStatus {
-        path: layer.path.clone(),
+        path: layer.path.clone().into(),
         records: sum(|stream| stream.records),
         lost: lost.total(),
         losses: causes(layer.kind, &lost, setting).map(loss).collect(),

@@ -22,6 +22,7 @@ use shared_ring::event::EventDescription;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use strata_clock::HostTime;
+use strata_recording::foreign::Foreign;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
 use strata_recording::reader::StreamRecord;
@@ -372,13 +373,13 @@ impl Triggers {
     pub fn status(&self) -> Vec<TriggerStatus> {
         let status = |armed: &Armed| TriggerStatus {
             number: armed.number,
-            trigger: armed.trigger.to_string(),
+            trigger: armed.trigger.to_string().into(),
             fired: armed.fired,
             due: self.due.as_ref().is_some_and(|due| due.triggers.contains(&armed.number)),
-            last: armed.last.clone(),
+            last: armed.last.clone().map(Foreign::from),
             marks: armed.marks,
-            snapshots: armed.snapshots.clone(),
-            failure: armed.failure.clone(),
+            snapshots: armed.snapshots.iter().cloned().map(Foreign::from).collect(),
+            failure: armed.failure.clone().map(Foreign::from),
         };
         self.armed.iter().map(status).collect()
     }

@@ -86,7 +86,7 @@ fn wakeup_is_timed_whichever_vcpu_is_read_first() {
 
     assert_eq!((guest.wakeups.count, guest.wakeups.total_ns), (1, 5_000));
     let LiveWakeup { task, tid, cpu, ns, .. } = &guest.worst[0];
-    assert_eq!((task.as_str(), *tid, *cpu, *ns), ("web", 42, 0, 5_000));
+    assert_eq!((task.raw().as_str(), *tid, *cpu, *ns), ("web", 42, 0, 5_000));
 }
 
 #[test]

@@ -358,7 +358,7 @@ pub(super) fn registry(region: &TraceRegion) -> Registry<Smp> {
 
 pub(super) fn message(answer: Answer) -> String {
     match answer {
-        Answer::Done { message } | Answer::Refused { message } => message,
+        Answer::Done { message } | Answer::Refused { message } => message.into_raw(),
         Answer::Status(_) | Answer::Live(_) | Answer::Balloon(_) => String::new(),
     }
 }

@@ -1,6 +1,7 @@
 //! Triggers: what fires, once for each record, and what then happens.
 
 use super::*;
+use strata_recording::foreign::Foreign;
 
 #[test]
 fn trigger_takes_a_snapshot_and_one_that_nothing_meets_takes_none() {
@@ -11,7 +12,7 @@ fn trigger_takes_a_snapshot_and_one_that_nothing_meets_takes_none() {
     let triggers = bench.triggers(|triggers| !triggers[0].snapshots.is_empty());
 
     assert_eq!((triggers[0].fired, triggers[1].fired, triggers[1].snapshots.len()), (1, 0, 0));
-    assert_eq!(triggers[0].snapshots, [bench.path("trace-snapshots/trigger-1")]);
+    assert_eq!(triggers[0].snapshots, vec![Foreign::from(bench.path("trace-snapshots/trigger-1"))]);
     assert_eq!(bench.records("trace-snapshots/trigger-1", LayerKind::GuestKernel), 10);
     let outcome = Trace::open(&bench.path("trace-snapshots/trigger-1")).unwrap().manifest().outcome.clone().unwrap();
     assert!(outcome.contains("by trigger 'event:guest:sched:test number=7': sched:test in guest-kernel"), "{outcome}");
