@@ -8,6 +8,8 @@
 mod jail;
 #[path = "attach/stand_in.rs"]
 mod stand_in;
+#[path = "attach/taken_over.rs"]
+mod taken_over;
 #[path = "../../tests/tiny-vmm/src/main.rs"]
 mod tiny_vmm;
 

@@ -28,7 +28,7 @@ fn threads(process: u32) -> Vec<Status> {
 }
 
 /// Waits until `is_so`; whether it came to be.
-fn comes(is_so: impl Fn() -> bool) -> bool {
+pub(super) fn comes(is_so: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while !is_so() && begun.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(10));
