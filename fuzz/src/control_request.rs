@@ -1,6 +1,6 @@
 //! Requests to a running VM, as its control thread reads them.
 
-use strata_recorder::control::protocol::{Answer, Request};
+use strata_recorder::control::protocol::Request;
 
 /// Runs an input: a line.
 ///
@@ -15,9 +15,5 @@ pub fn run(data: &[u8]) {
         if let Request::TriggerAdd { trigger, .. } = &request {
             super::trigger::run(trigger.as_bytes());
         }
-    }
-    // The client's side: an answer of whatever process listens there.
-    if let Ok(answer) = serde_json::from_slice::<Answer>(data) {
-        let _ = strata_recorder::control::answer_text::text(&answer);
     }
 }

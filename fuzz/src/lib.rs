@@ -11,8 +11,10 @@
 
 pub mod boot_image;
 pub mod bootable_disk;
+pub mod compressed_stream;
 pub mod consumer;
 pub mod consumer_race;
+pub mod control_answer;
 pub mod control_request;
 pub mod crash_reader;
 pub mod devices;
@@ -21,12 +23,15 @@ pub mod events;
 pub mod ftrace_page;
 pub mod guest_processes;
 pub mod guest_ring;
+pub mod http_request;
 pub mod kernel_image;
 pub mod packed_trace;
 pub mod packet;
+pub mod qmp_reply;
 pub mod recover;
 pub mod registry;
 pub mod script;
 pub mod seeds;
 pub mod trace_folder;
 pub mod trigger;
+pub mod vm_description;

@@ -14,7 +14,8 @@ use shared_ring::registry::Registry;
 use shared_ring::storage::CpuLocal;
 use std::cell::Cell;
 use strata_recorder::control::protocol::{
-    Answer, Late, Live, LiveExits, LiveVcpu, Mode, Request, Thief, Times, Watched,
+    Answer, BalloonStatus, Late, LayerStatus, Live, LiveExits, LiveVcpu, LossStatus, Mode, Request, SessionStatus,
+    Status, Thief, Times, TraceStatus, TriggerStatus, Watched,
 };
 use strata_recording::manifest::{MANIFEST_FILE, Manifest};
 use strata_recording::packed;
@@ -85,6 +86,21 @@ pub fn all() -> Vec<Seed> {
     }
     for (name, bytes) in control_requests() {
         add("control_request", name, bytes);
+    }
+    for (name, bytes) in control_answers() {
+        add("control_answer", name, bytes);
+    }
+    for (name, text) in VM_DESCRIPTIONS {
+        add("vm_description", name, text.as_bytes().to_vec());
+    }
+    for (name, text) in QMP_REPLIES {
+        add("qmp_reply", name, text.as_bytes().to_vec());
+    }
+    for (name, text) in HTTP_REQUESTS {
+        add("http_request", name, text.as_bytes().to_vec());
+    }
+    for (name, bytes) in compressed_streams() {
+        add("compressed_stream", name, bytes);
     }
     for (name, text) in TRIGGERS {
         add("trigger", name, text.as_bytes().to_vec());
@@ -578,7 +594,7 @@ fn live() -> Live {
     Live { name: "vm0".into(), host: Some(host), ..Live::default() }
 }
 
-/// Lines of a client, and two of a VM.
+/// Lines of a client.
 fn control_requests() -> Vec<(&'static str, Vec<u8>)> {
     let create = Request::SessionCreate {
         name: "second".into(),
@@ -601,7 +617,96 @@ fn control_requests() -> Vec<(&'static str, Vec<u8>)> {
         ("create", line(&create)),
         ("balloon", line(&Request::Balloon { bytes: Some(256 << 20) })),
         ("snapshot", line(&Request::Snapshot { dir: "/tmp/snapshot".into(), session: None })),
-        ("answer", serde_json::to_vec(&Answer::Status(Box::default())).expect("an answer is text")),
-        ("live-answer", serde_json::to_vec(&Answer::Live(Box::new(live()))).expect("an answer is text")),
+    ]
+}
+
+/// Lines of a VM.
+fn control_answers() -> [(&'static str, Vec<u8>); 5] {
+    let trace = TraceStatus {
+        dir: "/tmp/\x1b[2J".into(),
+        guest_kernel: Some("6.1".into()),
+        sessions: vec![SessionStatus {
+            not_joined: vec![1],
+            nested: Some(2),
+            trace: Some("/tmp".into()),
+            ..SessionStatus::default()
+        }],
+        triggers: vec![TriggerStatus { last: Some("x".into()), failure: Some("y".into()), ..TriggerStatus::default() }],
+        layers: vec![LayerStatus { losses: vec![LossStatus::default()], ..LayerStatus::default() }],
+        missing: vec!["vmm: none".into()],
+        ..TraceStatus::default()
+    };
+    let status = Status { name: "a\nb".into(), jail: Some("off".into()), trace: Some(trace), ..Status::default() };
+    let line = |answer: Answer| serde_json::to_vec(&answer).expect("an answer is text");
+    [
+        ("status", line(Answer::Status(Box::new(status)))),
+        ("live", line(Answer::Live(Box::new(live())))),
+        ("balloon", line(Answer::Balloon(BalloonStatus { refused: 1, ..BalloonStatus::default() }))),
+        ("refused", line(Answer::refused("\x1b]0;x\x07 no"))),
+        ("unknown", br#"{"answer":"\u001b[2J"}"#.to_vec()),
+    ]
+}
+
+/// Descriptions of VMs: one that runs, and one that is recorded from outside.
+const VM_DESCRIPTIONS: [(&str, &str); 2] = [
+    (
+        "runs",
+        r#"{"name":"vm0","pid":42,"started":{"utc_ns":1700000000000000000,"utc":"2023-11-14T22:13:20Z"},"vcpus":2,"memory":536870912,"trace":"/tmp/t","monitor":{"sub_buffer_size":4096,"sub_buffers":4,"mode":"discard"}}"#,
+    ),
+    (
+        "attached",
+        r#"{"name":"q","pid":7,"started":{"utc_ns":1700000000000000000,"utc":"2023-11-14T22:13:20Z"},"vcpus":1,"memory":0,"trace":"/tmp/\u001b[2J\nx","monitor":null,"attached":{"pid":9,"comm":"qemu\u202e"}}"#,
+    ),
+];
+
+/// What servers of QMP say: one that has a free port, one that has a region from earlier, and one that refuses.
+const QMP_REPLIES: [(&str, &str); 3] = [
+    (
+        "free-port",
+        r#"{"QMP":{"version":{"qemu":{"micro":2,"minor":0,"major":10}},"capabilities":[]}}
+{"return":{},"id":1}
+{"return":[{"name":"p","type":"child<pcie-root-port>"}],"id":2}
+{"error":{"class":"GenericError","desc":"none"},"id":3}
+{"return":[{"name":"p","type":"child<pcie-root-port>"}],"id":4}
+{"return":true,"id":5}
+{"return":134217728,"id":6}
+{"return":[],"id":7}
+"#,
+    ),
+    (
+        "earlier-region",
+        r#"{"QMP":{}}
+{"return":{},"id":1}
+{"return":[{"name":"strata-region","type":"child<ivshmem-plain>"}],"id":2}
+{"return":{},"id":3}
+{"event":"DEVICE_DELETED","data":{"device":"strata-region","path":"/machine"}}
+{"return":{},"id":4}
+{"return":[],"id":5}
+"#,
+    ),
+    (
+        "refusal",
+        r#"{"QMP":{}}
+{"event":"RESUME"}
+{"error":{"class":"x","desc":"\u001b[2J\nstrata: \u202e"},"id":1}
+"#,
+    ),
+];
+
+/// Requests of a scraper, of the viewer's page, and of a page that has a name of its own for this machine.
+const HTTP_REQUESTS: [(&str, &str); 3] = [
+    ("scrape", "GET /metrics HTTP/1.1\r\nHost: web:9464\r\nAccept: */*\r\n\r\n"),
+    ("viewer", "OPTIONS /trace.pftrace HTTP/1.1\r\nOrigin: https://ui.perfetto.dev\r\nhost: [::1]:9001\r\n\r\n"),
+    ("rebound", "GET / HTTP/1.0\nHost: evil.example\n\n"),
+];
+
+/// A compressed stream as a file, and as packets with the table at its end.
+fn compressed_streams() -> [(&'static str, Vec<u8>); 2] {
+    let size = usize::try_from(trace_folder::PACKET_SIZE).expect("512 bytes");
+    let packets = stream_of(1, trace_folder::UUIDS[2], &guest_records(30));
+    let blocks = packets.chunks(size).flat_map(block);
+    [
+        ("file", [&[0], &compressed_stream()[..]].concat()),
+        ("packets", [1].into_iter().chain(blocks).chain([0, 0]).collect()),
     ]
 }

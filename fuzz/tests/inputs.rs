@@ -120,8 +120,10 @@ macro_rules! targets {
 targets!(
     boot_image,
     bootable_disk,
+    compressed_stream,
     consumer,
     consumer_race,
+    control_answer,
     control_request,
     crash_reader,
     devices,
@@ -129,13 +131,16 @@ targets!(
     ftrace_page,
     guest_processes,
     guest_ring,
+    http_request,
     kernel_image,
     packed_trace,
     packet,
+    qmp_reply,
     recover,
     registry,
     trace_folder,
     trigger,
+    vm_description,
 );
 
 #[test]
@@ -146,6 +151,31 @@ fn every_target_is_among_them() {
     names.sort();
 
     assert_eq!(names, TARGETS);
+}
+
+#[test]
+fn corpus_has_what_is_made_for_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let is_as_made = |seed: &strata_fuzz::seeds::Seed| {
+        let committed = fs::read(root.join(seed.target).join(&seed.name)).unwrap_or_default();
+        // mke2fs writes down when the files were made.
+        if seed.target == "bootable_disk" { committed.len() == seed.bytes.len() } else { committed == seed.bytes }
+    };
+
+    let others: Vec<String> = strata_fuzz::seeds::all()
+        .iter()
+        .filter(|seed| !is_as_made(seed))
+        .map(|seed| format!("{}/{}", seed.target, seed.name))
+        .collect();
+
+    assert!(others.is_empty(), "`cargo run -p strata-fuzz --example write_corpus` makes {}", others.join(", "));
+}
+
+#[test]
+fn streams_of_the_corpus_are_decompressed() {
+    let records = corpus("compressed_stream").into_iter().map(|input| strata_fuzz::compressed_stream::records(&input));
+
+    assert_eq!(records.collect::<Vec<_>>(), [7, 7]);
 }
 
 #[test]

@@ -27,7 +27,13 @@ pub struct Head {
 }
 
 impl Head {
-    fn of(text: &str) -> Self {
+    /// The head that `bytes` begin with; `None` where they do not hold all of one.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        has_end(bytes).then(|| Self::of_text(&String::from_utf8_lossy(bytes)))
+    }
+
+    fn of_text(text: &str) -> Self {
         let mut lines = text.lines();
         let mut words = lines.next().unwrap_or_default().split_whitespace().map(String::from);
         let is_host = |name: &str| name.eq_ignore_ascii_case("host");
@@ -133,10 +139,7 @@ impl Drop for Slot {
 /// When the stream fails, the head is too long, or does not come in time.
 pub fn read_head(stream: &TcpStream, deadline: Instant) -> io::Result<Head> {
     let head = read_until(stream, LONGEST_HEAD, deadline, has_end)?;
-    if !has_end(&head) {
-        return Err(ErrorKind::UnexpectedEof.into());
-    }
-    Ok(Head::of(&String::from_utf8_lossy(&head)))
+    Head::of(&head).ok_or_else(|| ErrorKind::UnexpectedEof.into())
 }
 
 /// Writes all of `bytes` to `stream` up to `deadline`.
@@ -169,7 +172,7 @@ mod tests {
     use std::time::Duration;
 
     fn sent_to(host: &str) -> Head {
-        Head::of(&format!("GET / HTTP/1.1\r\nhOST: {host}\r\n\r\n"))
+        Head::of_text(&format!("GET / HTTP/1.1\r\nhOST: {host}\r\n\r\n"))
     }
 
     fn listener() -> (TcpListener, SocketAddr) {
@@ -180,7 +183,7 @@ mod tests {
 
     #[test]
     fn head_has_its_first_line_and_its_host() {
-        let head = Head::of("GET /metrics HTTP/1.1\r\nAccept: a:b\r\nHost: web:9464 \r\n\r\n");
+        let head = Head::of_text("GET /metrics HTTP/1.1\r\nAccept: a:b\r\nHost: web:9464 \r\n\r\n");
 
         assert_eq!(head, Head { method: "GET".into(), path: "/metrics".into(), host: Some("web:9464".into()) });
     }

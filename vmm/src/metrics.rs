@@ -155,6 +155,13 @@ impl Scraped {
     }
 }
 
+/// The metrics of one VM, which is another user's and says `live`.
+#[must_use]
+pub fn text_of(live: Live) -> String {
+    let vm = Scraped { live, user: Some("another".into()), process: None, cost_ns: 0 };
+    text(Scrape::of(std::iter::once(vm)))
+}
+
 /// The metrics as text.
 fn text(scrape: Scrape) -> String {
     let mut registry = Registry::default();
@@ -325,13 +332,13 @@ mod tests {
         Scraped { live, user: None, process: None, cost_ns: 1_000_000 }
     }
 
-    fn text_of<const N: usize>(vms: [Scraped; N]) -> String {
+    fn text_of_all<const N: usize>(vms: [Scraped; N]) -> String {
         text(Scrape::of(vms.into_iter()))
     }
 
     #[test]
     fn metrics_are_those_of_each_vm_with_cumulative_classes() {
-        let text = text_of([scraped("web"), scraped("db\"")]);
+        let text = text_of_all([scraped("web"), scraped("db\"")]);
 
         for line in [
             "# TYPE strata_vcpu_seconds counter",
@@ -361,7 +368,7 @@ mod tests {
     fn metrics_of_another_users_vm_carry_the_user() {
         let of_other = Scraped { user: Some("alice".into()), ..scraped("web") };
 
-        let text = text_of([scraped("web"), of_other]);
+        let text = text_of_all([scraped("web"), of_other]);
 
         for line in [
             "strata_host_records_total{vm=\"web\"} 9",
@@ -400,7 +407,7 @@ mod tests {
             live
         };
 
-        let text = text_of([of_other(1, twice(&live)), of_other(1, live.clone()), of_other(2, live)]);
+        let text = text_of_all([of_other(1, twice(&live)), of_other(1, live.clone()), of_other(2, live)]);
 
         let series = series(&text);
         assert_eq!(series.iter().collect::<BTreeSet<_>>().len(), series.len(), "{text}");
@@ -426,7 +433,7 @@ mod tests {
     fn values_are_counted_as_they_are_written() {
         let vm = scraped("web");
 
-        assert_eq!(series(&text_of([vm.clone()])).len(), vm.values());
+        assert_eq!(series(&text_of_all([vm.clone()])).len(), vm.values());
     }
 
     #[test]

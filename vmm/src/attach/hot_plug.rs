@@ -6,6 +6,7 @@ use crate::run::{KERNEL_RINGS, PROCESS_SLOTS, foreign_region};
 use rustix::fs::{Gid, Mode as AccessMode, Uid, chown, mkdir};
 use serde_json::{Value, json};
 use shared_ring::layout::Mode;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -84,6 +85,28 @@ pub enum HotPlugError {
         /// What QEMU said to it at last.
         reason: Foreign<String>,
     },
+}
+
+/// Whether the server at `socket`, process `pid`, says within `limit` that it has a port for a region: what
+/// [`HotPlugged::plug`] asks first.
+///
+/// # Errors
+/// It does not say so, or not in time.
+pub fn has_free_port(socket: &Path, pid: u32, limit: Duration, stop: &Stop) -> Result<bool, HotPlugError> {
+    is_port_free(Qmp::connect(socket, pid, Patience::of(limit, stop))?)
+}
+
+/// The same of the server at the other end of `stream`.
+///
+/// # Errors
+/// It does not say so, or not in time.
+pub fn has_free_port_behind(stream: UnixStream, limit: Duration, stop: &Stop) -> Result<bool, HotPlugError> {
+    is_port_free(Qmp::greet(stream, Path::new("-"), Patience::of(limit, stop))?)
+}
+
+fn is_port_free(mut qmp: Qmp) -> Result<bool, HotPlugError> {
+    take_away_earlier(&mut qmp, |_| ())?;
+    Ok(free_port(&mut qmp)?.is_some())
 }
 
 /// A region that a running QEMU was given: taken away again when this is dropped.

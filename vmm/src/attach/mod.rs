@@ -7,14 +7,14 @@
 mod answers;
 mod failure;
 mod follower;
-mod hot_plug;
+pub mod hot_plug;
 pub mod libvirt;
 pub mod machines;
 mod process;
 mod qmp;
 pub mod region;
 mod steps;
-mod stop;
+pub mod stop;
 mod threads;
 mod unplugging;
 mod vm;

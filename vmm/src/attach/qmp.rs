@@ -168,8 +168,11 @@ impl Qmp {
         Self::greet(stream, socket, patience)
     }
 
-    /// Waits for the greeting on `stream`, and answers it.
-    fn greet(stream: UnixStream, socket: &Path, patience: Patience) -> Result<Self, QmpError> {
+    /// Waits for the greeting on `stream`, which leads to `socket`, and answers it.
+    ///
+    /// # Errors
+    /// What speaks there is not QMP, or `patience` is over.
+    pub fn greet(stream: UnixStream, socket: &Path, patience: Patience) -> Result<Self, QmpError> {
         let limit = patience.answer;
         let mut qmp = Self {
             stream,
