@@ -76,6 +76,14 @@ pub enum Attack {
     ProcessTable,
     /// The state of the agent.
     AgentState,
+    /// Runtime folders of another user's.
+    RuntimeFolders,
+    /// Answers of that user's control sockets.
+    ControlAnswers,
+    /// Answers of that user's servers of QMP.
+    QmpReplies,
+    /// Recordings that somebody has forged.
+    ForgedRecordings,
 }
 
 impl Attack {
@@ -104,6 +112,11 @@ impl Attack {
         Self::AgentState,
     ];
 
+    /// What another user of the host can do.
+    pub const OF_USERS: [Self; 3] = [Self::RuntimeFolders, Self::ControlAnswers, Self::QmpReplies];
+    /// What whoever gives a recording away can do.
+    pub const OF_MAKERS: [Self; 1] = [Self::ForgedRecordings];
+
     /// Its number, below 32.
     #[must_use]
     pub const fn index(self) -> usize {
@@ -126,6 +139,12 @@ impl Attack {
             Self::Churn => "processes that take a slot and end at once",
             Self::ProcessTable => "states, generations and owners of process slots",
             Self::AgentState => "state, counts and text of the agent",
+            Self::RuntimeFolders => "VMs of one's own name, other users' processes, FIFOs, links, texts that act",
+            Self::ControlAnswers => "control answers that are silent, slow, endless, damaged, nested, or act",
+            Self::QmpReplies => "QMP servers that are silent, slow, endless, damaged, nested, or act",
+            Self::ForgedRecordings => {
+                "descriptions, streams, frames and archives changed; what decompresses without end"
+            }
         }
     }
 }
@@ -181,6 +200,8 @@ impl Attacker {
             Attack::AgentState => self.agent_state(),
             // The guest's kernel does that: see `guest`.
             Attack::Churn => {}
+            // Others than guests do those.
+            Attack::RuntimeFolders | Attack::ControlAnswers | Attack::QmpReplies | Attack::ForgedRecordings => {}
         }
     }
 

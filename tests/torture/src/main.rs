@@ -2,13 +2,17 @@
 //!
 //! A round has two VMs, each with a process that does all that `strata run` does but the machine ([`monitor`]). The first
 //! one's guest is honest, and some of its processes are hostile; the other one's kernel is hostile. Beside that something
-//! fails ([`fault`]). When the guests have ended, what was promised is checked ([`judge`]): first of all that what honest
-//! producers counted is in the recordings, or counted there as lost.
+//! fails ([`fault`]), and another user lies in wait ([`stranger`]) for what is done with the first VM meanwhile ([`beside`]).
+//! When the guests have ended, what was promised is checked ([`judge`]): first of all that what honest producers counted is
+//! in the recordings, or counted there as lost. Then recordings are forged out of them ([`forgery`]).
 //!
 //! Shows: Hostile guests, processes and faults touch nobody else's records.
+//! Shows: Hostile users and forged recordings hold up nobody, and do nothing to a terminal.
 
 mod attack;
+mod beside;
 mod fault;
+mod forgery;
 mod guest;
 mod judge;
 mod mapping;
@@ -17,6 +21,7 @@ mod process;
 mod promise;
 mod round;
 mod setup;
+mod stranger;
 mod table;
 mod tally;
 mod usage;
@@ -111,31 +116,49 @@ enum Role {
     Application { setup: PathBuf, region: PathBuf, slot: u32, number: u32 },
     /// A hostile process.
     Attacker { setup: PathBuf, region: PathBuf, slot: u32, seed: u64 },
+    /// Another user of the host.
+    Stranger {
+        folder: PathBuf,
+        seed: u64,
+        #[arg(value_delimiter = ',')]
+        attacks: Vec<attack::Attack>,
+    },
+    /// What is done beside it.
+    Beside {
+        setup: PathBuf,
+        folder: PathBuf,
+        stranger: u32,
+        #[arg(value_delimiter = ',')]
+        attacks: Vec<attack::Attack>,
+    },
+    /// What reads a forged recording.
+    Reader { path: PathBuf },
 }
 
 fn main() -> ExitCode {
+    let code = |is_well| if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let ended = match Arguments::parse().command {
-        Command::Run(options) => run(&options),
-        Command::Role(role) => play(role).map(|()| true),
+        Command::Run(options) => run(&options).map(code),
+        Command::Role(role) => play(role),
     };
-    match ended {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ended.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
-fn play(role: Role) -> anyhow::Result<()> {
+fn play(role: Role) -> anyhow::Result<ExitCode> {
     match role {
-        Role::Monitor { setup } => monitor::run(&setup),
-        Role::Guest { setup, region } => guest::run(&setup, &region),
-        Role::Kernel { setup, region, seed } => process::run_hostile_kernel(&setup, &region, seed),
-        Role::Application { setup, region, slot, number } => process::run_honest(&setup, &region, slot, number),
-        Role::Attacker { setup, region, slot, seed } => process::run_hostile(&setup, &region, slot, seed),
+        Role::Monitor { setup } => monitor::run(&setup)?,
+        Role::Guest { setup, region } => guest::run(&setup, &region)?,
+        Role::Kernel { setup, region, seed } => process::run_hostile_kernel(&setup, &region, seed)?,
+        Role::Application { setup, region, slot, number } => process::run_honest(&setup, &region, slot, number)?,
+        Role::Attacker { setup, region, slot, seed } => process::run_hostile(&setup, &region, slot, seed)?,
+        Role::Stranger { folder, seed, attacks } => stranger::run(&folder, seed, &attacks)?,
+        Role::Beside { setup, folder, stranger, attacks } => beside::run(&setup, &folder, stranger, &attacks)?,
+        Role::Reader { path } => return forgery::read(&path),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs rounds; says whether every promise was kept.

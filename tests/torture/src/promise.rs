@@ -34,6 +34,14 @@ pub enum Promise {
     Babeltrace,
     /// What fails is told.
     Told,
+    /// One's own VM is found beside those of strangers.
+    Found,
+    /// A stranger's socket holds nobody up.
+    Patience,
+    /// Texts of strangers and of forged recordings do not act.
+    Harmless,
+    /// A forged recording is read or refused.
+    Forged,
     /// After a kill, recording and region together hold every record but those of the packets that were on their way.
     Recovered,
 }
@@ -57,6 +65,10 @@ impl Promise {
             Self::Strata => "Strata reads the recording; `check`: no violation in honest layers",
             Self::Babeltrace => "babeltrace2 reads the recording without a complaint",
             Self::Told => "what fails is told, in one line or in `session.json`",
+            Self::Found => "beside another user's folders: one's own VM is found by its name",
+            Self::Patience => "what looks at another user's folders or asks its sockets ends within 2 s (worst, ms)",
+            Self::Harmless => "no text of another user's or of a forged recording acts on a terminal",
+            Self::Forged => "a forged recording is read or refused within 20 s and 512 MiB (worst, ms)",
             Self::Recovered => "`kill -9`: recording and recovered region lack one sub-buffer a ring at most",
         }
     }
@@ -91,6 +103,10 @@ pub enum By {
     Process,
     /// The guest's kernel.
     Kernel,
+    /// Another user of the host.
+    User,
+    /// Whoever made a recording.
+    Maker,
 }
 
 /// What is left of recorders that were killed.
@@ -138,6 +154,12 @@ impl Board {
             kept.broken += 1;
             println!("BROKEN: {}: {what}", promise.text());
         }
+    }
+
+    /// Notes that `promise` was checked `times` times; says what is wrong when it was broken: `Err`.
+    pub fn check_each(&mut self, promise: Promise, times: u64, result: Result<(), String>) {
+        self.check(promise, result);
+        self.promises.entry(promise).or_default().times += times.saturating_sub(1);
     }
 
     /// Notes that `promise` was checked, which is that `figure` is `limit` at most; `of` is what the figure is of.

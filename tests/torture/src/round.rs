@@ -2,14 +2,18 @@
 
 use crate::Options;
 use crate::attack::Attack;
+use crate::beside::Seen;
 use crate::fault::{Fault, SmallDisk, send};
+use crate::forgery;
 use crate::judge;
 use crate::monitor::Ending;
 use crate::promise::{Board, By, Promise};
 use crate::setup::VmSetup;
+use crate::stranger::{OWN_NAME, STRANGER};
 use crate::tally::Tally;
 use crate::usage::{Usage, on_disk};
 use anyhow::Context;
+use clap::ValueEnum;
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io::{BufRead, BufReader};
@@ -35,6 +39,8 @@ const FEW_DESCRIPTORS: u64 = 44;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A recording that is younger may have no event types in its manifest yet.
 const YOUNG: Duration = Duration::from_millis(1200);
+/// Recordings that are forged out of each round's.
+const FORGERIES: u64 = 4;
 /// Pause between two looks at the recorders.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -50,11 +56,18 @@ pub struct Plan {
     has_mounts: bool,
     of_processes: Vec<Attack>,
     of_kernel: Vec<Attack>,
+    of_users: Vec<Attack>,
+    of_makers: Vec<Attack>,
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}, {:?} against {:?}", self.fault.text(), self.of_processes, self.of_kernel)
+        let Self { of_processes, of_kernel, of_users, of_makers, .. } = self;
+        write!(
+            formatter,
+            "{}, {of_processes:?} against {of_kernel:?}, beside {of_users:?}{of_makers:?}",
+            self.fault.text()
+        )
     }
 }
 
@@ -66,13 +79,17 @@ impl Plan {
         let mut chance = fastrand::Rng::with_seed(seed);
         let faults: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| has_mounts || !fault.needs_mounts()).collect();
         let turn = usize::try_from(number).unwrap_or(0) % faults.len();
-        let mut choose = |all: &[Attack]| {
+        let choose = |all: &[Attack], chance: &mut fastrand::Rng| {
             let allowed = all.iter().copied().filter(|attack| options.only.is_empty() || options.only.contains(attack));
             let allowed: Vec<Attack> = allowed.collect();
             let number = chance.usize(1..=5).min(allowed.len());
             chance.choose_multiple(allowed, number)
         };
-        let (of_processes, of_kernel) = (choose(&Attack::OF_PROCESSES), choose(&Attack::OF_KERNELS));
+        let of_processes = choose(&Attack::OF_PROCESSES, &mut chance);
+        let of_kernel = choose(&Attack::OF_KERNELS, &mut chance);
+        let mut of_others = fastrand::Rng::with_seed(seed ^ 11);
+        let of_users = choose(&Attack::OF_USERS, &mut of_others);
+        let of_makers = choose(&Attack::OF_MAKERS, &mut of_others);
         Self {
             number,
             seed,
@@ -83,6 +100,8 @@ impl Plan {
             has_mounts,
             of_processes,
             of_kernel,
+            of_users,
+            of_makers,
         }
     }
 
@@ -257,10 +276,11 @@ pub fn run(plan: &Plan, folder: &Path, board: &mut Board) -> anyhow::Result<()> 
         _ => None,
     };
     let mut vms = Vec::new();
-    for (name, hostile_kernel) in [("honest", false), ("hostile", true)] {
+    for (name, hostile_kernel) in [(OWN_NAME, false), ("hostile", true)] {
         vms.push(Vm::begin(plan, plan.setup(name, &round, hostile_kernel))?);
     }
     let broken_before = board.broken();
+    let others = Others::begin(plan, &round, &vms[0].setup)?;
     let is_up = work(plan, &mut vms, disk.as_ref())?;
     board.rounds += 1;
     for (vm, is_up) in vms.iter_mut().zip(is_up) {
@@ -283,6 +303,9 @@ pub fn run(plan: &Plan, folder: &Path, board: &mut Board) -> anyhow::Result<()> 
             struck.broken += is_broken;
         }
     }
+    // What is done beside them ends with the honest guest.
+    others.map_or(Ok(()), |others| others.end(plan, board))?;
+    forge(plan, &round, &vms[0].setup.trace, board)?;
     let fault = board.faults.entry(plan.fault.text()).or_default();
     fault.0 += 1;
     let is_broken = board.promises.values().map(|kept| kept.broken).sum::<u64>() > broken_before;
@@ -299,6 +322,97 @@ pub fn run(plan: &Plan, folder: &Path, board: &mut Board) -> anyhow::Result<()> 
         println!("the recordings are kept in {}", keep(&round).display());
     } else {
         fs::remove_dir_all(&round)?;
+    }
+    Ok(())
+}
+
+/// Another user, and what is done beside it.
+struct Others {
+    stranger: Child,
+    beside: Child,
+}
+
+impl Others {
+    /// Begins beside the VM of `setup`; nothing where this is not root, who alone is another user, or where that VM dies.
+    fn begin(plan: &Plan, round: &Path, setup: &VmSetup) -> anyhow::Result<Option<Self>> {
+        if !rustix::process::geteuid().is_root() || plan.fault == Fault::Kill || plan.of_users.is_empty() {
+            return Ok(None);
+        }
+        let folder = round.join("stranger-run");
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        std::os::unix::fs::chown(&folder, Some(STRANGER), Some(STRANGER))?;
+        let attacks: Vec<String> =
+            plan.of_users.iter().filter_map(|attack| Some(attack.to_possible_value()?.get_name().to_owned())).collect();
+        let role = |name: &str, log: &str| -> anyhow::Result<Command> {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["role", name]).stdin(Stdio::null()).stdout(Stdio::piped());
+            command.stderr(File::create(round.join(log))?);
+            Ok(command)
+        };
+        let mut command = role("stranger", "stranger.log")?;
+        let mut stranger = command.arg(&folder).arg((plan.seed ^ 13).to_string()).arg(attacks.join(",")).spawn()?;
+        let output = stranger.stdout.take().context("the stranger has no output")?;
+        BufReader::new(output).read_line(&mut String::new())?;
+        let mut command = role("beside", "beside.log")?;
+        command.arg(setup.folder.join("setup.json")).arg(&folder).arg(stranger.id().to_string()).arg(attacks.join(","));
+        Ok(Some(Self { stranger, beside: command.spawn()? }))
+    }
+
+    /// Notes on `board` what came of it, once the guest of its VM has been told to end.
+    fn end(mut self, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
+        let mut line = String::new();
+        BufReader::new(self.beside.stdout.take().context("it has no output")?).read_line(&mut line)?;
+        let status = wait(&mut self.beside)?;
+        self.stranger.kill()?;
+        self.stranger.wait()?;
+        let before = board.broken();
+        let seen: Seen = match serde_json::from_str(&line) {
+            Ok(seen) => seen,
+            Err(_) => {
+                board.check(Promise::Found, Err(format!("what looks beside another user's VMs ended with {status}")));
+                Seen::default()
+            }
+        };
+        let lost = seen.lost.first().map_or(Ok(()), |what| Err(what.clone()));
+        board.check_each(Promise::Found, seen.looks, lost);
+        let acting = seen.acting.first().map_or(Ok(()), |what| Err(what.clone()));
+        board.check_each(Promise::Harmless, seen.texts, acting);
+        board.check_limit(Promise::Patience, seen.worst_ms, ANSWER_LIMIT, "another user");
+        let is_broken = u64::from(board.broken() > before);
+        for &attack in &plan.of_users {
+            let struck = board.attacks.entry((By::User, attack)).or_default();
+            struck.strokes += seen.strokes.get(&attack).copied().unwrap_or_default();
+            struck.rounds += 1;
+            struck.broken += is_broken;
+        }
+        Ok(())
+    }
+}
+
+/// Forges recordings out of the one in `trace`, and judges how each is read.
+fn forge(plan: &Plan, round: &Path, trace: &Path, board: &mut Board) -> anyhow::Result<()> {
+    let mut chance = fastrand::Rng::with_seed(plan.seed ^ 17);
+    for &attack in &plan.of_makers {
+        let before = board.broken();
+        for number in 0..FORGERIES {
+            let folder = round.join(format!("forged-{number}"));
+            let judged = forgery::judge(trace, &folder, &mut chance)?;
+            let limit = u64::try_from(forgery::READ_LIMIT.as_millis())?;
+            board.check_limit(Promise::Forged, judged.took_ms, limit, "a forged recording");
+            board.check(Promise::Forged, judged.fault.map_or(Ok(()), Err));
+            board.check(
+                Promise::Harmless,
+                if judged.is_harmless { Ok(()) } else { Err(format!("of {}", folder.display())) },
+            );
+            if board.broken() == before {
+                fs::remove_dir_all(&folder)?;
+            }
+        }
+        let is_broken = u64::from(board.broken() > before);
+        let struck = board.attacks.entry((By::Maker, attack)).or_default();
+        struck.strokes += FORGERIES;
+        struck.rounds += 1;
+        struck.broken += is_broken;
     }
     Ok(())
 }

@@ -27,7 +27,12 @@ fn write(board: &Board, seed: u64, took: Duration, out: &mut String) -> std::fmt
     writeln!(out, "A recorder's process took {} % of a processor at most.\n", board.processor)?;
     writeln!(out, "| attacker | attack | strokes | rounds | rounds with a broken promise |\n|---|---|---:|---:|---:|")?;
     for ((by, attack), struck) in &board.attacks {
-        let by = if *by == By::Process { "process" } else { "kernel" };
+        let by = match by {
+            By::Process => "process",
+            By::Kernel => "kernel",
+            By::User => "another user",
+            By::Maker => "maker of a recording",
+        };
         let strokes = thousands(struck.strokes);
         writeln!(out, "| {by} | {} | {strokes} | {} | {} |", attack.text(), struck.rounds, struck.broken)?;
     }
