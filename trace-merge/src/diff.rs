@@ -203,7 +203,7 @@ struct Recording {
     coverage: Coverage,
     completeness: Completeness,
     sources: BTreeMap<(Source, Option<String>), Rows>,
-    /// Times of which there was no place for a row.
+    /// Times that had no place for a row.
     refused: u64,
     ns: u64,
 }

@@ -133,7 +133,7 @@ pub fn join(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: &Path) -
     Ok(joined)
 }
 
-/// Refuses recordings of which two hold the same layer: all of its records would be there twice.
+/// Refuses recordings if two of them hold the same layer: all of its records would be there twice.
 fn refuse_layers_in_common<'t>(traces: impl Iterator<Item = (&'t Trace, &'t Path)>) -> Result<(), JoinError> {
     let mut known: BTreeMap<Uuid, &Path> = BTreeMap::new();
     for (trace, folder) in traces {

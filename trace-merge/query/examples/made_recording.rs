@@ -1,4 +1,4 @@
-//! Writes the recording that the tests are made with, of which every table has rows, into a new folder.
+//! Writes the recording that the tests are made with, in which every table has rows, into a new folder.
 
 #[allow(dead_code, reason = "the tests' own use of it")]
 #[path = "../src/made_recording.rs"]

@@ -1,4 +1,4 @@
-//! A recording made for tests, of which every table has rows.
+//! A recording made for tests: every table has rows.
 
 use std::path::Path;
 use strata_recording::layer::LayerKind;

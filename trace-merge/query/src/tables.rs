@@ -176,7 +176,7 @@ const CGROUP: Described = column("cgroup", Kind::Text, "its cgroup at that time"
 const THIEF: [Described; 3] = [
     column("thief_comm", Kind::Text, "name of the host's thread that ran instead"),
     column("thief_tid", Kind::Integer, "that thread"),
-    column("thief_vm", Kind::Text, "the VM of which it was a vCPU"),
+    column("thief_vm", Kind::Text, "the VM whose vCPU it was"),
 ];
 const TICKS: Described =
     column("duration_ticks", Kind::Integer, "how long by the trace clock: the report's figure is their sum");
@@ -362,7 +362,7 @@ pub const FIXED: [Fixed; 17] = [
         about: "a time in which records of a stream may be missing: nothing is known of what it would have told",
         lead: Lead::Lasting,
         own: &[
-            column("layer", Kind::Text, "of which layer"),
+            column("layer", Kind::Text, "the kind of layer"),
             column("cpu", Kind::Integer, "the host's CPU"),
             column("vcpu", Kind::Integer, "the vCPU, or the VMM's thread"),
         ],

@@ -1,4 +1,4 @@
-//! A report of which only some rows are shown.
+//! A report that shows only some rows.
 
 use super::description::{Description, Made};
 use super::registry::REPORTS;

@@ -171,7 +171,7 @@ pub struct OverviewBuilder {
 }
 
 impl OverviewBuilder {
-    /// An overview of `window` of `trace`, of which nothing is known yet.
+    /// An overview of `window` of `trace` before its first record.
     #[must_use]
     pub fn new(trace: &Trace, window: Window) -> Self {
         Self {

@@ -58,7 +58,7 @@ pub struct Summary {
     /// The size that the recording keeps within, bytes, if it does.
     #[serde(rename = "max_size_bytes", skip_serializing_if = "Option::is_none")]
     pub max_size: Option<u64>,
-    /// For each VM of which it is known, its exits.
+    /// The exits of each VM whose exits are known.
     pub exits: Vec<ExitReport>,
     /// The layers that are missing, and why.
     pub missing: Vec<Missing>,
@@ -152,7 +152,7 @@ struct OpenExit {
 }
 
 impl SummaryBuilder {
-    /// A summary of `window` of a recording, of which nothing is known yet.
+    /// A summary of `window` of a recording before its first record.
     #[must_use]
     pub fn new(window: Window) -> Self {
         Self { window, exits: BTreeMap::new(), open: HashMap::default(), cost: CostBuilder::new(window) }

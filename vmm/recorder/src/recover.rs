@@ -33,7 +33,7 @@ use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use thiserror::Error;
 use uuid::Uuid;
 
-/// Name of a VM of which nothing but the region is left.
+/// Name of a VM that left nothing but its region.
 const UNKNOWN_VM: &str = "vm0";
 
 /// Why no trace can be recovered.

@@ -57,8 +57,8 @@ pub enum AttachError {
     },
     /// QEMU emulates the processor.
     #[error(
-        "process {pid} ({comm}) is a QEMU without KVM: it emulates its VM's processor (TCG), of which the host's kernel knows \
-         nothing; start it with -accel kvm"
+        "process {pid} ({comm}) is a QEMU without KVM: it emulates its VM's processor (TCG), and the host's kernel \
+         does not see that; start it with -accel kvm"
     )]
     WithoutKvm {
         /// The process.

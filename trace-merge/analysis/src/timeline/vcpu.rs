@@ -98,7 +98,7 @@ pub struct Vcpu {
 }
 
 impl Vcpu {
-    /// A vCPU of which nothing is known but its host thread.
+    /// A vCPU before its first record: its host thread is all that is known.
     pub(super) const fn new(tid: Option<Tid>) -> Self {
         Self {
             tid,

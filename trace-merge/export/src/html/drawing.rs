@@ -87,7 +87,7 @@ pub(super) struct Drawing<'t> {
 }
 
 impl<'t> Drawing<'t> {
-    /// The timeline of `window` of `trace`, of which nothing is drawn yet; `None` when nothing lies in it.
+    /// The timeline of `window` of `trace` before anything is drawn; `None` when nothing lies in it.
     pub(super) fn new(
         trace: &'t Trace,
         window: Window,

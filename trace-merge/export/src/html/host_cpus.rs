@@ -31,7 +31,7 @@ pub(super) struct HostCpu {
 }
 
 impl HostCpu {
-    /// A CPU of the host at `host` that is drawn in `row`, of which nothing is known.
+    /// A CPU of the host at `host` that is drawn in `row`, before its first record.
     pub(super) const fn new(host: usize, row: RowNumber) -> Self {
         Self { host, row, runs: Runs::Unknown, since: 0, known_until: 0 }
     }

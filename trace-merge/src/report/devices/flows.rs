@@ -245,7 +245,7 @@ impl Sampled for FlowTimes {
 }
 
 impl FlowTimes {
-    /// A report on `trace`, of which nothing is known yet.
+    /// A report on `trace` before its first record.
     #[must_use]
     pub fn new(trace: &Trace) -> Self {
         let follower = |vm: &strata_recording::manifest::Vm| {

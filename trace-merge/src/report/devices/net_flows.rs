@@ -354,7 +354,7 @@ impl Sampled for NetFlowTimes {
 }
 
 impl NetFlowTimes {
-    /// A report on `trace`, of which nothing is known yet.
+    /// A report on `trace` before its first record.
     #[must_use]
     pub fn new(trace: &Trace) -> Self {
         let follower = |vm: &strata_recording::manifest::Vm| {

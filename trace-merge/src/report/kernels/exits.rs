@@ -274,7 +274,7 @@ impl OpenExit {
 }
 
 impl ExitTimes {
-    /// A report on `window`, of which nothing is known yet.
+    /// A report on `window` before its first record.
     #[must_use]
     pub fn new(window: Window) -> Self {
         let (samples, kept) = (Samples::default(), Keep::default());

@@ -179,7 +179,7 @@ pub struct FunctionSampling {
 }
 
 impl FunctionSampling {
-    /// A report on `trace` of which nothing is known yet; `symbols` is the folder that holds the guest's root. Reads
+    /// A report on `trace` before its first record; `symbols` is the folder that holds the guest's root. Reads
     /// the kernel's symbols, which are recorded after what they name.
     ///
     /// # Errors

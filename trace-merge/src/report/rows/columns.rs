@@ -40,7 +40,7 @@ pub enum Unit {
     Address,
     /// How times are distributed.
     Distribution,
-    /// How many times there are of which length.
+    /// How many times there are of each length.
     Histogram,
     /// A list of texts.
     Texts,
@@ -106,7 +106,7 @@ pub enum Value<'r> {
     Distribution(&'r Distribution),
     /// How often and how long.
     Times(&'r Times),
-    /// How many times there are of which length.
+    /// How many times there are of each length.
     Histogram(&'r Histogram),
     /// Rows inside of the row.
     Rows(Vec<Object<'r>>),

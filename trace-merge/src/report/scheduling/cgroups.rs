@@ -87,7 +87,7 @@ impl ReportRow for CgroupReport {
 pub struct CgroupTimes(TaskTimes);
 
 impl CgroupTimes {
-    /// A report on `window`, of which nothing is known yet.
+    /// A report on `window` before its first record.
     #[must_use]
     pub fn new(window: Window) -> Self {
         Self(TaskTimes::new(window))

@@ -215,7 +215,7 @@ struct Stretch {
 }
 
 impl TaskTimes {
-    /// A report on `window`, of which nothing is known yet.
+    /// A report on `window` before its first record.
     #[must_use]
     pub fn new(window: Window) -> Self {
         Self { window, stretches: Vec::new(), samples: Samples::default() }

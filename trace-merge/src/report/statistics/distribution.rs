@@ -17,7 +17,7 @@ pub struct Distribution {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// How many there are of which length.
+    /// How many there are of each length.
     pub histogram: Histogram,
 }
 
@@ -30,7 +30,7 @@ pub struct Times {
     pub total_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// How many there are of which length.
+    /// How many there are of each length.
     pub histogram: Histogram,
 }
 

@@ -1,4 +1,4 @@
-//! How many times there are of which length: classes that are as wide as the times in them are long.
+//! How many times there are of each length: classes that are as wide as the times in them are long.
 
 use serde::Serialize;
 use strata_recording::clock::Clock;
@@ -8,7 +8,7 @@ const CLASS_BITS: u32 = 2;
 /// Bins that are told, unless the times span more powers of two: there are two or four classes in a bin then.
 const MOST_BINS: usize = 48;
 
-/// How many times there are of which length.
+/// How many times there are of each length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Histogram {
     /// Where the first bin begins, ns.

@@ -161,7 +161,7 @@ pub struct Samples {
     parts: Option<Arc<Parts>>,
     /// By VM, or host, and row.
     rows: HashMap<(Option<usize>, String), Series>,
-    /// Times of which there was no place for a row.
+    /// Times that had no place for a row.
     refused: u64,
 }
 

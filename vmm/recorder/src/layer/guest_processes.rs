@@ -27,7 +27,7 @@ pub const MAX_DESCRIPTIONS: u64 = 32 << 20;
 /// The same, one part in so many of the size that a recording keeps within: beside its text twice in `session.json`, there
 /// is one as large in each layer's `metadata`.
 const DESCRIBED_SHARE: u64 = 16;
-/// How often it is looked for processes of which nothing is left.
+/// How often the layer looks for processes that have left nothing.
 const FORGETTING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long one look at all processes may take while the guest runs: the guest's kernel, the VMM and the host's kernel are

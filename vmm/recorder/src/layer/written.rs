@@ -53,7 +53,7 @@ impl LayerEnd {
 }
 
 impl WrittenLayer {
-    /// `layer`, nothing of which has been written yet.
+    /// `layer`, before anything of it is written.
     #[must_use]
     pub fn new(layer: RingLayer) -> Self {
         Self { layer, end: LayerEnd::default() }

@@ -48,7 +48,7 @@ impl Layers {
         }
     }
 
-    /// Triggers on what these layers record in the clock of `recording`, none of which is armed yet. `load` tells the
+    /// Triggers on what these layers record in the clock of `recording`; none is armed yet. `load` tells the
     /// host's load, where that can be had.
     #[must_use]
     pub fn triggers(&self, recording: &Recording, load: Option<HostLoad>) -> Triggers {

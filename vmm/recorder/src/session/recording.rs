@@ -54,7 +54,7 @@ pub type AtSnapshot = Box<dyn FnMut(&Path) -> AtCompletion + Send>;
 
 /// A recording in the making, besides its records.
 pub struct Recording {
-    /// Its folder, absolute; `None` for a flight recorder of which nothing but snapshots is written.
+    /// Its folder, absolute; `None` for a flight recorder that writes nothing but snapshots.
     pub dir: Option<PathBuf>,
     /// Who may read it, and snapshots of it.
     pub readers: Readers,

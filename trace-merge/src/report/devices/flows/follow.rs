@@ -148,7 +148,7 @@ pub(super) struct Follower {
     /// The completed requests whose task was woken, by task.
     woken: HashMap<TaskIndex, Vec<u64>>,
     next_number: u64,
-    /// Streams of which records are missing at the moment.
+    /// Streams whose records are missing at the moment.
     gaps: usize,
     ended: Ended<Request>,
     host_io: Durations,

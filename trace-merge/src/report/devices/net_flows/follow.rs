@@ -132,7 +132,7 @@ pub(super) struct Follower {
     woken: HashMap<TaskIndex, Vec<u64>>,
     next_number: u64,
     tells: Tells,
-    /// Streams of which records are missing at the moment.
+    /// Streams whose records are missing at the moment.
     gaps: usize,
     sent: Gone,
     got: Gone,

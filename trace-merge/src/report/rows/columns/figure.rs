@@ -16,7 +16,7 @@ pub enum Figure {
     P99,
     /// The longest.
     Longest,
-    /// How many there are of which length.
+    /// How many there are of each length.
     Histogram,
 }
 
