@@ -8,11 +8,11 @@ use crate::trace_folder::{FOLDERS, PACKET_SIZE, manifest};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use strata_recording::files::MANIFEST_FILE;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::MANIFEST_FILE;
-use strata_recording::merge::Merge;
-use strata_recording::packed;
+use strata_recording::pack;
 use strata_recording::reader::Trace;
+use strata_recording::reader::merge::Merge;
 use tempfile::TempDir;
 
 /// The recording's folder, with a description of one layer.
@@ -77,6 +77,6 @@ pub fn records(data: &[u8]) -> usize {
     assert!(found <= most, "{found} records of {} bytes", data.len());
     assert_eq!(Merge::new(trace.layers(), 0).count(), found);
     let mut again = Vec::new();
-    packed::pack(&trace, &mut again).expect("its names are short");
+    pack::pack(&trace, &mut again).expect("its names are short");
     found
 }

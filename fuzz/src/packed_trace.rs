@@ -7,9 +7,9 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use strata_recording::merge::Merge;
-use strata_recording::packed;
+use strata_recording::pack::pack;
 use strata_recording::reader::Trace;
+use strata_recording::reader::merge::Merge;
 use tempfile::TempDir;
 
 /// What a frame of zstd begins with.
@@ -59,7 +59,7 @@ pub fn run(data: &[u8]) {
     assert!(trace.layers().iter().all(|layer| layer.metadata_problem().is_none_or(|problem| !problem.is_empty())));
     let mut again = Vec::new();
     // A name may be too long for an archive of ours.
-    let Ok(_) = packed::pack(&trace, &mut again) else { return };
+    let Ok(_) = pack(&trace, &mut again) else { return };
     fs::write(place(), again).expect("the folder is writable");
     let packed = Trace::open(place()).expect("what was packed is read");
     assert_eq!(packed.manifest(), trace.manifest());

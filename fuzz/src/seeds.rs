@@ -17,8 +17,9 @@ use strata_recorder::control::protocol::{
     Answer, BalloonStatus, Late, LayerStatus, Live, LiveExits, LiveVcpu, LossStatus, Mode, Request, SessionStatus,
     Status, Thief, Times, TraceStatus, TriggerStatus, Watched,
 };
-use strata_recording::manifest::{MANIFEST_FILE, Manifest};
-use strata_recording::packed;
+use strata_recording::files::MANIFEST_FILE;
+use strata_recording::manifest::Manifest;
+use strata_recording::pack::pack;
 use strata_recording::reader::Trace;
 use strata_recording::writer::PacketBuilder;
 use uuid::Uuid;
@@ -431,7 +432,7 @@ fn packed_recordings() -> [(&'static str, Vec<u8>); 2] {
     }
     let mut file = Vec::new();
     let trace = Trace::open(dir.path()).expect("a recording was written");
-    packed::pack(&trace, &mut file).expect("there is memory");
+    pack(&trace, &mut file).expect("there is memory");
     let archive = zstd::decode_all(&*file).expect("it was compressed");
     [("archive", archive), ("file", file)]
 }

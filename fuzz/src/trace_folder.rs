@@ -12,10 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use strata_export::{ExportError, html, perfetto};
 use strata_recording::clock::{Clock, UtcAnchor};
+use strata_recording::files::{JOURNAL_FILE, MANIFEST_FILE};
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{
-    FORMAT_VERSION, Host, JOURNAL_FILE, Layer, MANIFEST_FILE, Manifest, Process, Started, StreamDescription, Vm,
-};
+use strata_recording::manifest::{FORMAT_VERSION, Host, Layer, Manifest, Process, Started, StreamDescription, Vm};
 use strata_recording::reader::Trace;
 use tempfile::TempDir;
 use trace_merge::check::{self, CheckOptions};

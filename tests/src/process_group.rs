@@ -19,7 +19,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use strata_recording::removed_on_signal;
+use strata_recording::files::removed_on_signal;
 
 /// How long groups may take to end: nextest gives its tests ten seconds.
 const GRACE: Duration = Duration::from_secs(15);

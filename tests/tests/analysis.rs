@@ -11,10 +11,8 @@ use std::fs;
 use std::path::PathBuf;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-use trace_merge::check;
 use trace_merge::critical_path::{self, Cause, CriticalPath, CriticalPathOptions};
 use trace_merge::events::EventsOptions;
-use trace_merge::report;
 use trace_merge::report::Window;
 use trace_merge::report::devices::flows;
 use trace_merge::report::devices::flows::{Milestone, StepTimes};
@@ -23,6 +21,7 @@ use trace_merge::report::scheduling::cgroups::CgroupTimes;
 use trace_merge::report::scheduling::tasks::TaskReport;
 use trace_merge::report::scheduling::times::Times;
 use trace_merge::report::scheduling::{tasks, vcpus};
+use trace_merge::{check, report};
 
 /// A file of the results, which the first test to ask makes.
 fn result(name: &str) -> PathBuf {

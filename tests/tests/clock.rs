@@ -11,8 +11,8 @@ use lab::paths::Paths;
 use lab::{process, provision};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use strata_recording::merge::Merge;
 use strata_recording::reader::Trace;
+use strata_recording::reader::merge::Merge;
 use strata_recording::schema::Value;
 use trace_merge::check;
 

@@ -19,8 +19,8 @@ use std::process::Command;
 use strata_analysis::completeness::LayerCompleteness;
 use strata_analysis::vcpu::{SwitchSource, Switches};
 use strata_recording::layer::LayerKind;
-use strata_recording::merge::Merge;
 use strata_recording::reader::Trace;
+use strata_recording::reader::merge::Merge;
 use trace_merge::check;
 use trace_merge::join::join;
 

@@ -42,7 +42,7 @@ use strata_analysis::vcpu::{self, SwitchSource};
 use strata_recording::clock::Tolerances;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Guest, Vm};
-use strata_recording::merge::{Merge, MergedRecord, Step};
+use strata_recording::reader::merge::{Merge, MergedRecord, Step};
 use strata_recording::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
 use strata_recording::window::Window;
 use thiserror::Error;

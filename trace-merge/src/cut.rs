@@ -14,14 +14,15 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use strata_recording::access::Readers;
+use strata_recording::files::access::Readers;
+use strata_recording::files::packed;
+use strata_recording::files::removed_on_signal::RemovedOnSignal;
+use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, ManifestError, Missing, Vm};
-use strata_recording::merge::Merge;
-use strata_recording::packed::{self, PackError};
+use strata_recording::pack::{self, PackError};
+use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Damage, ReadError, Trace, TraceLayer};
-use strata_recording::removed_on_signal::RemovedOnSignal;
-use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::writer::WriteError;
 use tempfile::NamedTempFile;
 use thiserror::Error;
@@ -155,7 +156,7 @@ fn cut_into_file(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cut,
 }
 
 fn pack(trace: &Trace, file: &File, out: &Path) -> Result<u64, CutError> {
-    packed::pack(trace, file).map_err(|source| CutError::Pack { path: out.into(), source })
+    pack::pack(trace, file).map_err(|source| CutError::Pack { path: out.into(), source })
 }
 
 /// How many records `trace` has that can be read.

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use shared_ring::event::{EventDescription, FieldDescription, FieldType};
     use strata_recording::manifest::{Manifest, Process};
-    use strata_recording::merge::Merge;
+    use strata_recording::reader::merge::Merge;
     use strata_recording::test_trace::event;
     use strata_recording::test_trace::{TestTrace, manifest};
     use strata_recording::writer::{LayerWriter, NewLayer};

@@ -3,10 +3,10 @@
 use shared_ring::consumer::Lost;
 use std::ops::RangeInclusive;
 use std::path::Path;
-use strata_recording::access::Readers;
+use strata_recording::files::access::Readers;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest};
-use strata_recording::merge::{Merge, MergedRecord, Step};
+use strata_recording::reader::merge::{Merge, MergedRecord, Step};
 use strata_recording::reader::{Damage, Stream, TraceLayer};
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 

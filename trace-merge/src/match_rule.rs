@@ -3,8 +3,8 @@
 use clock_sync::convex_hull::{Pair, Point};
 use std::collections::HashMap;
 use std::str::FromStr;
-use strata_recording::merge::Merge;
 use strata_recording::reader::Trace;
+use strata_recording::reader::merge::Merge;
 use strata_recording::schema::Value;
 use thiserror::Error;
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Host, Manifest, Vm};
-use strata_recording::merge::{Merge, Step};
+use strata_recording::reader::merge::{Merge, Step};
 use strata_recording::reader::{Trace, TraceLayer};
 use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;

@@ -16,8 +16,8 @@ use std::cell::Cell;
 use std::path::Path;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Vm;
-use strata_recording::merge::{Merge, Step};
 use strata_recording::reader::Trace;
+use strata_recording::reader::merge::{Merge, Step};
 use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
 

@@ -5,7 +5,7 @@ use strata_jail::Closed;
 use strata_jail::files::Places;
 use strata_recorder::control::directory::VmDirectory;
 use strata_recorder::control::protocol::{Answer, Request};
-use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
+use strata_recording::files::trace_folder::{SnapshotFolder, TraceFolder};
 
 /// Where a process with the folder `directory`, and its `recording`, makes and writes files.
 pub(crate) fn places(directory: &VmDirectory, recording: Option<(&TraceFolder, &SnapshotFolder)>) -> Places {

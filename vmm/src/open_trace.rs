@@ -14,9 +14,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use strata_recording::packed;
+use strata_recording::files::packed;
+use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::reader::ReadError;
-use strata_recording::removed_on_signal::RemovedOnSignal;
 use thiserror::Error;
 use uuid::Uuid;
 

@@ -16,9 +16,9 @@ use strata_recorder::recorder::{Recorder, RecorderControl};
 use strata_recorder::region::region_file::RegionFile;
 use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest};
 use strata_recording::clock::VcpuRelation;
+use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Missing, Vm};
-use strata_recording::trace_folder::TraceFolder;
 use uuid::Uuid;
 use vmm::attach::region::{GuestRegion, missing_agent};
 

@@ -11,8 +11,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use strata_recording::manifest::MANIFEST_FILE;
-use strata_recording::packed;
+use strata_recording::files::MANIFEST_FILE;
+use strata_recording::pack;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::acts;
 use trace_merge::check::{self, CheckOptions};
@@ -203,7 +203,7 @@ fn pack(folder: &Path, chance: &mut fastrand::Rng) -> anyhow::Result<PathBuf> {
     let path = folder.join("forged.strata");
     let mut bytes = Vec::new();
     if let Ok(trace) = Trace::open(folder) {
-        packed::pack(&trace, &mut bytes).context("the recording is not packed")?;
+        pack::pack(&trace, &mut bytes).context("the recording is not packed")?;
     }
     match chance.u8(..3) {
         0 => damage(&mut bytes, chance),

@@ -24,16 +24,15 @@ use strata_recorder::control::directory::{VmDescription, VmDirectory};
 use strata_recorder::control::protocol::{LayerLimit, Mode, Request};
 use strata_recorder::live::vcpu_activity::VcpuThreads;
 use strata_recorder::recorder::{Recorder, RecorderControl};
-use strata_recorder::region::TraceRegion;
-use strata_recorder::region::mapped_file;
+use strata_recorder::region::{TraceRegion, mapped_file};
 use strata_recorder::session::recording::{GuestSide, enabled_guest_events};
 use strata_recorder::session::{RecordedVm, RecordingBuilder, RecordingRequest};
 use strata_recorder::vmm_events::VmmTracer;
-use strata_recording::access::Readers;
 use strata_recording::clock::VcpuRelation;
+use strata_recording::files::access::Readers;
+use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Host, Vm};
-use strata_recording::trace_folder::TraceFolder;
 use uuid::Uuid;
 
 /// All layers but the host kernel's.

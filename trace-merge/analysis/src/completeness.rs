@@ -8,7 +8,7 @@ use std::fmt;
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, Missing};
-use strata_recording::merge::{Merge, Step};
+use strata_recording::reader::merge::{Merge, Step};
 use strata_recording::reader::{Damage, Stream, StreamRecords, TraceLayer, write_counts};
 use strata_recording::window::Window;
 

@@ -15,9 +15,9 @@ use std::ptr;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use strata_recording::layer::LayerKind;
-use strata_recording::merge::{Merge, MergedRecord, Step};
+use strata_recording::reader::merge::{Merge, MergedRecord, Step};
+use strata_recording::reader::totals::Totals;
 use strata_recording::reader::{Stream, Trace, TraceLayer};
-use strata_recording::totals::Totals;
 use strata_recording::window::Window;
 
 /// Something that is computed from a recording in one pass.

@@ -5,7 +5,7 @@ use crate::exit_reason::ExitReason;
 use serde::Serialize;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Vm;
-use strata_recording::merge::Merge;
+use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Trace, TraceLayer};
 
 /// The layer that tells when vCPUs were in the guest.

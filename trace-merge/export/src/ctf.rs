@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use strata_recording::access::Readers;
+use strata_recording::files::access::Readers;
 use strata_recording::metadata::{TraceDescription, tsdl};
 use strata_recording::reader::{Stream, Trace, TraceLayer};
 use trace_merge::progress::DONE;

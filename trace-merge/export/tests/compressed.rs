@@ -11,7 +11,7 @@ use strata_export::{Options, ctf};
 use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, Vm};
-use strata_recording::merge::Merge;
+use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Damage, Trace};
 use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;

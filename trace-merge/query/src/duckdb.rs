@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_export::Options;
 use strata_recording::reader::Trace;
-use strata_recording::totals::Totals;
+use strata_recording::reader::totals::Totals;
 use trace_merge::report::Window;
 use trace_merge::report::devices::{flows, net_flows};
 use trace_merge::report::kernels::{exits, locks, syscalls};

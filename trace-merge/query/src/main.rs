@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use strata_export::{Exported, Options};
 use strata_query::parquet::{self, Selection};
-use strata_recording::access::Readers;
+use strata_recording::files::access::Readers;
+use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
-use strata_recording::trace_folder::TraceFolder;
 use trace_merge::moment::Moment;
 use trace_merge::progress;
 

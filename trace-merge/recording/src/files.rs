@@ -1,22 +1,48 @@
-//! Where the files of a recording are: in its folder, or in one file ([`packed`](crate::packed)).
-#![allow(unsafe_code)] // Streams are memory-mapped files.
+//! Where the files of a recording are: in its folder, or in one file ([`packed`]).
 
-use crate::manifest::{MAX_MANIFEST_BYTES, open_regular};
-use crate::packed::Packed;
-use memmap2::{Mmap, UncheckedAdvice};
+pub mod access;
+pub(crate) mod mapped_file;
+pub mod packed;
+pub mod removed_on_signal;
+pub mod reserve;
+pub mod trace_folder;
+
+use mapped_file::MappedFile;
+use packed::Packed;
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::ops::{Deref, Range};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Name of the file in a recording's folder that says what it holds.
+pub const MANIFEST_FILE: &str = "session.json";
+/// Name of the file beside it that says what came since it was saved.
+pub const JOURNAL_FILE: &str = "session.journal";
+/// Name of the file in a layer's folder that describes its streams.
+pub const METADATA_FILE: &str = "metadata";
+/// Largest `session.json` that is read or written, bytes.
+pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 /// Where temporary files are if the user does not say: not in `/tmp`, which is often memory.
 const TEMPORARY_FOLDER: &str = "/var/tmp";
 
 /// Where temporary files are: `$TMPDIR` or `/var/tmp`.
 pub(crate) fn temporary_folder() -> PathBuf {
     env::var_os("TMPDIR").map_or_else(|| PathBuf::from(TEMPORARY_FOLDER), PathBuf::from)
+}
+
+/// Opens a file for reading. Anything but a regular file is refused: opening a FIFO would wait for a writer.
+///
+/// # Errors
+/// When it cannot be opened, or is not a regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = i32::from_ne_bytes(rustix::fs::OFlags::NONBLOCK.bits().to_ne_bytes());
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("is not a regular file"));
+    }
+    Ok(file)
 }
 
 /// The files of a recording. Their paths are relative to its folder.
@@ -76,7 +102,7 @@ impl Files {
     }
 }
 
-fn read_bounded(file: fs::File) -> io::Result<Vec<u8>> {
+fn read_bounded(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     refuse_larger(file.metadata()?.len())?;
     file.take(MAX_MANIFEST_BYTES).read_to_end(&mut bytes)?;
@@ -88,52 +114,4 @@ fn refuse_larger(bytes: u64) -> io::Result<()> {
         return Err(io::Error::other(format!("larger than {MAX_MANIFEST_BYTES} bytes")));
     }
     Ok(())
-}
-
-/// A file of a recording, mapped for reading: a whole mapping or a part of one.
-#[derive(Debug)]
-pub(crate) struct MappedFile {
-    map: Arc<Mmap>,
-    range: Range<usize>,
-}
-
-impl MappedFile {
-    /// The file at `path`; `None` when it is empty.
-    pub(crate) fn of(path: &Path) -> io::Result<Option<Self>> {
-        let file = open_regular(path)?;
-        if file.metadata()?.len() == 0 {
-            return Ok(None);
-        }
-        // SAFETY: the mapping is read-only, and a recorder only ever appends to a stream's files or deletes them whole: bytes
-        // that are mapped do not change. (Someone who truncates a recording that is being read ends the reader with SIGBUS;
-        // nothing else.)
-        let map = Arc::new(unsafe { Mmap::map(&file) }?);
-        let range = 0..map.len();
-        Ok(Some(Self { map, range }))
-    }
-
-    /// The bytes `range` of `map`; `None` when there are none.
-    pub(crate) fn part(map: &Arc<Mmap>, range: Range<usize>) -> Option<Self> {
-        map.get(range.clone()).filter(|bytes| !bytes.is_empty())?;
-        Some(Self { map: Arc::clone(map), range })
-    }
-
-    /// Lets go of the memory that the bytes `range` of it take in this process. They stay readable.
-    pub(crate) fn release(&self, range: &Range<usize>) {
-        let begin = self.range.start.saturating_add(range.start).min(self.range.end);
-        let length = range.end.saturating_sub(range.start).min(self.range.end - begin);
-        // SAFETY: the mapping is shared and read-only, so that its pages hold nothing but what the file holds: whoever
-        // reads them after this gets the same bytes from the file again.
-        let released = unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, begin, length) };
-        // A kernel that refuses leaves the memory taken, which harms nothing.
-        let _ = released;
-    }
-}
-
-impl Deref for MappedFile {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.map.get(self.range.clone()).unwrap_or_default()
-    }
 }

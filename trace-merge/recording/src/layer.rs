@@ -1,5 +1,7 @@
 //! The layers of a recording, and the names that users read and type for them.
 
+pub mod loss;
+
 use crate::nearest::nearest;
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,23 +1,21 @@
 //! The manifest, `session.json`: what a recording holds. It is the truth that the reading side goes by, event types
 //! included, so that nothing but this file and the streams is needed to decode a recording.
 
-use crate::access::Readers;
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
 use crate::compression::Compression;
-use crate::files::Files;
+use crate::files::access::Readers;
+use crate::files::reserve::Reserve;
+use crate::files::{Files, MANIFEST_FILE, MAX_MANIFEST_BYTES};
 use crate::foreign::Foreign;
 use crate::layer::LayerKind;
-use crate::reserve::Reserve;
 pub use limit::RecordLimit;
 use serde::{Deserialize, Serialize};
 use shared_ring::consumer::Lost;
 use shared_ring::event::EventDescription;
 pub use size::{event_bytes, layer_bytes};
 use std::collections::HashSet;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
@@ -29,14 +27,8 @@ mod size;
 
 /// Version of the recording format that this crate writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
-/// Name of the file in a recording's folder.
-pub const MANIFEST_FILE: &str = "session.json";
-/// Name of the file beside it that says what came since it was saved.
-pub const JOURNAL_FILE: &str = "session.journal";
 /// How the outcome of a snapshot begins: what it was taken of went on.
 pub const SNAPSHOT: &str = "snapshot of a running VM";
-/// Largest `session.json` that is read or written, bytes.
-pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 /// Smallest packet of a stream, bytes: a packet header and something in it.
 pub const MIN_PACKET_SIZE: u64 = 256;
 /// Largest packet of a stream, bytes.
@@ -706,19 +698,6 @@ fn is_file_name(name: &str) -> bool {
 pub(crate) fn replace_text(path: &Path, text: &[u8], reserve: &mut Reserve) -> Result<(), ManifestError> {
     let replaced = reserve.replace(path, text).inspect(|()| journal::remove_beside(path));
     replaced.map_err(|source| ManifestError::Write { path: path.into(), source })
-}
-
-/// Opens a file for reading. Anything but a regular file is refused: opening a FIFO would wait for a writer.
-///
-/// # Errors
-/// When it cannot be opened, or is not a regular file.
-pub fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = i32::from_ne_bytes(rustix::fs::OFlags::NONBLOCK.bits().to_ne_bytes());
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is not a regular file"));
-    }
-    Ok(file)
 }
 
 #[cfg(test)]

@@ -55,8 +55,6 @@ impl TraceDescription {
     }
 }
 
-/// Name of its file in the layer's folder.
-pub const FILE: &str = "metadata";
 /// What each such text begins with, as CTF asks for.
 pub const FIRST_LINE: &str = "/* CTF 1.8 */";
 

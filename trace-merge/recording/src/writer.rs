@@ -15,14 +15,15 @@ pub use packet::{OpenPacket, PacketBuilder, Push};
 pub use rotation::{MIN_ROTATED_SIZE, Rotation};
 pub use stream::StreamWriter;
 
-use crate::access::{Readers, open_to_append};
 use crate::clock::Clock;
 use crate::compression::Compression;
+use crate::files::access::{Readers, open_to_append};
+use crate::files::{JOURNAL_FILE, METADATA_FILE};
 use crate::layer::LayerKind;
 use crate::manifest::{
-    JOURNAL_FILE, Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,
+    Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,
 };
-use crate::metadata::{self, TraceDescription, event_types, tsdl};
+use crate::metadata::{TraceDescription, event_types, tsdl};
 use crate::terminal;
 use packet_file::stream_file;
 use shared_ring::consumer::Lost;
@@ -540,14 +541,14 @@ impl LayerWriter {
     }
 
     fn append_metadata(&mut self, text: &str) -> Result<(), WriteError> {
-        let path = self.place.folder.join(metadata::FILE);
+        let path = self.place.folder.join(METADATA_FILE);
         self.reserve_metadata(&path, self.metadata_bytes + text.len() as u64)?;
         let written = open_to_append(&path).and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|source| WriteError::Write { path, source })
     }
 
     fn write_metadata(&mut self) -> Result<(), WriteError> {
-        let path = self.place.folder.join(metadata::FILE);
+        let path = self.place.folder.join(METADATA_FILE);
         let text = tsdl(&self.trace, &self.events);
         self.reserve_metadata(&path, text.len() as u64)?;
         let readers = Readers::of(&self.place.folder);

@@ -16,7 +16,7 @@ use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::{Event, Interrupt, Task, Tid, WakeupStage};
 use strata_analysis::syscall_names;
 use strata_recording::layer::LayerKind;
-use strata_recording::merge::MergedRecord;
+use strata_recording::reader::merge::MergedRecord;
 
 /// `prev_state` of a task that sleeps without being interruptible.
 const UNINTERRUPTIBLE: u64 = 2;

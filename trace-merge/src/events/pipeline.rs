@@ -12,7 +12,7 @@ use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use strata_recording::merge::{Merge, MergedRecord};
+use strata_recording::reader::merge::{Merge, MergedRecord};
 use strata_recording::reader::{Damage, Stream, StreamRecord};
 
 /// Records that a worker takes at once: enough that taking turns costs nothing beside formatting them, few enough that

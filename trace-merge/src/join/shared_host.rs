@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest};
-use strata_recording::merge::{Merge, MergedRecord, Step};
+use strata_recording::reader::merge::{Merge, MergedRecord, Step};
 use strata_recording::reader::{Damage, Stream, StreamRecord, TraceLayer};
 use strata_recording::writer::{LayerWriter, NewLayer};
 

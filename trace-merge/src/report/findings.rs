@@ -25,7 +25,7 @@ use strata_analysis::event::Tid;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
-use strata_recording::loss::Setting;
+use strata_recording::layer::loss::Setting;
 use strata_recording::manifest::Layer;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;

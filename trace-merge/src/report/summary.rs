@@ -20,9 +20,9 @@ use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Missing, Process, RecordLimit, Throttled, Vm};
+use strata_recording::reader::totals::Totals;
 use strata_recording::reader::{Stream, Trace};
 use strata_recording::terminal::harmless;
-use strata_recording::totals::Totals;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

@@ -1,7 +1,7 @@
 //! Parts that are cut out of recordings.
 
 use super::*;
-use strata_recording::merge::Merge;
+use strata_recording::reader::merge::Merge;
 use trace_merge::cut::{CutOptions, cut};
 
 /// A recording of `seed`, changed, with a part of it that begins and ends at these times.

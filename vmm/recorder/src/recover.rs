@@ -20,15 +20,15 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use strata_recording::access::Readers;
 use strata_recording::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
+use strata_recording::files::access::Readers;
+use strata_recording::files::open_regular;
+use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::foreign::Foreign;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{
     FORMAT_VERSION, Guest, Host, Layer, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
-    open_regular,
 };
-use strata_recording::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use thiserror::Error;
 use uuid::Uuid;

@@ -48,9 +48,9 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use strata_abi::class;
+use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
-use strata_recording::trace_folder::TraceFolder;
 use strata_recording::writer::Rotation;
 use triggers::armed;
 

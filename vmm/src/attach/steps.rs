@@ -38,9 +38,9 @@ use strata_recorder::region::region_file::RegionFile;
 use strata_recorder::session::recording::GuestSide;
 use strata_recorder::session::{RecordedVm, RecordingBuilder, RequestError, Say};
 use strata_recording::clock::{Clock, VcpuRelation};
+use strata_recording::files::trace_folder::{SnapshotFolder, TraceFolder};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Attached, Missing, Vm};
-use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 use uuid::Uuid;
 
 /// What is read while a VM of another process is recorded: its threads, the limits of its control groups, KVM's debugfs,

@@ -15,8 +15,8 @@ use strata_recorder::recorder::RecorderError;
 use strata_recorder::region::RegionError;
 use strata_recorder::region::mapped_file::MappedFileError;
 use strata_recorder::session::RequestError;
+use strata_recording::files::trace_folder::TraceFolderError;
 use strata_recording::terminal::shell_path;
-use strata_recording::trace_folder::TraceFolderError;
 use thiserror::Error;
 
 /// Why a guest was not run, or its recording is not complete.

@@ -42,7 +42,7 @@ impl Drop for SmallDisk {
 /// Records of the trace `dir`, which babeltrace2 reads all of.
 fn records_read_by_all(dir: &Path) -> u64 {
     let trace = strata_recording::reader::Trace::open(dir).unwrap();
-    let records = strata_recording::merge::Merge::new(trace.layers(), 0).count() as u64;
+    let records = strata_recording::reader::merge::Merge::new(trace.layers(), 0).count() as u64;
     assert_eq!(records_of_babeltrace2(dir), records);
     records
 }
@@ -177,6 +177,6 @@ fn compressed_recording_is_made_under_the_jail_and_others_read_its_export() {
 
     assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
     assert_eq!(vm.manifest().compression, Some(Compression::Zstd));
-    assert_eq!(exported.records, strata_recording::merge::Merge::new(trace.layers(), 0).count() as u64);
+    assert_eq!(exported.records, strata_recording::reader::merge::Merge::new(trace.layers(), 0).count() as u64);
     assert_eq!(records_of_babeltrace2(out.path()), exported.records);
 }

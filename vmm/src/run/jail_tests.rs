@@ -182,7 +182,7 @@ fn snapshots_and_sessions_are_compressed_as_the_recording_is() {
 
     let [whole, snapshot, session] = ["whole", "snapshot", "discard"].map(|name| {
         let trace = strata_recording::reader::Trace::open(&vm.path("traces/trace-snapshots").join(name)).unwrap();
-        (trace.manifest().compression, strata_recording::merge::Merge::new(trace.layers(), 0).count() > 0)
+        (trace.manifest().compression, strata_recording::reader::merge::Merge::new(trace.layers(), 0).count() > 0)
     });
     // Without an agent, a session of the guest's kernel has no record.
     let zstd = Some(Compression::Zstd);

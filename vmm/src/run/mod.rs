@@ -44,8 +44,8 @@ use strata_observer::NoObserver;
 use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::session::Say;
+use strata_recording::files::trace_folder::{SnapshotFolder, TraceFolder};
 use strata_recording::manifest::Manifest;
-use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
 pub use trace_failure::OnTraceFailure;
 use traced::PreparedVm;
 

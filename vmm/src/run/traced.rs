@@ -21,7 +21,7 @@ use strata_recorder::recorder::Recorder;
 use strata_recorder::region::TraceRegion;
 use strata_recorder::session::{RecordedVm, RecordingBuilder};
 use strata_recorder::vmm_events::VmmTracer;
-use strata_recording::trace_folder::{SnapshotFolder, TraceFolder};
+use strata_recording::files::trace_folder::{SnapshotFolder, TraceFolder};
 
 /// A traced VM whose parts are all made: nothing of it runs. Dropping it leaves nothing behind.
 pub(super) struct PreparedVm<'a> {

@@ -8,8 +8,8 @@ use super::{
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use crate::syscall_names;
 use strata_recording::layer::LayerKind;
-use strata_recording::merge::MergedRecord;
 use strata_recording::reader::StreamRecord;
+use strata_recording::reader::merge::MergedRecord;
 use strata_recording::schema::Schema;
 
 /// `type` of `kvm:kvm_mmio` for a write.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use strata_analysis::event::Event;
 use strata_analysis::timeline::{Input, Origin, Timeline};
 use strata_recording::layer::LayerKind;
-use strata_recording::merge::Merge;
+use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Stream, Trace, TraceLayer};
 
 /// A stream of the merge.

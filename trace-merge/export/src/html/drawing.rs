@@ -1,14 +1,12 @@
 //! The timeline of the page in the making: one pass over the recording feeds its rows, records and arrows.
 
-use super::Bounds;
 use super::arrows::{ArrowKind, Arrows, End};
-use super::category;
 use super::counting::Counting;
 use super::flows::{Flows, NewFlow};
 use super::host_cpus::HostCpu;
 use super::records::Records;
 use super::rows::{RowKind, RowNumber, Rows};
-use super::why;
+use super::{Bounds, category, why};
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +19,7 @@ use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Gap};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
-use strata_recording::merge::Merge;
+use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Trace, TraceLayer};
 use strata_recording::window::Window;
 use trace_merge::critical_path::CriticalPaths;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use strata_analysis::Gap;
 use strata_recording::clock::Clock;
-use strata_recording::merge::Merge;
+use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Stream, Trace};
 use strata_recording::terminal::harmless;
 use strata_recording::window::Window;

@@ -10,10 +10,9 @@ use serde_json::json;
 use strata_analysis::event::{self, Access, name};
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::kernel_symbols::KernelSymbols;
-use strata_analysis::syscall_names;
 use strata_analysis::timeline::states::TaskIndex;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
-use strata_analysis::{Analysis, Gap, Passed};
+use strata_analysis::{Analysis, Gap, Passed, syscall_names};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::window::Window;
@@ -21,10 +20,9 @@ use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask}
 use trace_merge::report::devices::flows::{Flow, FlowTimes};
 use trace_merge::report::devices::net_flows::{Direction, NetFlowTimes, PacketFlow};
 use trace_merge::report::kernels::exits::{ExitTimes, Parts};
-use trace_merge::report::kernels::locks;
 use trace_merge::report::kernels::locks::{LockTimes, WaitEnd};
-use trace_merge::report::kernels::syscalls;
 use trace_merge::report::kernels::syscalls::SyscallTimes;
+use trace_merge::report::kernels::{locks, syscalls};
 use trace_merge::report::scheduling::wakeups::WakeupTimes;
 use trace_merge::report::statistics::ended::{Ended, KeepsEnded};
 

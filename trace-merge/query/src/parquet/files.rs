@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
-use strata_recording::access::Readers;
+use strata_recording::files::access::Readers;
 use strata_recording::reader::Trace;
 use strata_recording::window::Window;
 

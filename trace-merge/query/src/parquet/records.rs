@@ -14,7 +14,7 @@ use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Passed};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Process;
-use strata_recording::merge::Merge;
+use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Trace, TraceLayer};
 use strata_recording::schema::Schema;
 

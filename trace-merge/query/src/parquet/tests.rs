@@ -91,7 +91,7 @@ fn every_record_is_in_the_table_of_its_type_which_begins_with_the_columns_of_eve
     let expected: Vec<&str> = Fixed::find(EVENTS).unwrap().columns().map(|column| column.name).collect();
 
     let records: u64 =
-        trace.layers().iter().map(|layer| strata_recording::totals::Totals::of_layer(layer).events).sum();
+        trace.layers().iter().map(|layer| strata_recording::reader::totals::Totals::of_layer(layer).events).sum();
     let names = table_names(&trace);
     let tables: Vec<Table> =
         names.iter().filter(|name| name.contains('.')).map(|name| Table::read(folder.path(), name)).collect();

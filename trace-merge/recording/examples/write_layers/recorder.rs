@@ -4,9 +4,9 @@ use super::event_types::{self, EventType};
 use shared_ring::event::FieldType;
 use std::error::Error;
 use std::path::Path;
+use strata_recording::files::reserve::Reserve;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, Process};
-use strata_recording::reserve::Reserve;
 use strata_recording::writer::{LayerWriter, NewLayer, Rotation};
 
 /// Value of a field.

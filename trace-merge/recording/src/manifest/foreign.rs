@@ -1,7 +1,6 @@
 //! What a path is that was given in place of a recording's folder: a part of one, or another tool's recording.
 
-use super::MANIFEST_FILE;
-use crate::metadata;
+use crate::files::{MANIFEST_FILE, METADATA_FILE};
 use crate::terminal::shell_path;
 use std::fs::File;
 use std::io::Read;
@@ -39,7 +38,7 @@ pub(super) fn told(path: &Path) -> Option<String> {
         return Some(format!("a part of the trace {}; give that folder", shell_path(trace)));
     }
     if path.is_dir() {
-        let metadata = first_bytes(&path.join(metadata::FILE))?;
+        let metadata = first_bytes(&path.join(METADATA_FILE))?;
         let is_ctf = CTF.iter().any(|begin| metadata.starts_with(begin));
         return is_ctf.then(|| "a CTF trace that Strata did not record; babeltrace2 reads it".into());
     }

@@ -5,9 +5,9 @@
 //! line is appended before the first record that needs it. Saving `session.json`, which then says all that the journal
 //! says, removes the journal. A half-written line is the last one, and no record needs it yet.
 
-use super::{JOURNAL_FILE, Layer, Manifest};
-use crate::access::{Readers, open_to_append};
-use crate::files::Files;
+use super::{Layer, Manifest};
+use crate::files::access::{Readers, open_to_append};
+use crate::files::{Files, JOURNAL_FILE};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, Write};

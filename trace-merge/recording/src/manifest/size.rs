@@ -26,8 +26,9 @@ pub fn layer_bytes(streams: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::MANIFEST_FILE;
     use crate::layer::LayerKind;
-    use crate::manifest::{Dropped, Layer, MANIFEST_FILE, Process, RecordLimit, StreamDescription};
+    use crate::manifest::{Dropped, Layer, Process, RecordLimit, StreamDescription};
     use crate::test_trace::manifest;
     use shared_ring::consumer::Lost;
     use shared_ring::event::{FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};

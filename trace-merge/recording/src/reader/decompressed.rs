@@ -7,7 +7,8 @@
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
 use crate::compression::{Frames, decompress};
-use crate::files::{MappedFile, temporary_folder};
+use crate::files::mapped_file::MappedFile;
+use crate::files::temporary_folder;
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use std::fs::File;
 use std::io;

@@ -3,12 +3,11 @@
 use super::*;
 use crate::manifest::StreamDescription;
 use crate::schema::RECORDING_STOPS;
-use crate::test_trace::TestTrace;
-use crate::test_trace::manifest;
+use crate::test_trace::{TestTrace, manifest};
 use crate::writer::{LayerWriter, NewLayer, PacketBuilder};
 use shared_ring::consumer::Lost;
-use shared_ring::layout::padded;
-use shared_ring::packet::{Packet, write_header};
+use shared_ring::layout::{PACKET_HEADER_SIZE, PacketHeader, padded};
+use shared_ring::packet::{Packet, read_header, write_header};
 use std::fs;
 use tempfile::TempDir;
 

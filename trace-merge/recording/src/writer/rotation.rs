@@ -9,9 +9,9 @@ use super::WriteError;
 use super::chunks::{ChunkLedger, StreamIndex, WrittenPacket};
 use super::packet_file::{PacketFile, StoredPacket, stored_path, stream_file};
 use crate::compression::{Compression, TABLE_BYTES, TABLE_ENTRY};
-use crate::manifest::{Dropped, Layer, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, ManifestError, replace_text};
-use crate::metadata;
-use crate::reserve::{Reserve, blocks, room_after};
+use crate::files::reserve::{Reserve, blocks, room_after};
+use crate::files::{MANIFEST_FILE, MAX_MANIFEST_BYTES, METADATA_FILE};
+use crate::manifest::{Dropped, Layer, Manifest, ManifestError, replace_text};
 use shared_ring::consumer::Lost;
 use shared_ring::packet::Packet;
 use std::collections::HashMap;
@@ -186,7 +186,7 @@ impl Rotation {
         if has_loss || !files.ledger.has_dropped() || !numbers.iter().all(|&(_, index)| files.ledger.is_empty(index)) {
             return Ok(false);
         }
-        let metadata = folder.join(metadata::FILE);
+        let metadata = folder.join(METADATA_FILE);
         let bytes = fs::metadata(&metadata)?.len();
         fs::remove_file(metadata)?;
         fs::remove_dir(&folder)?;

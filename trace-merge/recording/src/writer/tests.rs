@@ -1,5 +1,5 @@
 use super::*;
-use crate::reserve::Reserve;
+use crate::files::reserve::Reserve;
 use crate::test_trace::manifest;
 use shared_ring::event::{FieldDescription, FieldType};
 use shared_ring::packet::{Records, read_header};

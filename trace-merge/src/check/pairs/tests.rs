@@ -1,7 +1,7 @@
 use super::*;
 use strata_analysis::event::Decoder;
 use strata_analysis::event::name::RECORDING_STOPS;
-use strata_recording::merge::{Merge, Step};
+use strata_recording::reader::merge::{Merge, Step};
 use strata_recording::test_trace::Field::{Hex, Number, Text};
 use strata_recording::test_trace::TestTrace;
 

@@ -4,7 +4,7 @@ use super::{Finding, FindingKind, Next};
 use crate::report::duration;
 use crate::report::next_command::NextCommand;
 use strata_analysis::completeness::LayerCompleteness;
-use strata_recording::loss::{Cause, Setting, causes};
+use strata_recording::layer::loss::{Cause, Setting, causes};
 use strata_recording::reader::{Stream, Trace};
 use strata_recording::terminal::harmless;
 

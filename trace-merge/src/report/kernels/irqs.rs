@@ -20,9 +20,8 @@ use foldhash::HashMap;
 use serde::Serialize;
 use std::io::{self, Write};
 use strata_analysis::event::{self, Event};
-use strata_analysis::softirq_names;
 use strata_analysis::timeline::{ChangeKind, Input, Kernel, Origin, Timeline};
-use strata_analysis::{Analysis, Gap, Passed};
+use strata_analysis::{Analysis, Gap, Passed, softirq_names};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 

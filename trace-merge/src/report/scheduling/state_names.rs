@@ -2,13 +2,12 @@
 
 use strata_analysis::event::{Access, Interrupt};
 use strata_analysis::exit_reason::ExitReason;
-use strata_analysis::softirq_names;
-use strata_analysis::syscall_names;
 use strata_analysis::timeline::fused::Running;
 use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::states::BlockedOn;
 use strata_analysis::timeline::vcpu::Preemptor;
+use strata_analysis::{softirq_names, syscall_names};
 use strata_recording::terminal::harmless;
 
 /// What a CPU of the host runs that is idle while a vCPU's thread has been woken for it.

@@ -14,14 +14,13 @@ use crate::report::statistics::samples::{Sampled, Samples, ToldBy, steady_name, 
 use crate::report::{ReportBuilder, ReportError, Window};
 use foldhash::HashMap;
 use serde::Serialize;
-use strata_analysis::event;
 use strata_analysis::timeline::fused::Fused;
 use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::membership::{Memberships, NOWHERE, OwnIds, Stay};
 use strata_analysis::timeline::states::TaskIndex;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline, Vm};
-use strata_analysis::{Analysis, Passed};
+use strata_analysis::{Analysis, Passed, event};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;

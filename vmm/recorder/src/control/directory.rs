@@ -30,8 +30,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use strata_jail::user::User;
+use strata_recording::files::open_regular;
 use strata_recording::foreign::Foreign;
-use strata_recording::manifest::{Attached, Started, is_vm_name, open_regular};
+use strata_recording::manifest::{Attached, Started, is_vm_name};
 use thiserror::Error;
 
 /// Overrides where the folders of VMs lie.

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use strata_recording::files::trace_folder::free_snapshot;
 use strata_recording::foreign::Foreign;
-use strata_recording::trace_folder::free_snapshot;
 use thiserror::Error;
 
 /// How long another VM may take to say whether it is a flight recorder.

@@ -410,8 +410,8 @@ pub(crate) mod tests {
     use proptest::prelude::*;
     use shared_ring::event::{FieldDescription, FieldType};
     use std::os::unix::fs::FileExt;
-    use strata_recording::merge::{Merge, Step};
     use strata_recording::reader::Trace;
+    use strata_recording::reader::merge::{Merge, Step};
     use tempfile::TempDir;
 
     const SWITCH: u16 = 1;

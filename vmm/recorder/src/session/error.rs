@@ -8,7 +8,7 @@ use crate::selection::SelectionError;
 use crate::session::recording::RecordingError;
 use crate::trigger::ArmError;
 use std::path::PathBuf;
-use strata_recording::trace_folder::TraceFolderError;
+use strata_recording::files::trace_folder::TraceFolderError;
 use strata_recording::writer::MIN_ROTATED_SIZE;
 use thiserror::Error;
 

@@ -18,12 +18,11 @@ use strata_abi::class;
 use strata_analysis::event::name::RECORDING_STOPS;
 use strata_clock::{EpochSink, VcpuClocks};
 use strata_host_kernel::namespace::recorded_thread_id;
-use strata_recording::access::Readers;
+use strata_recording::files::MANIFEST_FILE;
+use strata_recording::files::access::Readers;
+use strata_recording::files::reserve::Reserve;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{
-    Guest, Layer, MANIFEST_FILE, Manifest, ManifestError, Missing, VcpuThread, event_bytes,
-};
-use strata_recording::reserve::Reserve;
+use strata_recording::manifest::{Guest, Layer, Manifest, ManifestError, Missing, VcpuThread, event_bytes};
 use strata_recording::writer::{Rotation, WriteError};
 use thiserror::Error;
 

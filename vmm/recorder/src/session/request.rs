@@ -9,10 +9,10 @@ use crate::trigger::expression::TriggerError;
 use crate::trigger::{AFTER, TriggerRequest};
 use shared_ring::layout::Mode;
 use std::path::PathBuf;
-use strata_recording::access::Readers;
 use strata_recording::compression::Compression;
+use strata_recording::files::access::Readers;
+use strata_recording::files::trace_folder::{SnapshotFolder, TraceFolder, TraceFolderError};
 use strata_recording::layer::LayerKind;
-use strata_recording::trace_folder::{SnapshotFolder, TraceFolder, TraceFolderError};
 use thiserror::Error;
 
 /// The host kernel's records that a flight recorder holds unless told otherwise, bytes.

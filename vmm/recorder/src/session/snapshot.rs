@@ -7,8 +7,8 @@ use crate::session::layers::Layers;
 use crate::session::recording::{Recording, RecordingError, note_threads};
 use crate::trigger::Triggers;
 use std::path::Path;
+use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::manifest::{Manifest, SNAPSHOT};
-use strata_recording::trace_folder::TraceFolder;
 
 impl Session {
     /// Writes what a flight recorder holds to the new folder `dir`; tracing goes on. Returns the number of records.

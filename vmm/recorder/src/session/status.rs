@@ -9,7 +9,7 @@ use crate::vmm_events::VmmTracer;
 use shared_ring::consumer::Lost;
 use shared_ring::layout::AGENT_ABSENT;
 use strata_recording::foreign::Foreign;
-use strata_recording::loss::{Cause, Setting, causes};
+use strata_recording::layer::loss::{Cause, Setting, causes};
 use strata_recording::manifest::{Layer, StreamDescription};
 
 impl Session {

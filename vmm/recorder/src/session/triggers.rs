@@ -9,9 +9,9 @@ use shared_ring::event::EventDescription;
 use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
+use strata_recording::files::trace_folder::free_snapshot;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::SNAPSHOT;
-use strata_recording::trace_folder::free_snapshot;
 
 impl Session {
     /// Whether it is watched for triggers.

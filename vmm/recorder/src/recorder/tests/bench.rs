@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // The test is the guest: it records through raw addresses.
 
 use super::*;
-use strata_recording::trace_folder::snapshots_of;
+use strata_recording::files::trace_folder::snapshots_of;
 
 pub(super) const EVENT: Event =
     Event { id: 1, class: 0, name: "sched:test", fields: &[Field::new("number", FieldType::U64)] };

@@ -5,21 +5,19 @@
 //! behind, however its reader ends. Zeros take no space there.
 #![allow(unsafe_code)] // The temporary file is mapped.
 
-use crate::files::{MappedFile, temporary_folder};
-use crate::manifest::{MANIFEST_FILE, open_regular};
-use crate::reader::{ReadError, Trace};
+use super::mapped_file::MappedFile;
+use super::{MANIFEST_FILE, open_regular, temporary_folder};
 use memmap2::Mmap;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Cursor, Read, Seek, Write};
+use std::io::{self, Cursor, Read, Seek};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use tar::{Archive, EntryType, Header};
+use tar::{Archive, EntryType};
 use thiserror::Error;
 use zstd::stream::read::Decoder;
-use zstd::stream::write::Encoder;
 
 /// What the names of such files end with.
 pub const EXTENSION: &str = "strata";
@@ -29,8 +27,6 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const TAR_MAGIC: (usize, &[u8]) = (257, b"ustar");
 /// Bytes of that header.
 const TAR_HEADER: usize = 512;
-/// The level of compression: higher ones take four times as long, for a hundredth of the size.
-const LEVEL: i32 = 9;
 /// Bytes to which any file may decompress.
 const SMALL: u64 = 1 << 30;
 /// How many times as many bytes as its own a larger file may decompress to: what repeats without end is no recording.
@@ -39,8 +35,6 @@ const MAX_RATIO: u64 = 1000;
 const MAX_FILES: usize = 1 << 18;
 /// Bytes that are decompressed at once.
 const BUFFER: usize = 128 << 10;
-/// Permissions that the files get when the archive is unpacked: they are their owner's alone.
-const MODE: u32 = 0o600;
 
 /// Why one file cannot be read as a recording.
 #[derive(Debug, Error)]
@@ -112,40 +106,6 @@ pub enum PackedError {
     },
 }
 
-/// Why a recording is not written as one file.
-#[derive(Debug, Error)]
-pub enum PackError {
-    /// A file of it cannot be read.
-    #[error("{}: cannot be read", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// It cannot be written.
-    #[error("the one file cannot be written; check the space and the permissions of its folder")]
-    Write(#[source] io::Error),
-    /// The name of one of its files does not fit into an archive.
-    #[error("{path:?} is too long a name for an archive: give a folder to -o")]
-    Name {
-        /// The name.
-        path: String,
-    },
-    /// What was written would not be read again.
-    #[error("it is {bytes} bytes in {packed}, more than one file is decompressed to: give a folder to -o")]
-    TooLarge {
-        /// Bytes of the archive.
-        bytes: u64,
-        /// Bytes of the archive, compressed.
-        packed: u64,
-    },
-    /// The recording cannot be read.
-    #[error(transparent)]
-    Trace(#[from] ReadError),
-}
-
 /// Whether a recording that is written to `path` becomes one file.
 #[must_use]
 pub fn is_name(path: &Path) -> bool {
@@ -173,7 +133,7 @@ fn open_compressed(path: &Path) -> Option<File> {
 }
 
 /// What a file of `packed` bytes may decompress to, bytes.
-const fn limit_of(packed: u64) -> u64 {
+pub(crate) const fn limit_of(packed: u64) -> u64 {
     let limit = packed.saturating_mul(MAX_RATIO);
     if limit > SMALL { limit } else { SMALL }
 }
@@ -309,75 +269,18 @@ fn plain(path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Writes the files of `trace`, and no others that lie beside them, as one file to `out`. It is the same for the same
-/// files, whenever and by whomever it is written. Returns how many bytes it has.
-///
-/// # Errors
-/// When a file cannot be read or written, or nobody could read the result.
-pub fn pack(trace: &Trace, out: impl Write) -> Result<u64, PackError> {
-    let mut packed = Counting { inner: out, bytes: 0 };
-    let mut compressed = Encoder::new(&mut packed, LEVEL).map_err(PackError::Write)?;
-    compressed.include_checksum(true).map_err(PackError::Write)?;
-    let mut archive = tar::Builder::new(Counting { inner: compressed, bytes: 0 });
-    for path in trace.file_paths() {
-        add(&mut archive, trace, &path)?;
-    }
-    let Counting { inner, bytes } = archive.into_inner().map_err(PackError::Write)?;
-    inner.finish().and_then(|out| out.flush()).map_err(PackError::Write)?;
-    if bytes > limit_of(packed.bytes) {
-        return Err(PackError::TooLarge { bytes, packed: packed.bytes });
-    }
-    Ok(packed.bytes)
-}
-
-/// Adds the file `path` of `trace` to `archive`.
-fn add(archive: &mut tar::Builder<impl Write>, trace: &Trace, path: &str) -> Result<(), PackError> {
-    let content = match trace.files().map(path) {
-        Ok(content) => content,
-        // Its recorder still runs, and may have removed it meanwhile.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && path != MANIFEST_FILE => return Ok(()),
-        Err(source) => return Err(PackError::Read { path: trace.files().place(path), source }),
-    };
-    let content = content.as_deref().unwrap_or_default();
-    let mut header = Header::new_ustar();
-    header.set_path(path).map_err(|_| PackError::Name { path: path.into() })?;
-    header.set_entry_type(EntryType::Regular);
-    header.set_mode(MODE);
-    header.set_size(content.len() as u64);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    header.set_cksum();
-    archive.append(&header, content).map_err(PackError::Write)
-}
-
-/// Counts what is written.
-struct Counting<W> {
-    inner: W,
-    bytes: u64,
-}
-
-impl<W: Write> Write for Counting<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.bytes = self.bytes.saturating_add(written as u64);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     //! Shows: One file with a recording reads as its folder does; a forged, damaged or huge one is refused in a line.
 
     use super::*;
     use crate::manifest::{Manifest, ManifestError};
-    use crate::merge::Merge;
+    use crate::pack::pack;
+    use crate::reader::merge::Merge;
+    use crate::reader::{ReadError, Trace};
     use crate::test_trace::{Field, TestTrace, manifest};
     use std::fs;
+    use tar::Header;
     use tempfile::TempDir;
 
     fn recording() -> (TempDir, Trace) {

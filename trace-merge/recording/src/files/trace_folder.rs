@@ -1,7 +1,8 @@
 //! The folder that a recording goes into: the user's own, new or empty, and nobody else's to write.
 
-use crate::access::Readers;
-use crate::removed_on_signal::{self, RemovedOnSignal};
+use crate::files::access::Readers;
+use crate::files::removed_on_signal;
+use crate::files::removed_on_signal::RemovedOnSignal;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, fstat, open, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;

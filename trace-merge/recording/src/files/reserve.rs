@@ -1,6 +1,6 @@
 //! Room on a disk for the last `session.json` of a recording, which says how a disk filled up.
 
-use crate::access::Readers;
+use crate::files::access::Readers;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::io;
 use std::path::Path;
