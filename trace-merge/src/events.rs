@@ -8,6 +8,7 @@ mod nothing;
 mod pipeline;
 mod plan;
 mod selection;
+mod symbols;
 mod text;
 mod time;
 
@@ -23,6 +24,7 @@ use strata_analysis::filter::{FilterError, Filters};
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Damage, ReadError, Trace};
+use symbols::Symbols;
 use text::Columns;
 use thiserror::Error;
 use time::Times;
@@ -112,24 +114,26 @@ pub struct EventsSummary {
     pub nothing: Option<String>,
 }
 
-/// Lists or counts the records of the recording in `dir`. A reader that closes `out` ends the listing without an error.
+/// Lists or counts the records of the recording in `dir`, as [`list`] does.
 ///
 /// # Errors
 /// When the recording cannot be read, `options` ask for a layer, VM, CPU, event or field that is not in it, or `out` fails.
 pub fn run(dir: &Path, options: &EventsOptions, out: &mut dyn Write) -> Result<EventsSummary, EventsError> {
-    let trace = Trace::open(dir)?;
-    match list(&trace, options, out) {
-        Err(EventsError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(EventsSummary::default()),
-        other => other,
-    }
+    list(&Trace::open(dir)?, options, out)
 }
 
-/// Lists or counts the records of `trace`, and says why there are none.
+/// Lists or counts the records of `trace`, and says why there are none. A reader that closes `out` ends the listing without
+/// an error.
 ///
 /// # Errors
 /// When `options` ask for a layer, VM, CPU, event or field that is not in it, or `out` fails.
 pub fn list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Result<EventsSummary, EventsError> {
-    let listed = write_list(trace, options, out)?;
+    let listed = match write_list(trace, options, out) {
+        Err(EventsError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            return Ok(EventsSummary::default());
+        }
+        listed => listed?,
+    };
     let nothing = if listed.events == 0 { nothing::reason(trace, options) } else { None };
     Ok(EventsSummary { nothing, ..listed })
 }
@@ -149,11 +153,12 @@ fn write_list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Re
     }
     let records = SelectedRecords::new(&selection, from, to);
     let times = Times::new(clock, start);
+    let mut symbols = Symbols::new(trace);
     let written = if options.json {
-        pipeline::write(records, &Plan::new(Objects, &selection.streams), &times, out)
+        pipeline::write(records, &Plan::new(Objects, &selection.streams, &mut symbols), &times, out)
     } else {
         let columns = Columns::new(&selection.streams, options.utc);
-        pipeline::write(records, &Plan::new(columns, &selection.streams), &times, out)
+        pipeline::write(records, &Plan::new(columns, &selection.streams, &mut symbols), &times, out)
     };
     written.map(|(events, damage)| EventsSummary { events, damage, nothing: None }).map_err(EventsError::Write)
 }
@@ -177,7 +182,7 @@ mod tests {
     use strata_recording::manifest::{Manifest, Process};
     use strata_recording::reader::merge::Merge;
     use strata_recording::test_trace::event;
-    use strata_recording::test_trace::{TestTrace, manifest};
+    use strata_recording::test_trace::{Field, TestTrace, manifest};
     use strata_recording::writer::{LayerWriter, NewLayer};
     use tempfile::TempDir;
 
@@ -454,7 +459,8 @@ mod tests {
         let trace = Trace::open(dir.path()).unwrap();
         let options = EventsOptions::default();
         let selection = Selection::new(&trace, &options).unwrap();
-        let plan = Plan::new(Columns::new(&selection.streams, false), &selection.streams);
+        let mut symbols = Symbols::new(&trace);
+        let plan = Plan::new(Columns::new(&selection.streams, false), &selection.streams, &mut symbols);
         let number = |record: &[u8]| u32::from_le_bytes(record.try_into().unwrap());
         let expected: Vec<_> =
             Merge::new(trace.layers(), 0).map(|merged| (merged.source, number(merged.record.payload))).collect();
@@ -499,6 +505,95 @@ mod tests {
             assert_eq!(counted, listed, "{from:?} to {to:?}");
             assert_eq!(number, format!("{}\n", lines.iter().filter(|&&byte| byte == b'\n').count()).into_bytes());
         }
+    }
+
+    const KALLSYMS: &str =
+        "ffffffff81000010 T hrtimer_wakeup\nffffffff81000100 t pv_native_safe_halt\nffffffff81000200 T next\n";
+
+    /// A host's timer, where a guest left off, and a guest's stack: the symbols of both kernels are saved.
+    fn with_addresses() -> TestTrace {
+        let thread = |thread| ("common_pid", Field::Number(thread));
+        let (function, other) = (Field::Hex(0xffff_ffff_8100_0010), Field::Hex(0xffff_8880_0000_1000));
+        TestTrace::new()
+            .host(0, 1, "timer:hrtimer_start", &[thread(7), ("hrtimer", other), ("function", function)])
+            .host(0, 2, "kvm:kvm_exit", &[thread(101), ("guest_rip", Field::Hex(0xffff_ffff_8100_010b))])
+            .host(0, 3, "kvm:kvm_exit", &[thread(7), ("guest_rip", Field::Hex(0xffff_ffff_8100_010b))])
+            .guest(0, 4, "strata:stack", &[("stack", Field::Stack(&[0xffff_ffff_8100_0200, 0x1234]))])
+            .kallsyms("host-kernel", KALLSYMS)
+            .kallsyms("vm0/guest-kernel", KALLSYMS)
+    }
+
+    /// The fields of each line of `trace`.
+    fn fields_of(trace: TestTrace, json: bool) -> Vec<String> {
+        let (_dir, trace) = trace.open();
+        let mut out = Vec::new();
+        list(&trace, &EventsOptions { json, ..EventsOptions::default() }, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let fields = |line: &str| match json {
+            true => serde_json::from_str::<serde_json::Value>(line).unwrap()["fields"].to_string(),
+            false => line.rsplit_once(": ").unwrap().1.to_owned(),
+        };
+        text.lines().map(fields).collect()
+    }
+
+    #[test]
+    fn addresses_are_shown_with_the_symbols_of_their_kernel() {
+        let expected = [
+            "common_pid = 7, hrtimer = 0xffff888000001000, function = 0xffffffff81000010 (hrtimer_wakeup)",
+            "common_pid = 101, guest_rip = 0xffffffff8100010b (pv_native_safe_halt+0xb)",
+            "common_pid = 7, guest_rip = 0xffffffff8100010b",
+            "stack = [18446744071578845696, 4660] (pv_native_safe_halt+0x100, 0x1234)",
+        ];
+        assert_eq!(fields_of(with_addresses(), false), expected);
+    }
+
+    #[test]
+    fn json_has_symbols_beside_addresses() {
+        let fields = fields_of(with_addresses(), true);
+
+        let expected =
+            r#"{"common_pid":101,"guest_rip":"0xffffffff8100010b","guest_rip_symbol":"pv_native_safe_halt+0xb"}"#;
+        assert_eq!(fields[1], expected);
+        assert_eq!(
+            fields[3],
+            r#"{"stack":[18446744071578845696,4660],"stack_symbol":["pv_native_safe_halt+0x100",null]}"#
+        );
+        assert!(fields[0].contains(r#""function_symbol":"hrtimer_wakeup""#) && !fields[0].contains("hrtimer_symbol"));
+    }
+
+    #[test]
+    fn results_vectors_signals_and_flags_are_shown_by_name() {
+        let trace = TestTrace::new()
+            .guest(0, 1, "raw_syscalls:sys_exit", &[("id", Field::Number(257)), ("ret", Field::Number(-2))])
+            .guest(0, 2, "irq_vectors:local_timer_entry", &[("vector", Field::Number(236))])
+            .guest(0, 3, "signal:signal_deliver", &[("sig", Field::Number(9))])
+            .guest(0, 4, "lock:contention_begin", &[("lock_addr", Field::Hex(16)), ("flags", Field::Number(1))])
+            .guest(0, 5, "raw_syscalls:sys_enter", &[("id", Field::Number(10)), ("args", Field::Arguments([4096, 0]))])
+            .guest(0, 6, "raw_syscalls:sys_enter", &[("id", Field::Number(257)), ("args", Field::Arguments([3, 0]))]);
+
+        let text = fields_of(trace, false);
+
+        let expected = [
+            "id = 257 (openat), ret = -2 (ENOENT)",
+            "vector = 236 (local_timer)",
+            "sig = 9 (SIGKILL)",
+            "lock_addr = 0x10, flags = 1 (spinlock)",
+            "id = 10 (mprotect), start = 4096, len = 0, prot = 0 (PROT_NONE)",
+            "id = 257 (openat), dfd = 3, filename = 0, flags = 0 (O_RDONLY), mode = 0",
+        ];
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn json_has_names_of_results_and_arguments_under_keys_of_their_own() {
+        let trace = TestTrace::new()
+            .guest(0, 1, "raw_syscalls:sys_exit", &[("id", Field::Number(257)), ("ret", Field::Number(-2))])
+            .guest(0, 2, "raw_syscalls:sys_enter", &[("id", Field::Number(10)), ("args", Field::Arguments([4096, 0]))]);
+
+        let [exit, enter] = &fields_of(trace, true)[..] else { panic!("two records") };
+
+        assert_eq!(exit, r#"{"call":"openat","id":257,"ret":-2,"ret_name":"ENOENT"}"#);
+        assert!(enter.contains(r#""args_name":[null,null,"PROT_NONE",null,null,null]"#), "{enter}");
     }
 
     /// A recording of two VMs, of which `web` has two CPUs and tasks.

@@ -4,6 +4,7 @@ use shared_ring::consumer::Lost;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use strata_recording::files::access::Readers;
+use strata_recording::kallsyms;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest};
 use strata_recording::reader::merge::{Merge, MergedRecord, Step};
@@ -69,7 +70,15 @@ pub(crate) fn copy(
     if !folder.is_empty() {
         copied.path = format!("{folder}/{}", copied.path);
     }
+    copy_symbols(layer, target.out, &copied.path)?;
     Ok((copied, damage))
+}
+
+/// Copies the symbols of the kernel of `layer`, if there are any, beside its copy at `path` of the recording in `out`.
+pub(crate) fn copy_symbols(layer: &TraceLayer, out: &Path, path: &str) -> Result<(), WriteError> {
+    let Some(symbols) = layer.kallsyms() else { return Ok(()) };
+    let failed = |source| WriteError::Write { path: out.join(kallsyms::file_of(path)), source };
+    kallsyms::write(out, path, &symbols).map_err(failed)
 }
 
 /// Copies the records of `times` of `stream`, which is one of `layer`'s.

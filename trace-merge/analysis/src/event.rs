@@ -3,6 +3,7 @@
 //! A record of any layer becomes an [`Event`], or none where no analysis asks for it. What most analyses never look at
 //! (addresses of a stack, arguments of a system call) stays in the record until it is asked for.
 
+pub mod address;
 mod decode;
 mod fields;
 pub mod named;

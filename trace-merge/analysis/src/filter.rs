@@ -299,9 +299,12 @@ fn has_field(event: &EventDescription, name: &str) -> bool {
 fn is_nameless_number(event: &EventDescription, name: &str) -> bool {
     let position = event.fields.iter().position(|field| field.name == name);
     let is_number = |position: &usize| event.fields.get(*position).is_some_and(|field| field.ty.integer().is_some());
-    position
-        .filter(is_number)
-        .is_some_and(|position| Named::of(&Schema::new(event.clone())).is_none_or(|named| named.position != position))
+    position.filter(is_number).is_some_and(|position| name_of(&Schema::new(event.clone()), position).is_none())
+}
+
+/// The names of the numbers of the field of `schema` at `position`, but for errors, which filters have as numbers.
+fn name_of(schema: &Schema, position: usize) -> Option<Named> {
+    Named::all(schema).into_iter().find(|named| named.position == position && !named.is_result())
 }
 
 impl FromStr for Filters {
@@ -392,7 +395,7 @@ impl PlannedFilter {
                 None => Place::Behind(position - placed.len()),
             },
         };
-        let named = Named::of(schema).filter(|named| filter.is_of_text() && Some(named.position) == position);
+        let named = position.filter(|_| filter.is_of_text()).and_then(|position| name_of(schema, position));
         Some(Self { filter: filter.clone(), place, named })
     }
 
@@ -418,7 +421,7 @@ impl PlannedFilter {
     fn holds_of_number(&self, number: i128, payload: &[u8]) -> bool {
         let named = self.named.as_ref().zip(i64::try_from(number).ok());
         match named.and_then(|(named, number)| named.name(number, payload)) {
-            Some((_, name)) => self.filter.holds(FieldValue::Text(&name)),
+            Some(name) => self.filter.holds(FieldValue::Text(&name)),
             None => self.filter.holds(FieldValue::Number(number)),
         }
     }

@@ -1,79 +1,214 @@
-//! The symbols of a guest's kernel: the functions and variables in which samples, calls and locks lie, as the guest's module
-//! records them (`strata:symbol`). They come from a guest: names that would act on a terminal are left out.
+//! The symbols of a kernel: the functions and variables in which samples, calls, locks and other addresses of its records
+//! lie. A host's are saved beside its layer, or given later; a guest's module records those that its samples and locks need
+//! (`strata:symbol`). A guest may say anything: names that would act on a terminal are left out.
 
 use crate::event::{self, Symbol};
+use std::borrow::Cow;
+use std::fmt;
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::thread;
-use strata_recording::reader::{Stream, TraceLayer};
+use strata_recording::reader::{Stream, Trace, TraceLayer};
 
 /// Kernel addresses are in the upper half of the address space.
-const KERNEL_HALF: u64 = 1 << 63;
+pub const KERNEL_HALF: u64 = 1 << 63;
+/// No symbol of `/proc/kallsyms`, which does not say how large one is, is taken for larger, bytes.
+const MOST_BYTES: u64 = 1 << 20;
+/// Nor is the last one.
+const LAST_BYTES: u64 = 1 << 12;
 
 /// The symbols of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelSymbols {
     /// By address; one for each.
-    symbols: Vec<KernelSymbol>,
+    symbols: Vec<Place>,
+    /// Their names, each with its module behind it.
+    names: String,
+}
+
+/// Where a symbol is, and where its name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    address: u64,
+    size: u64,
+    name: u32,
+    name_bytes: u16,
+    /// 0 for a symbol of the kernel itself.
+    module_bytes: u16,
 }
 
 /// A symbol of a kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelSymbol {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSymbol<'s> {
     /// Where it begins.
     pub address: u64,
     /// Bytes.
     pub size: u64,
     /// Its name.
-    pub name: String,
+    pub name: &'s str,
     /// The module that it belongs to; `None` for the kernel itself.
-    pub module: Option<String>,
+    pub module: Option<&'s str>,
 }
 
-impl KernelSymbol {
+impl<'s> KernelSymbol<'s> {
     /// The symbol of `size` bytes at `address` that `label` names: its name, and its module in brackets where there is
     /// one. `None` when that is no symbol of a kernel.
-    fn new(address: u64, size: u64, label: &str) -> Option<Self> {
+    fn new(address: u64, size: u64, label: &'s str) -> Option<Self> {
         let (name, module) = match label.split_once(" [") {
             Some((name, rest)) => (name, Some(rest.strip_suffix(']')?)),
             None => (label, None),
         };
-        let is_symbol = address >= KERNEL_HALF && is_plain(name) && module.is_none_or(is_plain);
-        is_symbol.then(|| Self { address, size, name: name.into(), module: module.map(Into::into) })
+        Self { address, size, name, module }.checked()
+    }
+
+    /// It, if it is a symbol of a kernel.
+    fn checked(self) -> Option<Self> {
+        (self.address >= KERNEL_HALF && is_plain(self.name) && self.module.is_none_or(is_plain)).then_some(self)
+    }
+
+    /// The symbol of a line of `/proc/kallsyms` or `System.map`, but for its size: address, type, name, and the module
+    /// in brackets.
+    pub(crate) fn of_line(line: &'s str) -> Option<(Self, u8)> {
+        let mut words = line.split_ascii_whitespace();
+        let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
+        let module = match words.next() {
+            Some(module) => Some(module.strip_prefix('[')?.strip_suffix(']')?),
+            None => None,
+        };
+        let &[kind] = kind.as_bytes() else { return None };
+        let address = u64::from_str_radix(address, 16).ok()?;
+        Some((Self { address, size: 0, name, module }.checked()?, kind))
     }
 
     /// Name, and module in brackets where there is one.
     #[must_use]
-    pub fn label(&self) -> String {
-        self.module.as_ref().map_or_else(|| self.name.clone(), |module| format!("{} [{module}]", self.name))
+    pub fn label(&self) -> Cow<'s, str> {
+        self.module.map_or(Cow::Borrowed(self.name), |module| Cow::Owned(format!("{} [{module}]", self.name)))
+    }
+}
+
+/// An address as its symbol and how far in that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<'s>(pub KernelSymbol<'s>, pub u64);
+
+impl fmt::Display for Named<'_> {
+    /// As the kernel writes them: `name+0x1f [module]`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(symbol, offset) = self;
+        formatter.write_str(symbol.name)?;
+        if *offset > 0 {
+            write!(formatter, "+{offset:#x}")?;
+        }
+        symbol.module.map_or(Ok(()), |module| write!(formatter, " [{module}]"))
     }
 }
 
 impl KernelSymbols {
-    /// The symbols that the records of `layers` tell, whenever they do: a symbol is recorded after what it names. As many
-    /// streams are looked through at the same time as there are processors.
-    pub fn of<'t>(layers: impl Iterator<Item = &'t TraceLayer>) -> Self {
-        let layers = layers.filter(|layer| event::is_recorded(layer, event::name::SYMBOL));
+    /// The symbols of the kernel of the guest of `vm`: those that were saved or given, and those that its records tell,
+    /// whenever they do: a symbol is recorded after what it names. As many streams are looked through at the same time as
+    /// there are processors.
+    #[must_use]
+    pub fn of_guest(trace: &Trace, vm: &str) -> Self {
+        let layers: Vec<_> = trace.kernel_layers(vm).collect();
+        let mut symbols = Self::told_by(&layers);
+        if let Some(text) = trace.kallsyms(Some(vm)) {
+            symbols.add_kallsyms(&text);
+        }
+        symbols
+    }
+
+    /// The symbols of the kernel of the guest of `vm`, or else of the host, that were saved or given: no record of `trace` is
+    /// looked at.
+    #[must_use]
+    pub fn saved(trace: &Trace, vm: Option<&str>) -> Self {
+        trace.kallsyms(vm).map_or_else(Self::default, |text| Self::of_kallsyms(&text))
+    }
+
+    /// Those that the records of `layers` tell.
+    pub(crate) fn told_by(layers: &[&TraceLayer]) -> Self {
+        let layers = layers.iter().filter(|layer| event::is_recorded(layer, event::name::SYMBOL));
         let streams: Vec<_> =
-            layers.flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream))).collect();
+            layers.flat_map(|layer| layer.streams.iter().map(move |stream| (*layer, stream))).collect();
         let told_by = |streams: &[(&TraceLayer, &Stream)]| {
             let records = streams.iter().flat_map(|(layer, stream)| layer.records(stream));
-            let told = records.filter_map(|record| Symbol::of(&record));
-            told.filter_map(|told| KernelSymbol::new(told.address, told.size, &told.label)).collect::<Vec<_>>()
+            let mut told = Self::default();
+            for symbol in records.filter_map(|record| Symbol::of(&record)) {
+                KernelSymbol::new(symbol.address, symbol.size, &symbol.label)
+                    .into_iter()
+                    .for_each(|symbol| told.push(symbol));
+            }
+            told
         };
         let workers = thread::available_parallelism().map_or(1, NonZero::get);
         let shares = streams.chunks(streams.len().div_ceil(workers).max(1));
-        Self::new(thread::scope(|scope| {
+        let mut all = Self::default();
+        thread::scope(|scope| {
             let workers: Vec<_> = shares.map(|share| scope.spawn(|| told_by(share))).collect();
-            // A worker that panics has found a fault of ours: it goes on here.
-            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-        }))
+            for worker in workers {
+                // A worker that panics has found a fault of ours: it goes on here.
+                let told = worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+                told.iter().for_each(|symbol| all.push(symbol));
+            }
+        });
+        all.sort();
+        all
     }
 
-    fn new(mut symbols: Vec<KernelSymbol>) -> Self {
-        symbols.sort_by_key(|symbol| symbol.address);
-        symbols.dedup_by_key(|symbol| symbol.address);
-        Self { symbols }
+    /// The symbols of `text`, which `/proc/kallsyms` has. Lines of another form are left out.
+    #[must_use]
+    pub fn of_kallsyms(text: &[u8]) -> Self {
+        let mut symbols = Self::default();
+        symbols.add_kallsyms(text);
+        symbols
+    }
+
+    /// Adds the symbols of `text`, which `/proc/kallsyms` has, where there is none yet.
+    fn add_kallsyms(&mut self, text: &[u8]) {
+        let text = String::from_utf8_lossy(text);
+        let mut lines: Vec<_> = text.lines().filter_map(KernelSymbol::of_line).collect();
+        // Of several at one address the first is taken: one that other files see, with few underscores.
+        lines.sort_by_key(|(symbol, kind)| {
+            let underscores = symbol.name.bytes().take_while(|&byte| byte == b'_').count();
+            (symbol.address, kind.is_ascii_lowercase(), underscores)
+        });
+        lines.dedup_by_key(|(symbol, _)| symbol.address);
+        let ends: Vec<u64> = lines.iter().skip(1).map(|(next, _)| next.address).collect();
+        for (index, (symbol, _)) in lines.into_iter().enumerate() {
+            let size = ends.get(index).map_or(LAST_BYTES, |end| end - symbol.address).min(MOST_BYTES);
+            self.push(KernelSymbol { size, ..symbol });
+        }
+        self.sort();
+    }
+
+    /// Adds `symbol`, out of order.
+    fn push(&mut self, symbol: KernelSymbol<'_>) {
+        let KernelSymbol { address, size, name, module } = symbol;
+        let module = module.unwrap_or_default();
+        let lengths = (u32::try_from(self.names.len()), u16::try_from(name.len()), u16::try_from(module.len()));
+        // No kernel has such a name, nor so many.
+        let (Ok(place), Ok(name_bytes), Ok(module_bytes)) = lengths else { return };
+        self.names.push_str(name);
+        self.names.push_str(module);
+        self.symbols.push(Place { address, size, name: place, name_bytes, module_bytes });
+    }
+
+    /// Puts the symbols in order: of several at one address, the first that was added stays.
+    fn sort(&mut self) {
+        self.symbols.sort_by_key(|symbol| symbol.address);
+        self.symbols.dedup_by_key(|symbol| symbol.address);
+    }
+
+    fn symbol(&self, place: &Place) -> KernelSymbol<'_> {
+        let begin = place.name as usize;
+        let end = begin + usize::from(place.name_bytes);
+        let module = self.names.get(end..end + usize::from(place.module_bytes)).filter(|module| !module.is_empty());
+        let name = self.names.get(begin..end).unwrap_or_default();
+        KernelSymbol { address: place.address, size: place.size, name, module }
+    }
+
+    /// The symbols, by address.
+    pub fn iter(&self) -> impl Iterator<Item = KernelSymbol<'_>> {
+        self.symbols.iter().map(|place| self.symbol(place))
     }
 
     /// Number of the symbol that `address` lies in, by address.
@@ -86,9 +221,22 @@ impl KernelSymbols {
 
     /// The symbol that `address` lies in, and how far from its beginning, bytes.
     #[must_use]
-    pub fn find(&self, address: u64) -> Option<(&KernelSymbol, u64)> {
-        let symbol = self.symbols.get(self.position(address)?)?;
+    pub fn find(&self, address: u64) -> Option<(KernelSymbol<'_>, u64)> {
+        let symbol = self.symbol(self.symbols.get(self.position(address)?)?);
         Some((symbol, address - symbol.address))
+    }
+
+    /// `address` by its symbol.
+    #[must_use]
+    pub fn named(&self, address: u64) -> Option<Named<'_>> {
+        self.find(address).map(|(symbol, offset)| Named(symbol, offset))
+    }
+
+    /// The return address `address` by the symbol that the call lies in: it may lie behind the end of a function that never
+    /// returns.
+    #[must_use]
+    pub fn named_call(&self, address: u64) -> Option<Named<'_>> {
+        self.find(address.saturating_sub(1)).map(|(symbol, offset)| Named(symbol, offset + 1))
     }
 
     /// Whether there is none.
@@ -98,8 +246,10 @@ impl KernelSymbols {
     }
 }
 
+/// Whether `name` has nothing that acts on a terminal, or ends text of JSON.
 fn is_plain(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+    !name.is_empty() && name.bytes().all(is_plain)
 }
 
 #[cfg(test)]
@@ -108,8 +258,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn symbols(told: &[(u64, u64, &str)]) -> KernelSymbols {
-        let symbol = |&(address, size, label): &(u64, u64, &str)| KernelSymbol::new(address, size, label);
-        KernelSymbols::new(told.iter().filter_map(symbol).collect())
+        let mut symbols = KernelSymbols::default();
+        let told = told.iter().filter_map(|&(address, size, label)| KernelSymbol::new(address, size, label));
+        told.for_each(|symbol| symbols.push(symbol));
+        symbols.sort();
+        symbols
     }
 
     fn label(address: u64) -> Option<(String, u64)> {
@@ -119,7 +272,7 @@ mod tests {
             (0xffff_ffff_8100_0010, 0x10, "first"),
             (0xffff_ffff_8100_0020, 8, "second"),
         ]);
-        symbols.find(address).map(|(symbol, offset)| (symbol.label(), offset))
+        symbols.find(address).map(|(symbol, offset)| (symbol.label().into_owned(), offset))
     }
 
     #[test]
@@ -142,7 +295,51 @@ mod tests {
         assert!(symbols(&told).is_empty());
     }
 
+    const KALLSYMS: &str = "0000000000000000 A fixed_percpu_data
+ffffffff81000000 T _stext
+ffffffff81000000 T _text
+ffffffff81000000 t startup
+ffffffff81001000 t do_one
+ffffffff81001000 T do_two
+ffffffff81001000 T __do_two
+ffffffff81001040 D data
+ffffffffc0001000 t probe\t[strata]
+ffffffffc0002000 t bad name here
+ffffffffc0003000 t \x1b[2J
+not a line
+";
+
+    #[test]
+    fn kallsyms_have_names_that_others_see_and_sizes_up_to_the_next() {
+        let symbols = KernelSymbols::of_kallsyms(KALLSYMS.as_bytes());
+
+        let named = |address| symbols.named(address).map(|named| named.to_string());
+        let (inside, data) = (named(0xffff_ffff_8100_1002), named(0xffff_ffff_8100_1040));
+        assert_eq!((inside.as_deref(), data.as_deref()), (Some("do_two+0x2"), Some("data")));
+        assert_eq!(named(0xffff_ffff_c000_1010).as_deref(), Some("probe+0x10 [strata]"));
+        assert_eq!([0xffff_ffff_c000_2000, 0xffff_ffff_c000_3000, 0x10].map(named), [None, None, None]);
+        assert_eq!(symbols.iter().count(), 4);
+    }
+
+    #[test]
+    fn symbol_that_a_record_tells_stays_beside_those_that_were_saved() {
+        let mut symbols = symbols(&[(0xffff_ffff_8100_1000, 4, "told")]);
+
+        symbols.add_kallsyms(KALLSYMS.as_bytes());
+
+        let named = |address| symbols.named(address).map(|named| named.to_string());
+        assert_eq!(named(0xffff_ffff_8100_1000).as_deref(), Some("told"));
+        assert_eq!(named(0xffff_ffff_8100_0008).as_deref(), Some("_stext+0x8"));
+    }
+
     proptest! {
+        #[test]
+        fn any_text_is_survived(text: Vec<u8>, lines in "([0-9a-f]{16} [tTdD] [a-z]{1,3}(\t\\[m\\])?\n){0,8}", address: u64) {
+            prop_assert!(KernelSymbols::of_kallsyms(&text).find(address).is_none_or(|(_, offset)| offset <= address));
+            let symbols = KernelSymbols::of_kallsyms(lines.as_bytes());
+            prop_assert!(symbols.iter().all(|symbol| symbols.find(symbol.address) == Some((symbol, 0))));
+        }
+
         #[test]
         fn any_symbols_are_survived(told: Vec<(u64, u64, String)>, address: u64) {
             let told: Vec<_> = told.iter().map(|(address, size, label)| (*address, *size, &**label)).collect();

@@ -102,7 +102,7 @@ impl Passed {
     /// The symbols of the kernel of the guest `vm`. They may be recorded after what they name, so that the whole recording
     /// is looked through for them when they are asked for first.
     pub fn kernel_symbols(&self, trace: &Trace, vm: usize) -> Option<&KernelSymbols> {
-        let of = |vm: &crate::timeline::Vm| KernelSymbols::of(trace.kernel_layers(&vm.name));
+        let of = |vm: &crate::timeline::Vm| KernelSymbols::of_guest(trace, &vm.name);
         self.symbols.get_or_init(|| self.timeline.vms.iter().map(of).collect()).get(vm)
     }
 }

@@ -202,6 +202,11 @@ pub fn arguments(number: i64) -> Option<&'static [&'static str]> {
     BY_NUMBER.get(usize::try_from(place).ok()?)?.as_deref()
 }
 
+/// The numbers of x86-64's table up to the last call whose arguments' names are known.
+pub(crate) fn numbers() -> impl Iterator<Item = i64> {
+    (0..).take(BY_NUMBER.len())
+}
+
 /// Whether a task that returns from call `exited` may have entered `entered`: another one returns where registers of an
 /// earlier time are restored, and from the call that begins a program, which may have another ABI.
 #[must_use]

@@ -74,6 +74,14 @@ impl Files {
         }
     }
 
+    /// Whether there is a file `path`.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        match self {
+            Self::Folder(folder) => folder.join(path).is_file(),
+            Self::Packed(packed) => packed.file(path).is_ok(),
+        }
+    }
+
     /// The file `path`, mapped; `None` when it is empty.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod compression;
 pub mod files;
 pub mod foreign;
+pub mod kallsyms;
 pub mod layer;
 pub mod manifest;
 pub mod metadata;

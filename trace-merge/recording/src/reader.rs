@@ -5,12 +5,14 @@ use self::chunks::StreamFiles;
 use crate::clock::Clock;
 use crate::files::packed::{Packed, PackedError};
 use crate::files::{Files, JOURNAL_FILE, MANIFEST_FILE, METADATA_FILE};
+use crate::kallsyms;
 use crate::layer::LayerKind;
 use crate::manifest::{Layer, Manifest, ManifestError};
 use crate::metadata::FIRST_LINE;
 use crate::schema::SchemaTable;
 use crate::window::Window;
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,6 +60,8 @@ pub struct Trace {
     files: Files,
     manifest: Manifest,
     layers: Vec<TraceLayer>,
+    /// By VM, `None` for the host: symbols that were given to the reader.
+    given_symbols: BTreeMap<Option<String>, Arc<[u8]>>,
 }
 
 /// A layer of a recording, opened.
@@ -71,6 +75,17 @@ pub struct TraceLayer {
     pub streams: Vec<Stream>,
     has_ended: bool,
     files: Files,
+    symbols: Kallsyms,
+}
+
+/// Where the symbols of a layer's kernel are.
+#[derive(Clone, Debug)]
+enum Kallsyms {
+    None,
+    /// In this file of the recording.
+    Saved(String),
+    /// Here: they were given to the reader.
+    Given(Arc<[u8]>),
 }
 
 /// How far a layer has come.
@@ -105,11 +120,12 @@ impl Trace {
             let end = layers.iter().flat_map(|layer| &layer.streams).map(Stream::last_packet_end).max().unwrap_or(0);
             layers.iter_mut().flat_map(|layer| &mut layer.streams).for_each(|stream| stream.recording_end = end);
         }
+        saved_symbols(&mut layers, &files);
         layers.sort_by(|left, right| {
             let key = |layer: &TraceLayer| (layer.description.kind, layer.description.path.clone());
             key(left).cmp(&key(right))
         });
-        Ok(Self { path: path.into(), files, manifest, layers })
+        Ok(Self { path: path.into(), files, manifest, layers, given_symbols: BTreeMap::new() })
     }
 
     /// Its folder or file, as it was opened.
@@ -131,6 +147,10 @@ impl Trace {
             let names = streams.iter().flat_map(|stream| found.names(&stream.description.file)).map(|(_, name)| name);
             others.extend(names.chain([METADATA_FILE]).map(|name| format!("{path}/{name}")));
         }
+        others.extend(self.layers.iter().filter_map(|layer| match &layer.symbols {
+            Kallsyms::Saved(path) => Some(path.clone()),
+            Kallsyms::None | Kallsyms::Given(_) => None,
+        }));
         let journal = self.manifest.outcome.is_none().then_some(JOURNAL_FILE);
         [MANIFEST_FILE].into_iter().chain(journal).map(Into::into).chain(others).collect()
     }
@@ -161,6 +181,25 @@ impl Trace {
     /// The guest-kernel layers of the VM called `vm`.
     pub fn kernel_layers<'t>(&'t self, vm: &str) -> impl Iterator<Item = &'t TraceLayer> {
         self.layers_of(LayerKind::GuestKernel).filter(move |layer| layer.description.vm.as_deref() == Some(vm))
+    }
+
+    /// Takes `text`, which `/proc/kallsyms` has, for the symbols of the kernel of the guest of `vm`, or else of the host, in
+    /// place of those that were saved.
+    pub fn give_kallsyms(&mut self, vm: Option<&str>, text: &Arc<[u8]>) {
+        self.given_symbols.insert(vm.map(Into::into), Arc::clone(text));
+        let is_its = |layer: &&mut TraceLayer| layer.is_of_kernel() && layer.description.vm.as_deref() == vm;
+        let layers = self.layers.iter_mut().filter(is_its);
+        layers.for_each(|layer| layer.symbols = Kallsyms::Given(Arc::clone(text)));
+    }
+
+    /// The symbols of the kernel of the guest of `vm`, or else of the host, as `/proc/kallsyms` has them; `None` where nobody
+    /// saved or gave them, or what was saved is damaged.
+    #[must_use]
+    pub fn kallsyms(&self, vm: Option<&str>) -> Option<Cow<'_, [u8]>> {
+        // A guest whose own records there are none of has no layer.
+        let given = self.given_symbols.get(&vm.map(Into::into)).map(|text| Cow::Borrowed(&text[..]));
+        let is_its = |layer: &&TraceLayer| layer.is_of_kernel() && layer.description.vm.as_deref() == vm;
+        given.or_else(|| self.layers.iter().find(is_its)?.kallsyms())
     }
 
     /// Time of the first record of all, ticks; `None` when there is none.
@@ -211,7 +250,23 @@ impl TraceLayer {
             streams: streams.collect::<Result<_, _>>()?,
             has_ended: state.has_ended,
             files: files.clone(),
+            symbols: Kallsyms::None,
         })
+    }
+
+    const fn is_of_kernel(&self) -> bool {
+        matches!(self.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel)
+    }
+
+    /// The symbols of its kernel, as `/proc/kallsyms` has them; `None` where nobody saved or gave them, or what was saved
+    /// is damaged.
+    #[must_use]
+    pub fn kallsyms(&self) -> Option<Cow<'_, [u8]>> {
+        match &self.symbols {
+            Kallsyms::None => None,
+            Kallsyms::Saved(path) => kallsyms::read(&self.files.read(path).ok()?).ok().map(Cow::Owned),
+            Kallsyms::Given(text) => Some(Cow::Borrowed(&text[..])),
+        }
     }
 
     /// What is wrong with its `metadata`, which other readers of CTF read in place of `session.json`; `None` when it is
@@ -239,6 +294,22 @@ impl TraceLayer {
     #[must_use]
     pub fn records<'t>(&'t self, stream: &'t Stream) -> StreamRecords<'t> {
         StreamRecords::new(stream, &self.schemas)
+    }
+}
+
+/// Finds the symbols that were saved for `layers`: those beside another layer of the same kernel are its own.
+fn saved_symbols(layers: &mut [TraceLayer], files: &Files) {
+    let kernel_of = |layer: &TraceLayer| {
+        let Layer { kind, vm, host, .. } = &layer.description;
+        (*kind, vm.clone(), host.clone())
+    };
+    let saved = layers.iter().filter(|layer| layer.is_of_kernel()).filter_map(|layer| {
+        let path = kallsyms::file_of(&layer.description.path);
+        files.has(&path).then(|| (kernel_of(layer), path))
+    });
+    for (kernel, path) in saved.collect::<Vec<_>>() {
+        let same = layers.iter_mut().filter(|layer| kernel_of(layer) == kernel);
+        same.for_each(|layer| layer.symbols = Kallsyms::Saved(path.clone()));
     }
 }
 

@@ -6,8 +6,9 @@ pub mod disk_request;
 pub mod packet;
 
 use crate::clock::{Clock, NS_PER_SECOND, UtcAnchor};
+use crate::kallsyms;
 use crate::layer::LayerKind;
-use crate::manifest::{Attached, CpuLimit, FORMAT_VERSION, Host, Manifest, Process, Started, StrataThread, Vm};
+use crate::manifest::{Attached, CpuLimit, FORMAT_VERSION, Guest, Host, Manifest, Process, Started, StrataThread, Vm};
 use crate::metadata::TraceDescription;
 use crate::reader::Trace;
 use crate::writer::{LayerWriter, NewLayer};
@@ -167,6 +168,8 @@ pub struct TestTrace {
     losses: Vec<(usize, LayerKind, u32, u64)>,
     /// Guests' CPUs that never began to record.
     never_joined: Vec<u32>,
+    /// Layers whose kernel's symbols are saved, and those.
+    symbols: Vec<(&'static str, &'static str)>,
 }
 
 impl Default for TestTrace {
@@ -180,7 +183,7 @@ impl TestTrace {
     pub fn new() -> Self {
         let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
         let manifest = Manifest { vms: vec![vm], ..manifest() };
-        Self { manifest, records: Vec::new(), losses: Vec::new(), never_joined: Vec::new() }
+        Self { manifest, records: Vec::new(), losses: Vec::new(), never_joined: Vec::new(), symbols: Vec::new() }
     }
 
     /// The same beside another VM on its host, `name`, of one vCPU with this thread and without records of its own.
@@ -284,6 +287,20 @@ impl TestTrace {
         self.guest(0, time, "strata:symbol", &fields)
     }
 
+    /// Saves the symbols of the kernel of the layer at `path`, as `/proc/kallsyms` has them.
+    pub fn kallsyms(mut self, path: &'static str, text: &'static str) -> Self {
+        self.symbols.push((path, text));
+        self
+    }
+
+    /// Says which releases the kernels of the host and the guest are.
+    pub fn releases(mut self, host: &str, guest: &str) -> Self {
+        self.manifest.host.kernel = host.into();
+        let guest = Guest { kernel: guest.into(), agent_abi: 0, processes_refused: 0, processes_over_quota: 0 };
+        self.manifest.vms[0].guest = Some(guest);
+        self
+    }
+
     /// Says that the recording goes on, or that its recorder was killed.
     pub fn unfinished(mut self) -> Self {
         self.manifest.outcome = None;
@@ -348,6 +365,9 @@ impl TestTrace {
             self.manifest.layers.push(layer.layer());
         }
         Manifest::save(&self.manifest, dir.path()).unwrap();
+        for (path, text) in self.symbols {
+            kallsyms::write(dir.path(), path, text.as_bytes()).unwrap();
+        }
         let trace = Trace::open(dir.path()).unwrap();
         (dir, trace)
     }

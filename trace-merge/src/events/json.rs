@@ -2,7 +2,7 @@
 
 use super::current_task::Task;
 use super::line::Lines;
-use super::plan::{FieldPlan, Form, Notation};
+use super::plan::{Call, FieldPlan, Form, Notation, bits};
 use super::time::Times;
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
@@ -68,17 +68,35 @@ impl Form for Objects {
         lines.push(b'Z');
     }
 
-    fn meaning(lines: &mut Lines, kind: &str, name: &str) {
-        lines.constant(b",\"");
-        lines.extend(kind.as_bytes());
-        lines.constant(b"\":\"");
-        lines.extend(name.as_bytes());
-        lines.push(b'"');
+    fn around_name(key: &str, is_list: bool) -> [Vec<u8>; 2] {
+        let (open, close) = if is_list { ("[", "]") } else { ("\"", "\"") };
+        [format!(",{}:{open}", quoted(key)).into_bytes(), close.into()]
     }
 
-    fn arguments(lines: &mut Lines, field: &FieldPlan, values: Elements<'_>, _: &[&str]) {
+    const QUOTE: &'static [u8] = b"\"";
+
+    fn nameless(lines: &mut Lines, _: u64) {
+        lines.constant(b"null");
+    }
+
+    fn arguments(lines: &mut Lines, field: &FieldPlan, values: Elements<'_>, call: &Call) {
         lines.literal(&field.before);
         field.value::<Self>(lines, Value::Array(values));
+        let Some(names) = call.values else { return };
+        let name = |(index, value)| Some(names.name(index, bits(value)?));
+        let names: Vec<_> = values.iter().enumerate().filter_map(name).collect();
+        if names.iter().all(Option::is_none) {
+            return;
+        }
+        lines.constant(b",\"args_name\":[");
+        for (index, name) in names.iter().enumerate() {
+            lines.extend(if index == 0 { b"" } else { Self::BETWEEN });
+            match name {
+                Some(name) => lines.json(name.as_bytes()),
+                None => lines.constant(b"null"),
+            }
+        }
+        lines.push(b']');
     }
 
     fn notation(field: &FieldDescription) -> Notation {

@@ -3,8 +3,11 @@
 
 use super::current_task::Task;
 use super::line::{Lines, Literal};
+use super::symbols::{Symbols, SymbolsOf};
 use super::time::Times;
-use shared_ring::event::FieldDescription;
+use shared_ring::event::{FieldDescription, FieldType};
+use std::fmt::Write;
+use strata_analysis::argument_names::ArgumentNames;
 use strata_analysis::event::named::Named;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Stream, TraceLayer};
@@ -38,11 +41,18 @@ pub(super) trait Form: Sync {
     /// Writes the time of a record, with which a line begins; `before` is that of the line before.
     fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64, before: Option<u64>);
 
-    /// Writes what a number stands for, a `kind` of thing with this name, after the number.
-    fn meaning(lines: &mut Lines, kind: &str, name: &str);
+    /// What stands before and behind the name of what a field's number stands for, after the number: where `is_list`, before
+    /// and behind the names of an array's numbers. `key` is what the name is called.
+    fn around_name(key: &str, is_list: bool) -> [Vec<u8>; 2];
 
-    /// Writes the field with a system call's arguments, which have these names.
-    fn arguments(lines: &mut Lines, field: &FieldPlan, values: Elements<'_>, names: &[&str]);
+    /// What stands before and behind each name of a list.
+    const QUOTE: &'static [u8];
+
+    /// What stands in a list of names for a number without one.
+    fn nameless(lines: &mut Lines, number: u64);
+
+    /// Writes the field with a system call's arguments.
+    fn arguments(lines: &mut Lines, field: &FieldPlan, values: Elements<'_>, call: &Call);
 
     /// How the field's unsigned numbers are written.
     fn notation(field: &FieldDescription) -> Notation;
@@ -52,6 +62,24 @@ pub(super) trait Form: Sync {
 
     /// What stands between the elements of an array.
     const BETWEEN: &'static [u8];
+}
+
+/// A system call of which the arguments are known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    /// Names of the arguments.
+    pub(super) names: &'static [&'static str],
+    /// Names of their values, where some have any.
+    pub(super) values: Option<&'static ArgumentNames>,
+}
+
+/// The bits of a number; `None` of what is none.
+pub(super) const fn bits(value: Value<'_>) -> Option<u64> {
+    match value {
+        Value::Unsigned(number) => Some(number),
+        Value::Signed(number) => Some(number.cast_unsigned()),
+        Value::Text(_) | Value::Array(_) => None,
+    }
 }
 
 /// How unsigned numbers are written.
@@ -102,8 +130,8 @@ struct SourcePlan {
 struct EventPlan {
     fields: Vec<FieldPlan>,
     end: Literal,
-    /// What the numbers of the field that has a name for them stand for, if there is one.
-    named: Option<Named>,
+    /// The field with a system call, if there is one.
+    call: Option<Named>,
 }
 
 /// How a field is shown.
@@ -114,8 +142,24 @@ pub(super) struct FieldPlan {
     /// Where the value lies, if that is the same in all payloads.
     place: Option<PlacedField>,
     notation: Notation,
-    /// Whether its numbers have names.
-    is_named: bool,
+    /// What its numbers stand for, where they have names.
+    names: Option<Box<Names>>,
+}
+
+/// The names of a field's numbers, and how they are written behind them.
+#[derive(Debug)]
+struct Names {
+    before: Literal,
+    behind: Literal,
+    of: NamesOf,
+}
+
+#[derive(Debug)]
+enum NamesOf {
+    /// Things that are numbered.
+    Numbers(Named),
+    /// Addresses of kernels.
+    Addresses(SymbolsOf),
 }
 
 impl FieldPlan {
@@ -155,14 +199,14 @@ impl FieldPlan {
 }
 
 impl<F: Form> Plan<F> {
-    /// How `form` shows the records of a merge of `streams`.
-    pub(super) fn new(form: F, streams: &[(&TraceLayer, &Stream)]) -> Self {
+    /// How `form` shows the records of a merge of `streams` of a recording with these `symbols`.
+    pub(super) fn new(form: F, streams: &[(&TraceLayer, &Stream)], symbols: &mut Symbols<'_>) -> Self {
         let (mut sources, mut events) = (Vec::new(), Vec::new());
         let mut last: Option<&TraceLayer> = None;
         for &(layer, stream) in streams {
             // The streams of a layer follow one another.
             if !last.is_some_and(|last| std::ptr::eq(last, layer)) {
-                events.push(layer.schemas.iter().map(EventPlan::new::<F>).collect());
+                events.push(layer.schemas.iter().map(|schema| EventPlan::new::<F>(layer, schema, symbols)).collect());
                 last = Some(layer);
             }
             let has_tasks = matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel);
@@ -197,25 +241,86 @@ impl<F: Form> Plan<F> {
     }
 }
 
+impl Names {
+    fn of<F: Form>(
+        layer: &TraceLayer,
+        schema: &Schema,
+        position: usize,
+        field: &FieldDescription,
+        symbols: &mut Symbols<'_>,
+    ) -> Option<Box<Self>> {
+        let named = Named::all(schema).into_iter().find(|named| named.position == position);
+        let (of, key) = match named {
+            Some(named) => (NamesOf::Numbers(named), named.key(&field.name)),
+            None => (NamesOf::Addresses(symbols.of(layer, schema, field)?), format!("{}_symbol", field.name).into()),
+        };
+        let is_list = matches!(field.ty, FieldType::Array(..) | FieldType::Sequence(_));
+        let [before, behind] = F::around_name(&key, is_list).map(|text| Literal::from(&text[..]));
+        Some(Box::new(Self { before, behind, of }))
+    }
+
+    /// Writes the name of `number` in a record's `payload`, where it has one.
+    fn write(&self, lines: &mut Lines, number: u64, payload: &[u8]) {
+        let Self { before, behind, of } = self;
+        match of {
+            NamesOf::Numbers(named) => {
+                let name = named.number(payload).and_then(|number| named.name(number, payload));
+                let Some(name) = name else { return };
+                lines.literal(before);
+                lines.extend(name.as_bytes());
+            }
+            NamesOf::Addresses(symbols) => {
+                let Some(named) = symbols.find(payload).and_then(|symbols| symbols.named(number)) else { return };
+                lines.literal(before);
+                // Writing lines cannot fail.
+                let _ = write!(lines, "{named}");
+            }
+        }
+        lines.literal(behind);
+    }
+
+    /// Writes the names of the calls of a stack, if there are any.
+    fn write_calls<F: Form>(&self, lines: &mut Lines, calls: Elements<'_>, payload: &[u8]) {
+        let NamesOf::Addresses(symbols) = &self.of else { return };
+        let Some(symbols) = symbols.find(payload).filter(|_| !calls.is_empty()) else { return };
+        lines.literal(&self.before);
+        for (index, value) in calls.iter().enumerate() {
+            lines.extend(if index == 0 { b"" } else { F::BETWEEN });
+            let Some(call) = bits(value) else { continue };
+            match symbols.named_call(call) {
+                Some(named) => {
+                    lines.extend(F::QUOTE);
+                    // Writing lines cannot fail.
+                    let _ = write!(lines, "{named}");
+                    lines.extend(F::QUOTE);
+                }
+                None => F::nameless(lines, call),
+            }
+        }
+        lines.literal(&self.behind);
+    }
+}
+
 impl EventPlan {
-    fn new<F: Form>(schema: &Schema) -> Self {
+    fn new<F: Form>(layer: &TraceLayer, schema: &Schema, symbols: &mut Symbols<'_>) -> Self {
         let fields = &schema.description().fields;
         let Some((first, others)) = fields.split_first() else {
-            return Self { fields: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), named: None };
+            return Self { fields: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), call: None };
         };
         let before = std::iter::once(F::event(schema, first)).chain(others.iter().map(F::field));
-        let named = Named::of(schema);
         let plan = |(number, (before, field)): (usize, (Vec<u8>, &FieldDescription))| FieldPlan {
             before: Literal::from(&before[..]),
             place: schema.placed_fields().get(number).copied(),
             notation: F::notation(field),
-            is_named: named.is_some_and(|named| named.position == number),
+            names: Names::of::<F>(layer, schema, number, field, symbols),
         };
-        Self { fields: before.zip(fields).enumerate().map(plan).collect(), end: Literal::from(F::END), named }
+        let fields = before.zip(fields).enumerate().map(plan).collect();
+        let call = Named::all(schema).into_iter().find(Named::is_call);
+        Self { fields, end: Literal::from(F::END), call }
     }
 
-    /// Writes the fields of a record's `payload` and the end of the line, with the meaning of a number that has one, and
-    /// the names of a system call's arguments; ends early where the payload does.
+    /// Writes the fields of a record's `payload` and the end of the line, with the names of what numbers stand for, and of
+    /// a system call's arguments; ends early where the payload does.
     #[inline]
     fn write<F: Form>(&self, lines: &mut Lines, schema: &Schema, payload: &[u8]) {
         let mut behind = None;
@@ -225,6 +330,9 @@ impl EventPlan {
                     let Some(bits) = place.bits(payload) else { break };
                     lines.literal(&field.before);
                     field.bits(lines, bits, place.is_signed());
+                    if let Some(names) = &field.names {
+                        names.write(lines, bits, payload);
+                    }
                 }
                 Some(PlacedField::Text(place)) => {
                     let Some(text) = place.read(payload) else { break };
@@ -237,30 +345,28 @@ impl EventPlan {
                     self.write_behind::<F>(lines, field, value, payload);
                 }
             }
-            if field.is_named {
-                self.write_meaning::<F>(lines, payload);
-            }
         }
         lines.literal(&self.end);
     }
 
     /// Writes a field that is not placed.
     fn write_behind<F: Form>(&self, lines: &mut Lines, field: &FieldPlan, value: Value<'_>, payload: &[u8]) {
-        let names = || self.named.and_then(|named| named.arguments(named.number(payload)?, payload));
+        let call = || {
+            let number = self.call?.number(payload)?;
+            let (number, names) = self.call?.arguments(number, payload)?;
+            Some(Call { names, values: ArgumentNames::of(number) })
+        };
         if let Value::Array(values) = value
-            && let Some(names) = names()
+            && let Some(call) = call()
         {
-            return F::arguments(lines, field, values, names);
+            return F::arguments(lines, field, values, &call);
         }
         lines.literal(&field.before);
         field.value::<F>(lines, value);
-    }
-
-    /// Writes what the number in `payload` that may have a name stands for.
-    fn write_meaning<F: Form>(&self, lines: &mut Lines, payload: &[u8]) {
-        let Some((named, number)) = self.named.and_then(|named| Some((named, named.number(payload)?))) else { return };
-        if let Some((kind, name)) = named.name(number, payload) {
-            F::meaning(lines, kind, &name);
+        let Some(names) = &field.names else { return };
+        match value {
+            Value::Array(calls) => names.write_calls::<F>(lines, calls, payload),
+            value => bits(value).into_iter().for_each(|number| names.write(lines, number, payload)),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::current_task::Task;
 use super::line::Lines;
-use super::plan::{FieldPlan, Form, Notation};
+use super::plan::{Call, FieldPlan, Form, Notation, bits};
 use super::time::Times;
 use shared_ring::event::FieldDescription;
 use std::fmt::Write;
@@ -115,18 +115,27 @@ impl Form for Columns {
         }
     }
 
-    fn meaning(lines: &mut Lines, _: &str, name: &str) {
-        lines.constant(b" (");
-        lines.extend(name.as_bytes());
-        lines.push(b')');
+    fn around_name(_: &str, _: bool) -> [Vec<u8>; 2] {
+        [b" (".into(), b")".into()]
     }
 
-    fn arguments(lines: &mut Lines, field: &FieldPlan, values: Elements<'_>, names: &[&str]) {
-        for (name, value) in names.iter().zip(values.iter()) {
+    const QUOTE: &'static [u8] = b"";
+
+    fn nameless(lines: &mut Lines, number: u64) {
+        lines.hex(number);
+    }
+
+    fn arguments(lines: &mut Lines, field: &FieldPlan, values: Elements<'_>, call: &Call) {
+        for (index, (argument, value)) in call.names.iter().zip(values.iter()).enumerate() {
             lines.constant(b", ");
-            lines.extend(name.as_bytes());
+            lines.extend(argument.as_bytes());
             lines.constant(b" = ");
             field.value::<Self>(lines, value);
+            if let Some(name) = call.values.and_then(|names| names.name(index, bits(value)?)) {
+                lines.constant(b" (");
+                lines.extend(name.as_bytes());
+                lines.push(b')');
+            }
         }
     }
 

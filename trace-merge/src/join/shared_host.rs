@@ -7,7 +7,7 @@
 //! the same, and are a moment apart at most. Such an event is kept once, with the earliest time; nothing else is left out.
 
 use super::JoinError;
-use crate::layer_copy::Gaps;
+use crate::layer_copy::{Gaps, copy_symbols};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::EXTENDED_ID;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,6 +75,10 @@ pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> R
         }
     }
     let mut layer = writer.layer();
+    // One boot has one kernel.
+    if let Some(with_symbols) = layers.iter().find(|layer| layer.kallsyms().is_some()) {
+        copy_symbols(with_symbols, out, &layer.path)?;
+    }
     let has_ended = layers.iter().all(|layer| layer.has_ended());
     layer.ended = Some(has_ended).filter(|&has_ended| has_ended != manifest.has_ended(&layer));
     Ok(SharedLayer { layer, duplicates, damage })

@@ -15,7 +15,7 @@ use last::{Fields, LastRecords, Latest};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use strata_analysis::event::{self, Event, Tid};
-use strata_analysis::kernel_symbols::KernelSymbols;
+use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbols};
 use strata_analysis::timeline::guest::Guest;
 use strata_analysis::timeline::host::{Host, HostCpuState};
 use strata_analysis::timeline::states::{Current, TaskState};
@@ -50,8 +50,6 @@ const FRAMES: usize = 32;
 const CONSOLE: &str = "printk:console";
 /// The field of the host's events that names the thread which records them.
 const THREAD: &str = "common_pid";
-/// Addresses from here on are the kernel's.
-const KERNEL_HALF: u64 = 1 << 63;
 
 /// How the VMs of a recording ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -471,7 +469,7 @@ impl Moment {
 /// The function of the kernel at `address` and how far in it; the address where no function is known.
 fn place(symbols: Option<&KernelSymbols>, address: u64) -> String {
     match symbols.filter(|_| address >= KERNEL_HALF).and_then(|symbols| symbols.find(address)) {
-        Some((symbol, offset)) => format!("{}+{offset:#x}", harmless(&symbol.name)),
+        Some((symbol, offset)) => format!("{}+{offset:#x}", harmless(symbol.name)),
         None => format!("{address:#x}"),
     }
 }

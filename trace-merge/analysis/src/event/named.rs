@@ -1,7 +1,10 @@
 //! Fields whose numbers stand for something that has a name, which a listing shows beside the number.
 
 use crate::exit_reason::{ExitNumbering, ExitReason};
-use crate::{msr_names, softirq_names, syscall_names, task_state_names};
+use crate::{
+    errno_names, lock_names, msr_names, signal_names, softirq_names, syscall_names, task_state_names, vector_names,
+};
+use shared_ring::event::FieldDescription;
 use std::borrow::Cow;
 use strata_recording::schema::{IntegerField, Schema};
 
@@ -28,22 +31,55 @@ enum Kind {
     KvmExit,
     /// The same, as the processor says it; and the field that says which processor's numbers they are.
     ProcessorExit(IntegerField),
+    /// A result, which is an error where it is negative.
+    Error,
+    /// An interrupt vector of Linux.
+    Vector,
+    /// An exception of the processor.
+    Exception,
+    Signal,
+    /// Flags that say what kind of lock it is.
+    Lock,
 }
 
+/// Fields that hold a result of the kernel, which is an error where it is negative.
+const RESULTS: [&str; 4] = ["ret", "error", "err", "errno"];
+
 impl Named {
-    /// The field of the events of `schema`; `None` when they have none.
-    pub fn of(schema: &Schema) -> Option<Self> {
-        let (field, kind) = match schema.name() {
-            "irq:softirq_entry" | "irq:softirq_exit" | "irq:softirq_raise" => ("vec", Kind::Softirq),
-            "kvm:kvm_msr" => ("ecx", Kind::Msr),
-            "sched:sched_switch" => ("prev_state", Kind::TaskState),
-            "kvm:kvm_exit" => ("exit_reason", Kind::ProcessorExit(schema.integer("isa")?)),
-            "kvm:kvm_userspace_exit" | "vmm:vcpu_exit" => ("reason", Kind::KvmExit),
-            "raw_syscalls:sys_enter" | "raw_syscalls:sys_exit" => ("id", Kind::Call(schema.integer("abi"))),
-            _ => return None,
+    /// The fields of the events of `schema`, in their order.
+    #[must_use]
+    pub fn all(schema: &Schema) -> Vec<Self> {
+        let fields = schema.description().fields.iter().enumerate();
+        let named = |(position, field): (usize, &FieldDescription)| {
+            let kind = Kind::of(schema, &field.name)?;
+            Some(Self { position, number: schema.integer(&field.name)?, kind })
         };
-        let position = schema.description().fields.iter().position(|known| known.name == field)?;
-        Some(Self { position, number: schema.integer(field)?, kind })
+        fields.filter_map(named).collect()
+    }
+
+    /// The key of the name in JSON, where the number's is `field`.
+    #[must_use]
+    pub fn key(&self, field: &str) -> Cow<'static, str> {
+        match self.kind {
+            Kind::Call(_) => "call".into(),
+            Kind::Softirq => "softirq".into(),
+            Kind::Msr => "msr".into(),
+            Kind::TaskState => "state".into(),
+            Kind::KvmExit | Kind::ProcessorExit(_) => "exit".into(),
+            Kind::Error | Kind::Vector | Kind::Exception | Kind::Signal | Kind::Lock => format!("{field}_name").into(),
+        }
+    }
+
+    /// Whether it is a result, whose errors are numbers with a minus.
+    #[must_use]
+    pub const fn is_result(&self) -> bool {
+        matches!(self.kind, Kind::Error)
+    }
+
+    /// Whether it is a system call.
+    #[must_use]
+    pub const fn is_call(&self) -> bool {
+        matches!(self.kind, Kind::Call(_))
     }
 
     /// The number in a record's `payload`; `None` when the payload ends before it.
@@ -51,26 +87,53 @@ impl Named {
         self.number.read(payload)
     }
 
-    /// What `number` of that record stands for, and the name of that; `None` for numbers without a name.
-    pub fn name(&self, number: i64, payload: &[u8]) -> Option<(&'static str, Cow<'static, str>)> {
-        let exit = |numbering| {
-            let number = u32::try_from(number).ok()?;
-            Some(("exit", ExitReason { numbering, number }.known_name()?))
-        };
+    /// The name of what `number` of that record stands for; `None` for numbers without a name.
+    pub fn name(&self, number: i64, payload: &[u8]) -> Option<Cow<'static, str>> {
+        let exit = |numbering| ExitReason { numbering, number: u32::try_from(number).ok()? }.known_name();
         match self.kind {
-            Kind::Call(abi) => Some(("call", syscall_names::shown(call(abi, number, payload))?)),
-            Kind::Softirq => Some(("softirq", softirq_names::name(number)?.into())),
-            Kind::Msr => Some(("msr", msr_names::name(u32::try_from(number).ok()?)?.into())),
-            Kind::TaskState => Some(("state", task_state_names::name(number)?.into())),
+            Kind::Call(abi) => syscall_names::shown(call(abi, number, payload)),
+            Kind::Softirq => softirq_names::name(number).map(Into::into),
+            Kind::Msr => msr_names::name(u32::try_from(number).ok()?).map(Into::into),
+            Kind::TaskState => task_state_names::name(number).map(Into::into),
             Kind::KvmExit => exit(ExitNumbering::Kvm),
             Kind::ProcessorExit(isa) => exit(ExitReason::numbering_of_isa(isa.read(payload)?)),
+            Kind::Error => errno_names::name(number.checked_neg()?).map(Into::into),
+            Kind::Vector => vector_names::name(number).map(Into::into),
+            Kind::Exception => vector_names::exception(number).map(Into::into),
+            Kind::Signal => signal_names::name(number).map(Into::into),
+            Kind::Lock => Some(lock_names::kind(number.cast_unsigned()).into()),
         }
     }
 
-    /// The names of a system call's arguments, when `number` of a record's `payload` is one's.
-    pub fn arguments(&self, number: i64, payload: &[u8]) -> Option<&'static [&'static str]> {
+    /// The system call that `number` of a record's `payload` is, and the names of its arguments.
+    pub fn arguments(&self, number: i64, payload: &[u8]) -> Option<(i64, &'static [&'static str])> {
         let Kind::Call(abi) = self.kind else { return None };
-        syscall_names::arguments(call(abi, number, payload))
+        let number = call(abi, number, payload);
+        Some((number, syscall_names::arguments(number)?))
+    }
+}
+
+impl Kind {
+    /// What the numbers of `field` of the events of `schema` stand for; `None` when they have no names.
+    fn of(schema: &Schema, field: &str) -> Option<Self> {
+        let event = schema.name();
+        let kind = match (event, field) {
+            ("irq:softirq_entry" | "irq:softirq_exit" | "irq:softirq_raise", "vec") => Self::Softirq,
+            ("kvm:kvm_msr", "ecx") => Self::Msr,
+            ("kvm:kvm_inj_exception", "exception") => Self::Exception,
+            ("lock:contention_begin", "flags") => Self::Lock,
+            ("sched:sched_switch", "prev_state") => Self::TaskState,
+            ("kvm:kvm_exit", "exit_reason") => Self::ProcessorExit(schema.integer("isa")?),
+            ("kvm:kvm_userspace_exit" | "vmm:vcpu_exit", "reason") => Self::KvmExit,
+            ("raw_syscalls:sys_enter" | "raw_syscalls:sys_exit", "id") => Self::Call(schema.integer("abi")),
+            (_, "vector") if event.starts_with("irq_vectors:") => Self::Vector,
+            (_, "sig") if event.starts_with("signal:") => Self::Signal,
+            // An interrupt's handler says something else by it.
+            ("irq:irq_handler_exit", "ret") => return None,
+            (_, result) if RESULTS.contains(&result) && schema.integer(result)?.is_signed() => Self::Error,
+            _ => return None,
+        };
+        Some(kind)
     }
 }
 

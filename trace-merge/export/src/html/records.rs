@@ -141,7 +141,7 @@ impl Records {
         let Some(number) = named.number(payload) else { return };
         if meanings.len() < MOST_MEANINGS
             && !meanings.contains_key(&number)
-            && let Some((_, name)) = named.name(number, payload)
+            && let Some(name) = named.name(number, payload)
         {
             meanings.insert(number, name.into_owned());
         }
@@ -171,7 +171,7 @@ impl Records {
 
 impl Type {
     fn new(schema: &Schema) -> Self {
-        let named = Named::of(schema);
+        let named = Named::all(schema).into_iter().next();
         let field = |field: &shared_ring::event::FieldDescription| Field {
             name: harmless(&field.name),
             hex: field.hex,

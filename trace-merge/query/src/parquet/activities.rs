@@ -71,9 +71,8 @@ pub(super) fn makers<'m>(
 /// waits.
 fn symbols(trace: &Trace, timeline: &Timeline) -> Vec<Option<KernelSymbols>> {
     let of = |vm: &strata_analysis::timeline::Vm| {
-        let layers = || trace.kernel_layers(&vm.name);
-        let waits = layers().any(|layer| event::is_recorded(layer, name::CONTENTION_BEGIN));
-        waits.then(|| KernelSymbols::of(layers()))
+        let waits = trace.kernel_layers(&vm.name).any(|layer| event::is_recorded(layer, name::CONTENTION_BEGIN));
+        waits.then(|| KernelSymbols::of_guest(trace, &vm.name))
     };
     timeline.vms.iter().map(of).collect()
 }

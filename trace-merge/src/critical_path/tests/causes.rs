@@ -119,7 +119,7 @@ fn exits_and_interrupts_of_who_runs_instead_are_time_that_who_is_ready_waits_for
         [
             (Cause::WaitsForCpu, Some("middle/13"), 6_000),
             (Cause::Exit, Some("ioio"), 1_000),
-            (Cause::WaitsForCpu, Some("vector 236"), 1_000),
+            (Cause::WaitsForCpu, Some("vector local_timer"), 1_000),
         ]
     );
     assert!(

@@ -22,7 +22,7 @@ pub use stacks::{StackLayer, StackNode, StackTree};
 use std::io::{self, Write};
 use std::path::Path;
 use strata_analysis::event::{self, Event, Mapping, Tid};
-use strata_analysis::kernel_symbols::KernelSymbols;
+use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbols};
 use strata_analysis::timeline::guest::Guest;
 use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
 use strata_analysis::user_symbols::UserSymbols;
@@ -47,8 +47,6 @@ pub const DESCRIPTION: Description = Description {
 const FUNCTIONS_SHOWN: usize = 40;
 const PROCESSES_SHOWN: usize = 10;
 const OF_A_PROCESS_SHOWN: usize = 10;
-/// Addresses from here on are the kernel's.
-const KERNEL_HALF: u64 = 1 << 63;
 const PAGE: u64 = 0x1000;
 
 /// Samples of a recording.
@@ -191,7 +189,7 @@ impl FunctionSampling {
             .map_err(|source| ReportError::SymbolFolder { path: symbols.unwrap_or(Path::new("")).into(), source })?;
         let guests = trace.manifest().vms.iter().map(|vm| {
             let is_sampled = trace.kernel_layers(&vm.name).any(|layer| event::is_recorded(layer, event::name::SAMPLE));
-            is_sampled.then(|| Collector::new(KernelSymbols::of(trace.kernel_layers(&vm.name))))
+            is_sampled.then(|| Collector::new(KernelSymbols::of_guest(trace, &vm.name)))
         });
         Ok(Self { guests: guests.collect(), user })
     }
@@ -473,8 +471,8 @@ fn function(place: &Place, shown: u64, kernel: &KernelSymbols, user: Option<&mut
     match place {
         Place::Address(address) if *address >= KERNEL_HALF => match kernel.find(*address) {
             Some((symbol, _)) => {
-                let module = symbol.module.as_ref().map_or_else(|| "[kernel]".into(), |module| format!("[{module}]"));
-                Function { name: symbol.name.clone(), module, is_named: true, is_certain: true }
+                let module = symbol.module.map_or_else(|| "[kernel]".into(), |module| format!("[{module}]"));
+                Function { name: symbol.name.into(), module, is_named: true, is_certain: true }
             }
             None => unnamed(format!("{:#x}", shown / PAGE * PAGE), "[kernel]"),
         },

@@ -7,7 +7,7 @@ use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::states::BlockedOn;
 use strata_analysis::timeline::vcpu::Preemptor;
-use strata_analysis::{softirq_names, syscall_names};
+use strata_analysis::{softirq_names, syscall_names, vector_names};
 use strata_recording::terminal::harmless;
 
 /// What a CPU of the host runs that is idle while a vCPU's thread has been woken for it.
@@ -91,7 +91,10 @@ pub fn interrupt(interrupt: Interrupt) -> String {
             Some(name) => format!("softirq {name}"),
             None => format!("softirq {vector}"),
         },
-        Interrupt::Vector(vector) => format!("vector {vector}"),
+        Interrupt::Vector(vector) => match vector_names::name(vector.into()) {
+            Some(name) => format!("vector {name}"),
+            None => format!("vector {vector}"),
+        },
     }
 }
 

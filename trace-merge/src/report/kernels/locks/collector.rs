@@ -1,6 +1,6 @@
 //! The waits in one guest, as its records tell them.
 
-use super::names::{calls, flag, kind_of_lock, name_of_lock};
+use super::names::{calls, name_of_lock};
 use super::{EAGAIN, ETIMEDOUT, Futex, GuestLocks, KernelLock, WaitEnd, Waiter};
 use crate::report::kernels::by_guest::GuestCollector;
 use crate::report::kernels::syscalls;
@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::{self, Arguments, Event, Tid};
 use strata_analysis::kernel_symbols::KernelSymbols;
+use strata_analysis::lock_names::{self, flag};
 use strata_analysis::syscall_names;
 use strata_analysis::timeline::Input;
 use strata_analysis::timeline::guest::Guest;
@@ -68,7 +69,7 @@ struct Waiting {
 impl Waiting {
     fn ended(&self, runner: Runner, end: Option<u64>) -> Ended<WaitEnd> {
         let Place { address, flags, context, ref stack } = self.place;
-        let (kind, context, calls) = (kind_of_lock(flags), context.name(), stack.clone());
+        let (kind, context, calls) = (lock_names::kind(flags), context.name(), stack.clone());
         let task = match runner {
             Runner::Task(task) => Some(task),
             Runner::Idle(_) => None,
@@ -256,7 +257,7 @@ impl Collector {
                 let Waiting { place, begin, .. } = ended;
                 let ticks = time.saturating_sub(begin);
                 // Addresses differ from boot to boot.
-                samples.add(time, ticks, || format!("{} in {}", kind_of_lock(place.flags), place.context.name()));
+                samples.add(time, ticks, || format!("{} in {}", lock_names::kind(place.flags), place.context.name()));
                 self.kernel.entry(place).or_default().entry(runner).or_default().add(ticks);
             }
             Some(lost) => self.end_unfinished(runner, lost),
@@ -347,7 +348,7 @@ impl Collector {
             KernelLock {
                 address: place.address,
                 name: name_of_lock(symbols, place.address),
-                kind: kind_of_lock(place.flags).into(),
+                kind: lock_names::kind(place.flags).into(),
                 context: place.context.name(),
                 calls: calls(symbols, &place.stack),
                 waits: sum.times(clock),

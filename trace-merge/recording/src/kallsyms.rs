@@ -1,0 +1,55 @@
+//! The symbols of a kernel beside its layer, in `LAYER.kallsyms.zst`: what `/proc/kallsyms` had, compressed with zstd.
+
+use crate::files::access::Readers;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// What follows the path of a layer in that of its symbols.
+const EXTENSION: &str = ".kallsyms.zst";
+/// Symbols of a kernel take less, bytes: those of a distribution with its modules take 10 MB.
+const MAX_BYTES: u64 = 128 << 20;
+/// Level of compression: higher ones take twice as long for a twentieth.
+const LEVEL: i32 = 3;
+
+/// Where the symbols of the layer at `path` lie.
+#[must_use]
+pub fn file_of(path: &str) -> String {
+    format!("{path}{EXTENSION}")
+}
+
+/// Writes `text`, which `/proc/kallsyms` has, beside the layer at `path` of the recording in `folder`.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write(folder: &Path, path: &str, text: &[u8]) -> io::Result<()> {
+    Readers::of(folder)?.write_atomically(&folder.join(file_of(path)), &zstd::bulk::compress(text, LEVEL)?)
+}
+
+/// The text in `bytes` of such a file. What follows more than a kernel has is left out.
+///
+/// # Errors
+/// When they are damaged.
+pub(crate) fn read(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    zstd::stream::read::Decoder::new(bytes)?.take(MAX_BYTES).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use tempfile::TempDir;
+
+    #[test]
+    fn symbols_are_read_as_they_were_written() {
+        let dir = TempDir::new().unwrap();
+        let text = b"ffffffff81000000 T _text\n".repeat(1000);
+
+        write(dir.path(), "host-kernel", &text).unwrap();
+
+        let bytes = fs::read(dir.path().join("host-kernel.kallsyms.zst")).unwrap();
+        assert_eq!(read(&bytes).unwrap(), text);
+        assert!(bytes.len() < 200 && read(&bytes[..bytes.len() - 5]).is_err());
+    }
+}

@@ -1,0 +1,73 @@
+//! The symbols in which addresses that records hold lie, by kernel: each is read when a field needs it first.
+
+use shared_ring::event::FieldDescription;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use strata_analysis::event::address::{AddressOf, address_of};
+use strata_analysis::kernel_symbols::KernelSymbols;
+use strata_recording::layer::LayerKind;
+use strata_recording::reader::{Trace, TraceLayer};
+use strata_recording::schema::{IntegerField, Schema};
+
+/// The field of the host's events that names the thread which records them.
+const THREAD: &str = "common_pid";
+
+/// The symbols that were saved or given of the kernels of a recording.
+#[derive(Debug)]
+pub(super) struct Symbols<'t> {
+    trace: &'t Trace,
+    /// By VM, `None` for the host; `None` where there are none.
+    known: BTreeMap<Option<String>, Option<Arc<KernelSymbols>>>,
+}
+
+/// The symbols for the addresses in a field.
+#[derive(Debug)]
+pub(super) enum SymbolsOf {
+    /// Of one kernel.
+    Kernel(Arc<KernelSymbols>),
+    /// Of the guest whose vCPU's thread recorded: where the thread is, and guests by thread.
+    Guests(IntegerField, BTreeMap<i64, Arc<KernelSymbols>>),
+}
+
+impl SymbolsOf {
+    /// Those for a record with this `payload`.
+    pub(super) fn find(&self, payload: &[u8]) -> Option<&KernelSymbols> {
+        match self {
+            Self::Kernel(symbols) => Some(symbols),
+            Self::Guests(thread, guests) => guests.get(&thread.read(payload)?).map(|symbols| &**symbols),
+        }
+    }
+}
+
+impl<'t> Symbols<'t> {
+    /// Those of `trace`.
+    pub(super) const fn new(trace: &'t Trace) -> Self {
+        Self { trace, known: BTreeMap::new() }
+    }
+
+    /// Those for the addresses in `field` of an event of `layer`; `None` where it holds none, or there are none.
+    pub(super) fn of(&mut self, layer: &TraceLayer, schema: &Schema, field: &FieldDescription) -> Option<SymbolsOf> {
+        let kind = layer.description.kind;
+        match address_of(kind, schema.name(), field)? {
+            AddressOf::Recorder => self.kernel(layer.description.vm.as_deref()).map(SymbolsOf::Kernel),
+            AddressOf::Guest => {
+                let thread = schema.integer(THREAD)?;
+                let trace = self.trace;
+                let mut guests = BTreeMap::new();
+                for vm in &trace.manifest().vms {
+                    if let Some(symbols) = self.kernel(Some(&vm.name)) {
+                        let threads = vm.vcpu_threads.iter().filter(|&&thread| thread > 0);
+                        guests.extend(threads.map(|&thread| (thread.into(), Arc::clone(&symbols))));
+                    }
+                }
+                (!guests.is_empty() && kind == LayerKind::HostKernel).then_some(SymbolsOf::Guests(thread, guests))
+            }
+        }
+    }
+
+    fn kernel(&mut self, vm: Option<&str>) -> Option<Arc<KernelSymbols>> {
+        let trace = self.trace;
+        let read = || Some(KernelSymbols::saved(trace, vm)).filter(|symbols| !symbols.is_empty()).map(Arc::new);
+        self.known.entry(vm.map(Into::into)).or_insert_with(read).clone()
+    }
+}
