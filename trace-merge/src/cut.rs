@@ -118,15 +118,22 @@ impl CutOptions {
     }
 }
 
-/// Writes what `options` ask for of the recording at `path` to `out`: a new folder, or a new file where its name
+/// Writes what `options` ask for of the recording at `path` to `out`, as [`cut_trace`] does.
+///
+/// # Errors
+/// When the recording cannot be read, and those of [`cut_trace`].
+pub fn cut(path: &Path, options: &CutOptions, out: &Path) -> Result<Cut, CutError> {
+    cut_trace(&Trace::open(path)?, options, out)
+}
+
+/// Writes what `options` ask for of `trace` to `out`: a new folder, or a new file where its name
 /// [is that of one](packed::is_name). The file of a whole recording holds its files as they are.
 ///
 /// # Errors
-/// When the recording cannot be read, has no such layer or nothing in that part, or `out` cannot be written. Then nothing
+/// When `trace` has no such layer or nothing in that part, or `out` cannot be written. Then nothing
 /// is left of `out`.
-pub fn cut(path: &Path, options: &CutOptions, out: &Path) -> Result<Cut, CutError> {
-    let trace = Trace::open(path)?;
-    if packed::is_name(out) { cut_into_file(&trace, options, out) } else { cut_into_folder(&trace, options, out) }
+pub fn cut_trace(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cut, CutError> {
+    if packed::is_name(out) { cut_into_file(trace, options, out) } else { cut_into_folder(trace, options, out) }
 }
 
 /// Writes what `options` ask for of `trace` as the file `out`, which appears when it is complete.
@@ -139,7 +146,7 @@ fn cut_into_file(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cut,
     let work = tempfile::Builder::new().prefix(".strata-cut-").tempdir_in(folder).map_err(failed)?;
     let guard = RemovedOnSignal::new(work.path()).map_err(failed)?;
     let file = NamedTempFile::new_in(work.path()).map_err(failed)?;
-    let cut = if options.is_whole() {
+    let cut = if options.is_whole() && !trace.has_given_symbols() {
         let bytes = pack(trace, file.as_file(), out)?;
         Cut { records: records_in(trace), bytes, begin_ns: 0, damage: Damage::default() }
     } else {

@@ -8,7 +8,6 @@ mod nothing;
 mod pipeline;
 mod plan;
 mod selection;
-mod symbols;
 mod text;
 mod time;
 
@@ -20,11 +19,11 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
+use strata_analysis::address_symbols::AddressSymbols;
 use strata_analysis::filter::{FilterError, Filters};
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Damage, ReadError, Trace};
-use symbols::Symbols;
 use text::Columns;
 use thiserror::Error;
 use time::Times;
@@ -153,7 +152,7 @@ fn write_list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Re
     }
     let records = SelectedRecords::new(&selection, from, to);
     let times = Times::new(clock, start);
-    let mut symbols = Symbols::new(trace);
+    let mut symbols = AddressSymbols::new(trace);
     let written = if options.json {
         pipeline::write(records, &Plan::new(Objects, &selection.streams, &mut symbols), &times, out)
     } else {
@@ -459,7 +458,7 @@ mod tests {
         let trace = Trace::open(dir.path()).unwrap();
         let options = EventsOptions::default();
         let selection = Selection::new(&trace, &options).unwrap();
-        let mut symbols = Symbols::new(&trace);
+        let mut symbols = AddressSymbols::new(&trace);
         let plan = Plan::new(Columns::new(&selection.streams, false), &selection.streams, &mut symbols);
         let number = |record: &[u8]| u32::from_le_bytes(record.try_into().unwrap());
         let expected: Vec<_> =

@@ -1,12 +1,13 @@
 //! `strata export`, which writes a recording in the form of another tool, and `strata report --html`, which writes it
 //! as a page.
 
-use crate::cli::{ExportArgs, Format, Moment, PageArgs};
+use crate::cli::{ExportArgs, Format, Moment, PageArgs, SymbolArgs};
 use crate::query_program::{self, QueryProgramError};
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use strata_analysis::symbol_file::{self, SymbolFileError};
 use strata_export::{ExportError, Exported, Options, ctf, html, perfetto};
 use strata_recording::files::access::Readers;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
@@ -61,6 +62,15 @@ pub enum ExportCommandError {
     /// The format has no tables to choose among.
     #[error("--tables chooses among tables, and {} has none: use --format parquet", .0.name())]
     NoTables(Format),
+    /// The format has no place for names of addresses.
+    #[error(
+        "--kallsyms names addresses, and {} has no place for that: `strata cut TRACE --kallsyms FILE -o NEW` makes a trace \
+         that keeps the names", .0.name()
+    )]
+    NoSymbols(Format),
+    /// The symbols of a kernel cannot be taken.
+    #[error(transparent)]
+    Symbols(#[from] SymbolFileError),
     /// It cannot be said why tasks took so long.
     #[error(transparent)]
     Why(#[from] CriticalPathError),
@@ -87,22 +97,29 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
         Format::Ctf | Format::Ctf2 | Format::Parquet if why.is_some() => {
             return Err(ExportCommandError::NoTracks(args.format));
         }
+        Format::Ctf | Format::Ctf2 | Format::Parquet if !args.symbols.kallsyms.is_empty() => {
+            return Err(ExportCommandError::NoSymbols(args.format));
+        }
         Format::Ctf | Format::Ctf2 | Format::Parquet if is_stdout || args.force => {
             return Err(ExportCommandError::NeedsFolder(args.format));
         }
-        Format::Ctf => write_folder(&open(&args.trace, part)?, ctf::Version::V1_8, part, &args.output, &say)?,
-        Format::Ctf2 => write_folder(&open(&args.trace, part)?, ctf::Version::V2, part, &args.output, &say)?,
+        Format::Ctf => {
+            write_folder(&open(&args.trace, part, &args.symbols, &say)?, ctf::Version::V1_8, part, &args.output, &say)?
+        }
+        Format::Ctf2 => {
+            write_folder(&open(&args.trace, part, &args.symbols, &say)?, ctf::Version::V2, part, &args.output, &say)?
+        }
         Format::Parquet => return Err(query_program::export(args, part).into()),
         Format::Perfetto if is_stdout && io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
         Format::Perfetto if is_stdout => {
-            let trace = open(&args.trace, part)?;
+            let trace = open(&args.trace, part, &args.symbols, &say)?;
             let why = explain(&trace, why.as_ref())?;
             let out = BufWriter::with_capacity(BUFFER, io::stdout());
             with_progress(part, &say, |options| perfetto::export_with(&trace, options, why.as_ref(), out))?
         }
         Format::Perfetto => {
             refuse_existing(&args.output, args.force)?;
-            let trace = open(&args.trace, part)?;
+            let trace = open(&args.trace, part, &args.symbols, &say)?;
             let why = explain(&trace, why.as_ref())?;
             write_perfetto(&trace, part, why.as_ref(), &args.output, args.force, &say)?
         }
@@ -142,12 +159,13 @@ fn readable_size(bytes: u64) -> String {
     }
 }
 
-/// Opens the recording at `path`, of which `part` is wanted.
+/// Opens the recording at `path`, of which `part` is wanted, with the symbols of kernels that are given.
 ///
 /// # Errors
-/// When it cannot be read, or the part lies outside of it.
-pub fn open(path: &Path, part: Part) -> Result<Trace, ExportCommandError> {
-    let trace = Trace::open(path)?;
+/// When it cannot be read, the part lies outside of it, or the symbols are of other kernels.
+pub fn open(path: &Path, part: Part, symbols: &SymbolArgs, say: impl Fn(&str)) -> Result<Trace, ExportCommandError> {
+    let (trace, said) = symbol_file::open(path, &symbols.kallsyms)?;
+    said.iter().for_each(|line| say(line));
     let window = ReportOptions { from: part.from, to: part.to, json: false };
     match report::missed_window(&trace, &window) {
         Some(missed) => Err(ExportCommandError::Outside(missed)),
@@ -167,7 +185,7 @@ fn explain(trace: &Trace, asked: Option<&CriticalPathOptions>) -> Result<Option<
 pub fn write_page(args: &PageArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
     refuse_existing(&args.output, args.force)?;
     let part = Part::of(&args.trace, args.from, args.to)?;
-    let trace = open(&args.trace, part)?;
+    let trace = open(&args.trace, part, &args.kernels, &say)?;
     let why = explain(&trace, args.why.options(part).as_ref())?;
     let exported = write_file(part, &args.output, args.force, &say, |options, out| {
         html::export(&trace, options, args.symbols.as_deref(), why.as_ref(), out)
@@ -298,6 +316,7 @@ mod tests {
             from: None,
             until: None,
             tables: Vec::new(),
+            symbols: SymbolArgs::default(),
             why: DrawnWhyArgs::default(),
             force,
         }
@@ -378,6 +397,7 @@ mod tests {
             from: None,
             to: None,
             symbols: None,
+            kernels: SymbolArgs::default(),
             why: DrawnWhyArgs::default(),
             force,
         };

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{env, fmt};
+use strata_analysis::symbol_file;
 use strata_jail::inherited::Inherited;
 use strata_recorder::control::protocol::Answer;
 use strata_recorder::control::wait_trigger::WaitError;
@@ -16,6 +17,7 @@ use strata_recorder::control::{answer_text, balloon, client, directory, list, wa
 use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
+use strata_recording::reader::Trace;
 use strata_recording::terminal::{harmless, harmless_json, shell_path};
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::cut::{self, Cut, CutOptions};
@@ -25,7 +27,7 @@ use vmm::attach::{self, AttachRequest, Ending, machines};
 use vmm::cli::{
     AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, CutArgs, DiffArgs, DoctorArgs, EventsArgs,
     ManualArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, ReportRequest, RunArgs,
-    TriggerCommand, WhyArgs, config_file,
+    SymbolArgs, TriggerCommand, WhyArgs, config_file,
 };
 use vmm::run::{self, BootEnd, OnReboot, RunRequest};
 use vmm::{agent_command, doctor, event_list, export, metrics, open_trace, query_program, region_command, top};
@@ -199,7 +201,8 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
         json: args.json,
         count: args.count,
     };
-    let listed = events::run(&trace, &options, &mut io::stdout().lock())?;
+    let trace = open(&trace, &args.symbols)?;
+    let listed = events::list(&trace, &options, &mut io::stdout().lock())?;
     if listed.damage.any() {
         say(listed.damage);
     }
@@ -209,13 +212,21 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Opens the recording at `trace`, with the symbols of kernels that are given.
+fn open(trace: &Path, symbols: &SymbolArgs) -> anyhow::Result<Trace> {
+    let (trace, said) = symbol_file::open(trace, &symbols.kallsyms)?;
+    said.iter().for_each(say);
+    Ok(trace)
+}
+
 fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
     match args.into_request().map_err(anyhow::Error::msg)? {
         ReportRequest::Page(args) => export::write_page(&args, |line| say(line))?,
         ReportRequest::Report(ReportCommand { report, window, symbols, choice }) => {
             let mut out = BufWriter::new(io::stdout().lock());
             let (options, choice) = (window.options()?, (*choice).into());
-            report::chosen::run(report, &window.trace, &options, symbols.as_deref(), &choice, &mut out)?
+            let trace = open(&window.trace, &window.kernels)?;
+            report::chosen::run(report, &trace, &options, symbols.as_deref(), &choice, &mut out)?
                 .into_iter()
                 .for_each(say);
         }
@@ -248,7 +259,8 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
 
 fn cut_trace(args: CutArgs) -> anyhow::Result<ExitCode> {
     let export::Part { from, to } = export::Part::of(&args.trace, args.from, args.to)?;
-    let written = cut::cut(&args.trace, &CutOptions { layers: args.layers, from, to }, &args.output)?;
+    let trace = open(&args.trace, &args.symbols)?;
+    let written = cut::cut_trace(&trace, &CutOptions { layers: args.layers, from, to }, &args.output)?;
     if written.damage.any() {
         say(format_args!("not taken over: {}", written.damage));
     }

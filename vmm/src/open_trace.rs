@@ -95,7 +95,7 @@ pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> 
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let path = folder.path().join("trace.pftrace");
         let part = Part::of(&args.trace, args.from, args.to)?;
-        export::write_perfetto(&export::open(&args.trace, part)?, part, None, &path, false, &say)?;
+        export::write_perfetto(&export::open(&args.trace, part, &args.symbols, &say)?, part, None, &path, false, &say)?;
         let guard = RemovedOnSignal::new(folder.path()).map_err(file_error(folder.path()))?;
         (path, Some((guard, folder)))
     } else if args.from.is_some() || args.to.is_some() {
@@ -180,6 +180,7 @@ fn answer(stream: &TcpStream, name: &str, file: &File, length: u64) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::SymbolArgs;
     use std::io::{Read, Write};
     use std::net::SocketAddr;
     use std::thread;
@@ -193,7 +194,7 @@ mod tests {
     }
 
     fn args(trace: &Path, port: u16) -> OpenArgs {
-        OpenArgs { trace: trace.into(), from: None, to: None, port, no_browser: true }
+        OpenArgs { trace: trace.into(), from: None, to: None, symbols: SymbolArgs::default(), port, no_browser: true }
     }
 
     #[test]

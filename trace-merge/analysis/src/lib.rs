@@ -4,12 +4,14 @@
 //! vCPU did. [`pass()`] feeds both to any number of analyses in one pass. Where records are missing, states are unknown
 //! ([`completeness`]); nothing is guessed.
 
+pub mod address_symbols;
 pub mod argument_names;
 pub mod by_number;
 pub mod completeness;
 pub mod errno_names;
 pub mod event;
 pub mod exit_reason;
+pub mod field_names;
 pub mod filter;
 pub mod kernel_symbols;
 pub mod lock_names;

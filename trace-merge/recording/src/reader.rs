@@ -192,6 +192,12 @@ impl Trace {
         layers.for_each(|layer| layer.symbols = Kallsyms::Given(Arc::clone(text)));
     }
 
+    /// Whether symbols were given that are not in the recording.
+    #[must_use]
+    pub fn has_given_symbols(&self) -> bool {
+        !self.given_symbols.is_empty()
+    }
+
     /// The symbols of the kernel of the guest of `vm`, or else of the host, as `/proc/kallsyms` has them; `None` where nobody
     /// saved or gave them, or what was saved is damaged.
     #[must_use]

@@ -3,12 +3,13 @@
 
 use super::current_task::Task;
 use super::line::{Lines, Literal};
-use super::symbols::{Symbols, SymbolsOf};
 use super::time::Times;
 use shared_ring::event::{FieldDescription, FieldType};
 use std::fmt::Write;
+use strata_analysis::address_symbols::AddressSymbols;
 use strata_analysis::argument_names::ArgumentNames;
 use strata_analysis::event::named::Named;
+use strata_analysis::field_names::{FieldNames, Name};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Stream, TraceLayer};
 use strata_recording::schema::{Elements, PlacedField, Schema, Value};
@@ -151,15 +152,7 @@ pub(super) struct FieldPlan {
 struct Names {
     before: Literal,
     behind: Literal,
-    of: NamesOf,
-}
-
-#[derive(Debug)]
-enum NamesOf {
-    /// Things that are numbered.
-    Numbers(Named),
-    /// Addresses of kernels.
-    Addresses(SymbolsOf),
+    names: FieldNames,
 }
 
 impl FieldPlan {
@@ -200,7 +193,7 @@ impl FieldPlan {
 
 impl<F: Form> Plan<F> {
     /// How `form` shows the records of a merge of `streams` of a recording with these `symbols`.
-    pub(super) fn new(form: F, streams: &[(&TraceLayer, &Stream)], symbols: &mut Symbols<'_>) -> Self {
+    pub(super) fn new(form: F, streams: &[(&TraceLayer, &Stream)], symbols: &mut AddressSymbols<'_>) -> Self {
         let (mut sources, mut events) = (Vec::new(), Vec::new());
         let mut last: Option<&TraceLayer> = None;
         for &(layer, stream) in streams {
@@ -247,54 +240,43 @@ impl Names {
         schema: &Schema,
         position: usize,
         field: &FieldDescription,
-        symbols: &mut Symbols<'_>,
+        symbols: &mut AddressSymbols<'_>,
     ) -> Option<Box<Self>> {
-        let named = Named::all(schema).into_iter().find(|named| named.position == position);
-        let (of, key) = match named {
-            Some(named) => (NamesOf::Numbers(named), named.key(&field.name)),
-            None => (NamesOf::Addresses(symbols.of(layer, schema, field)?), format!("{}_symbol", field.name).into()),
-        };
+        let names = FieldNames::of(layer, schema, position, symbols)?;
         let is_list = matches!(field.ty, FieldType::Array(..) | FieldType::Sequence(_));
-        let [before, behind] = F::around_name(&key, is_list).map(|text| Literal::from(&text[..]));
-        Some(Box::new(Self { before, behind, of }))
+        let [before, behind] = F::around_name(&names.key(field), is_list).map(|text| Literal::from(&text[..]));
+        Some(Box::new(Self { before, behind, names }))
     }
 
     /// Writes the name of `number` in a record's `payload`, where it has one.
     fn write(&self, lines: &mut Lines, number: u64, payload: &[u8]) {
-        let Self { before, behind, of } = self;
-        match of {
-            NamesOf::Numbers(named) => {
-                let name = named.number(payload).and_then(|number| named.name(number, payload));
-                let Some(name) = name else { return };
-                lines.literal(before);
-                lines.extend(name.as_bytes());
-            }
-            NamesOf::Addresses(symbols) => {
-                let Some(named) = symbols.find(payload).and_then(|symbols| symbols.named(number)) else { return };
-                lines.literal(before);
-                // Writing lines cannot fail.
-                let _ = write!(lines, "{named}");
-            }
+        let Some(name) = self.names.name(number, payload) else { return };
+        lines.literal(&self.before);
+        match name {
+            Name::Text(text) => lines.extend(text.as_bytes()),
+            // Writing lines cannot fail.
+            Name::Symbol(symbol) => drop(write!(lines, "{symbol}")),
         }
-        lines.literal(behind);
+        lines.literal(&self.behind);
     }
 
-    /// Writes the names of the calls of a stack, if there are any.
+    /// Writes the names of the calls of a stack, if any has one.
     fn write_calls<F: Form>(&self, lines: &mut Lines, calls: Elements<'_>, payload: &[u8]) {
-        let NamesOf::Addresses(symbols) = &self.of else { return };
-        let Some(symbols) = symbols.find(payload).filter(|_| !calls.is_empty()) else { return };
+        let named = |value| bits(value).and_then(|call| self.names.call(call, payload));
+        if calls.iter().all(|call| named(call).is_none()) {
+            return;
+        }
         lines.literal(&self.before);
-        for (index, value) in calls.iter().enumerate() {
+        for (index, call) in calls.iter().enumerate() {
             lines.extend(if index == 0 { b"" } else { F::BETWEEN });
-            let Some(call) = bits(value) else { continue };
-            match symbols.named_call(call) {
-                Some(named) => {
+            match named(call) {
+                Some(symbol) => {
                     lines.extend(F::QUOTE);
                     // Writing lines cannot fail.
-                    let _ = write!(lines, "{named}");
+                    let _ = write!(lines, "{symbol}");
                     lines.extend(F::QUOTE);
                 }
-                None => F::nameless(lines, call),
+                None => F::nameless(lines, bits(call).unwrap_or_default()),
             }
         }
         lines.literal(&self.behind);
@@ -302,7 +284,7 @@ impl Names {
 }
 
 impl EventPlan {
-    fn new<F: Form>(layer: &TraceLayer, schema: &Schema, symbols: &mut Symbols<'_>) -> Self {
+    fn new<F: Form>(layer: &TraceLayer, schema: &Schema, symbols: &mut AddressSymbols<'_>) -> Self {
         let fields = &schema.description().fields;
         let Some((first, others)) = fields.split_first() else {
             return Self { fields: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), call: None };

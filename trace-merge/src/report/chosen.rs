@@ -8,6 +8,7 @@ use super::{JSON_VERSION, ReportError, ReportOptions};
 use std::io::{self, Write};
 use std::path::Path;
 use strata_analysis::completeness::Completeness;
+use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
 /// As [`Description::run`] of `described`, but only the rows of `choice`. Says what `run` does, what CSV has no place
@@ -17,16 +18,16 @@ use strata_recording::terminal::harmless;
 /// As those of `run`, and when the report has no such rows.
 pub fn run(
     described: &Description,
-    dir: &Path,
+    trace: &Trace,
     options: &ReportOptions,
     symbols: Option<&Path>,
     choice: &Choice,
     out: &mut dyn Write,
 ) -> Result<Vec<String>, ReportError> {
     if choice.is_all() {
-        return Ok(described.run(dir, options, symbols, out)?.into_iter().collect());
+        return Ok(described.run(trace, options, symbols, out)?.into_iter().collect());
     }
-    let Made { report, completeness, missed } = described.make(dir, options, symbols)?;
+    let Made { report, completeness, missed } = described.make(trace, options, symbols)?;
     let value = report.to_json().map_err(|error| ReportError::Write(error.into()))?;
     let chosen = rows(described, choice, &value)?;
     let mut said: Vec<String> = missed.into_iter().collect();

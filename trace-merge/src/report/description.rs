@@ -62,7 +62,7 @@ impl Description {
         }
     }
 
-    /// Makes it of the recording in `dir`, and writes it to `out`, behind what was damaged, lost or is unknown in what
+    /// Makes it of `trace`, and writes it to `out`, behind what was damaged, lost or is unknown in what
     /// it uses. `symbols` is the folder that holds the guest's root, where it was given. A reader that closes `out` is
     /// not an error. Says why the window holds nothing, where it lies outside of the trace's time.
     ///
@@ -70,12 +70,12 @@ impl Description {
     /// When the recording cannot be read, the window is empty, it lacks what the report is made of, or `out` fails.
     pub fn run(
         &self,
-        dir: &Path,
+        trace: &Trace,
         options: &ReportOptions,
         symbols: Option<&Path>,
         out: &mut dyn Write,
     ) -> Result<Option<String>, ReportError> {
-        let Made { report, completeness, missed } = self.make(dir, options, symbols)?;
+        let Made { report, completeness, missed } = self.make(trace, options, symbols)?;
         report.write(completeness, options.json, out)?;
         Ok(missed)
     }
@@ -83,19 +83,18 @@ impl Description {
     /// Makes it, to be shown.
     pub(super) fn make(
         &self,
-        dir: &Path,
+        trace: &Trace,
         options: &ReportOptions,
         symbols: Option<&Path>,
     ) -> Result<Made, ReportError> {
-        let trace = Trace::open(dir)?;
-        let window = options.window(&trace)?;
-        let missed = super::missed_window(&trace, options);
-        let mut part = (self.begin)(&trace, window, symbols)?;
+        let window = options.window(trace)?;
+        let missed = super::missed_window(trace, options);
+        let mut part = (self.begin)(trace, window, symbols)?;
         let analysis = part.analysis();
         let layers = analysis.layers();
-        let passed = strata_analysis::pass(&trace, window, &mut [analysis]);
+        let passed = strata_analysis::pass(trace, window, &mut [analysis]);
         let completeness = passed.completeness.restricted_to(layers, None);
-        let finished = part.finish(&trace, &passed).map_err(|error| match (error, &missed) {
+        let finished = part.finish(trace, &passed).map_err(|error| match (error, &missed) {
             // What else would have to be recorded is no advice then.
             (ReportError::Nothing { .. }, Some(missed)) => ReportError::Nothing { missing: missed.clone() },
             (error, _) => error,
@@ -195,11 +194,11 @@ mod tests {
 
     #[test]
     fn window_behind_the_end_is_said_and_is_the_reason_where_there_is_no_report() {
-        let (dir, _trace) = scenario::preempted_in_an_exit().open();
+        let (_dir, trace) = scenario::preempted_in_an_exit().open();
         let report = |name: &str, from| {
             let options = ReportOptions { from: Some(Duration::from_secs(from)), ..ReportOptions::default() };
             let report = REPORTS.into_iter().find(|report| report.name == name).unwrap();
-            report.run(dir.path(), &options, None, &mut Vec::new())
+            report.run(&trace, &options, None, &mut Vec::new())
         };
 
         let behind = "--from is behind the end of the trace: its records are from 0 to 0.000041000 s";

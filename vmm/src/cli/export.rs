@@ -1,5 +1,6 @@
 //! `strata export` and `strata open`: recordings in the forms of other tools.
 
+use super::SymbolArgs;
 use super::moment::Moment;
 use crate::export::Part;
 use crate::open_trace::PORT;
@@ -85,6 +86,9 @@ pub struct ExportArgs {
     /// For parquet: only these tables, with commas between them; `events` stands for those of all event types
     #[arg(long, value_name = "TABLE", value_delimiter = ',')]
     pub tables: Vec<String>,
+    /// For perfetto: symbols of kernels.
+    #[command(flatten)]
+    pub symbols: SymbolArgs,
     /// For perfetto: why tasks took so long.
     #[command(flatten)]
     pub why: DrawnWhyArgs,
@@ -144,6 +148,9 @@ pub struct OpenArgs {
     /// End this long after the first record; -2s is 2 s before the last record
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
+    /// Symbols of kernels.
+    #[command(flatten)]
+    pub symbols: SymbolArgs,
     /// Port of 127.0.0.1 to serve on; ui.perfetto.dev fetches from 9001 only
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     pub port: u16,

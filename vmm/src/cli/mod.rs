@@ -10,6 +10,7 @@ mod query;
 mod recording;
 mod report;
 mod run;
+mod symbols;
 mod trace;
 pub(crate) mod values;
 
@@ -21,6 +22,7 @@ pub use query::QueryArgs;
 pub use recording::{BoundArgs, RecordingArgs};
 pub use report::{PageArgs, ReportArgs, ReportCommand, ReportRequest, WindowArgs};
 pub use run::RunArgs;
+pub use symbols::SymbolArgs;
 pub use trace::{CutArgs, DiffArgs, EventsArgs, MergeArgs, ReadArgs, WhyArgs};
 
 use crate::agent_command::AgentArgs;

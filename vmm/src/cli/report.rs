@@ -1,5 +1,6 @@
 //! `strata report`: its commands are made from the list of the reports.
 
+use super::SymbolArgs;
 use super::export::DrawnWhyArgs;
 use super::moment::Moment;
 use crate::export::Part;
@@ -59,6 +60,9 @@ pub struct ReportArgs {
     /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
     #[arg(long, value_name = "DIR", requires = "html")]
     pub symbols: Option<PathBuf>,
+    /// Symbols of kernels.
+    #[command(flatten)]
+    pub kernels: SymbolArgs,
     /// For a page: why tasks took so long.
     #[command(flatten)]
     pub why: DrawnWhyArgs,
@@ -80,6 +84,8 @@ pub struct PageArgs {
     pub to: Option<Moment>,
     /// Folder that holds the guest's root folder.
     pub symbols: Option<PathBuf>,
+    /// Symbols of kernels.
+    pub kernels: SymbolArgs,
     /// What is asked about tasks, if anything is.
     pub why: DrawnWhyArgs,
     /// Whether a page that is there is replaced.
@@ -101,20 +107,20 @@ impl ReportArgs {
     /// # Errors
     /// What is wrong, in words, when the first word is neither a command nor all there is.
     pub fn into_request(self) -> Result<ReportRequest, String> {
-        let Self { command, trace, from, to, json, html, symbols, why, force } = self;
+        let Self { command, trace, from, to, json, html, symbols, kernels, why, force } = self;
         let mut words = trace.into_iter();
         match (command, words.next(), words.next()) {
             (Some(command), ..) => Ok(ReportRequest::Report(command)),
             (None, Some(trace), None) => Ok(match html {
                 Some(output) => {
-                    ReportRequest::Page(Box::new(PageArgs { trace, output, from, to, symbols, why, force }))
+                    ReportRequest::Page(Box::new(PageArgs { trace, output, from, to, symbols, kernels, why, force }))
                 }
                 None if why.is_asked() => {
                     return Err("--why and --worst draw on a page: give --html FILE, too, or see `strata why`".into());
                 }
                 None => {
                     let [report, ..] = REPORTS;
-                    let window = WindowArgs { trace, from, to, json };
+                    let window = WindowArgs { trace, from, to, kernels, json };
                     ReportRequest::Report(ReportCommand { report, window, symbols: None, choice: Box::default() })
                 }
             }),
@@ -270,6 +276,9 @@ pub struct WindowArgs {
     /// End this long after the first record; -2s is 2 s before the last record
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
+    /// Symbols of kernels.
+    #[command(flatten)]
+    pub kernels: SymbolArgs,
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,

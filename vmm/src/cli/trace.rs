@@ -1,6 +1,7 @@
 //! `strata events`, `strata why`, `strata diff`, `strata check`, `strata cut` and `strata merge`: reading
 //! recordings.
 
+use super::SymbolArgs;
 use super::moment::Moment;
 use super::values;
 use crate::export::Part;
@@ -33,7 +34,7 @@ pub struct EventsArgs {
     pub trace: Option<PathBuf>,
     /// List the events of a layer that can be recorded, in place of a trace's records; guest-kernel needs --agent
     #[arg(long, value_name = "LAYER", value_parser = values::layer(), conflicts_with_all = [
-        "trace", "layers", "events", "filters", "tasks", "cpus", "vms", "from", "to", "utc"
+        "trace", "layers", "events", "filters", "tasks", "cpus", "vms", "from", "to", "utc", "kallsyms"
     ])]
     pub list: Option<LayerKind>,
     /// Kernel module whose events are listed
@@ -66,6 +67,9 @@ pub struct EventsArgs {
     /// End this long after the first record; -2s is 2 s before the last record
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
+    /// Symbols of kernels.
+    #[command(flatten)]
+    pub symbols: SymbolArgs,
     /// Show UTC in place of seconds since the first record
     #[arg(long)]
     pub utc: bool,
@@ -246,6 +250,9 @@ pub struct CutArgs {
     /// Only this layer; host, guest and user are understood too. May be repeated
     #[arg(long = "layer", value_name = "LAYER", value_parser = values::layer())]
     pub layers: Vec<LayerKind>,
+    /// Symbols of kernels, which the new trace keeps.
+    #[command(flatten)]
+    pub symbols: SymbolArgs,
     /// New folder for the part, or, where the name ends with .strata, one new file
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,

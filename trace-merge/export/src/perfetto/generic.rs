@@ -1,24 +1,32 @@
 //! Records that Perfetto has no form for: events that describe themselves, each type of them once, with the fields that
 //! they have.
 
-use super::generic_type::{GenericType, describe};
+use super::generic_type::GenericType;
 use super::packets::{FtraceKind, Machine, PacketWriter};
 use std::io::Write;
-use strata_recording::reader::StreamRecord;
+use strata_analysis::address_symbols::AddressSymbols;
+use strata_recording::reader::{StreamRecord, Trace};
 use strata_recording::schema::Schema;
 
 /// The least number of a type of event that describes itself, among the fields of Perfetto's own ones.
 const FIRST: u32 = 1 << 16;
 
 /// Writes such records.
-#[derive(Debug, Default)]
-pub(super) struct GenericRecords {
+#[derive(Debug)]
+pub(super) struct GenericRecords<'t> {
+    trace: &'t Trace,
+    symbols: AddressSymbols<'t>,
     /// By layer and event type.
     types: Vec<Vec<Option<GenericType>>>,
     described: u32,
 }
 
-impl GenericRecords {
+impl<'t> GenericRecords<'t> {
+    /// Of `trace`.
+    pub(super) const fn new(trace: &'t Trace) -> Self {
+        Self { trace, symbols: AddressSymbols::new(trace), types: Vec::new(), described: 0 }
+    }
+
     /// Writes a record of the layer `layer`.
     pub(super) fn record<W: Write>(
         &mut self,
@@ -50,9 +58,10 @@ impl GenericRecords {
         }
         let known = types.get_mut(schema.position())?;
         if known.is_none() {
-            let of = GenericType::new(FIRST + self.described, schema);
+            let layer = self.trace.layers().get(layer)?;
+            let of = GenericType::new(FIRST + self.described, layer, schema, &mut self.symbols);
             self.described += 1;
-            out.describe_event(place, describe(of.number, schema));
+            out.describe_event(place, of.describe(schema));
             *known = Some(of);
         }
         known.as_ref()

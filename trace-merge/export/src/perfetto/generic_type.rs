@@ -3,7 +3,10 @@
 use super::proto::wire::{put_bytes, put_message, put_number};
 use super::proto::{DescriptorProto, FieldDescriptorProto, FieldType, GenericEventDescriptor};
 use shared_ring::event::FieldDescription;
-use strata_recording::reader::StreamRecord;
+use std::io::Write;
+use strata_analysis::address_symbols::AddressSymbols;
+use strata_analysis::field_names::FieldNames;
+use strata_recording::reader::{StreamRecord, TraceLayer};
 use strata_recording::schema::{Elements, PlacedField, Schema, Value, hex_digits, is_text_in_json};
 use strata_recording::terminal::harmless;
 
@@ -22,10 +25,12 @@ pub(super) struct GenericType {
 }
 
 /// A field of such an event type.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct GenericField {
     /// `None` where it is not written.
     number: Option<u32>,
+    /// The names of its numbers, where they have any; and the number of the field for the names.
+    names: Option<(u32, FieldNames)>,
     /// Where it lies, if that is the same in all payloads.
     place: Option<PlacedField>,
     /// Whether its number is text.
@@ -35,15 +40,44 @@ struct GenericField {
 }
 
 impl GenericType {
-    pub(super) fn new(number: u32, schema: &Schema) -> Self {
+    pub(super) fn new(number: u32, layer: &TraceLayer, schema: &Schema, symbols: &mut AddressSymbols<'_>) -> Self {
+        let fields = &schema.description().fields;
         let mut placed = schema.placed_fields().iter();
-        let field = |(number, field): (u32, &FieldDescription)| GenericField {
-            number: (field.name != THREAD).then_some(number),
-            place: placed.next().copied(),
-            is_text: is_text_in_json(field),
-            hex: field.hex,
+        // Names come behind all fields.
+        let mut free = (1..FIELDS_END).skip(fields.len());
+        let field = |(position, (number, field)): (usize, (u32, &FieldDescription))| {
+            let names = FieldNames::of(layer, schema, position, symbols);
+            GenericField {
+                number: (field.name != THREAD).then_some(number),
+                names: names.and_then(|names| Some((free.next()?, names))),
+                place: placed.next().copied(),
+                is_text: is_text_in_json(field),
+                hex: field.hex,
+            }
         };
-        Self { number, fields: (1..FIELDS_END).zip(&schema.description().fields).map(field).collect() }
+        Self { number, fields: (1..FIELDS_END).zip(fields).enumerate().map(field).collect() }
+    }
+
+    /// What Perfetto is told of it, the event type `schema`.
+    pub(super) fn describe(&self, schema: &Schema) -> GenericEventDescriptor {
+        let name = schema.name();
+        let described = |name: &str, number: u32, of: FieldType| FieldDescriptorProto {
+            name: Some(harmless(name)),
+            number: Some(number.cast_signed()),
+            r#type: Some(of.into()),
+        };
+        let fields = || self.fields.iter().zip(&schema.description().fields);
+        let values = fields().filter_map(|(of, field)| Some(described(&field.name, of.number?, field_type(field))));
+        let names = fields().filter_map(|(of, field)| {
+            let (number, names) = of.names.as_ref()?;
+            Some(described(&names.key(field), *number, FieldType::String))
+        });
+        let event = DescriptorProto {
+            // Without the name of its group, as the kernel's own tools list it.
+            name: Some(harmless(name.split_once(':').map_or(name, |(_, name)| name))),
+            field: values.chain(names).collect(),
+        };
+        GenericEventDescriptor { field_id: Some(self.number.cast_signed()), event_descriptor: Some(event) }
     }
 
     /// Appends the fields of `record`, one of its records, as its description has them.
@@ -58,12 +92,15 @@ impl GenericType {
             if let Some(number) = field.number {
                 field.encode(number, value, out);
             }
+            if let Some((number, names)) = &field.names {
+                encode_name(*number, names, value, record.payload, out);
+            }
         }
     }
 }
 
 impl GenericField {
-    fn encode(self, number: u32, value: Value<'_>, out: &mut Vec<u8>) {
+    fn encode(&self, number: u32, value: Value<'_>, out: &mut Vec<u8>) {
         match value {
             Value::Unsigned(value) if self.is_text => put_message(number, out, |out| {
                 let (digits, length) = hex_digits(value);
@@ -78,21 +115,17 @@ impl GenericField {
     }
 }
 
-/// What describes the type `schema`, whose number is `number`.
-pub(super) fn describe(number: u32, schema: &Schema) -> GenericEventDescriptor {
-    let name = schema.name();
-    let field = |(number, field): (u32, &FieldDescription)| FieldDescriptorProto {
-        name: Some(harmless(&field.name)),
-        number: Some(number.cast_signed()),
-        r#type: Some(field_type(field).into()),
+/// Appends the name of what `value` in `payload` stands for, where it has one, as the field `number`.
+fn encode_name(number: u32, names: &FieldNames, value: Value<'_>, payload: &[u8], out: &mut Vec<u8>) {
+    let bits = match value {
+        Value::Unsigned(bits) => bits,
+        Value::Signed(bits) => bits.cast_unsigned(),
+        Value::Text(_) | Value::Array(_) => return,
     };
-    let fields = (1..FIELDS_END).zip(&schema.description().fields);
-    let event = DescriptorProto {
-        // Without the name of its group, as the kernel's own tools list it.
-        name: Some(harmless(name.split_once(':').map_or(name, |(_, name)| name))),
-        field: fields.filter(|(_, field)| field.name != THREAD).map(field).collect(),
-    };
-    GenericEventDescriptor { field_id: Some(number.cast_signed()), event_descriptor: Some(event) }
+    if let Some(name) = names.name(bits, payload) {
+        // Memory takes all that is written.
+        put_message(number, out, |out| drop(write!(out, "{name}")));
+    }
 }
 
 /// Addresses are text: SQL has no unsigned integers of 64 bits.

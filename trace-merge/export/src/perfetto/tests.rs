@@ -556,6 +556,28 @@ fn record_without_a_form_is_an_event_that_describes_itself_once() {
 }
 
 #[test]
+fn event_that_describes_itself_has_names_of_addresses_and_numbers_behind_its_fields() {
+    let fields = [("common_pid", Number(7)), ("function", Hex(0xffff_ffff_8100_0014)), ("error", Number(-5))];
+    let trace = TestTrace::new()
+        .host(0, 1_000, "timer:hrtimer_start", &fields)
+        .guest(0, 3_000, "test:event", &[])
+        .kallsyms("host-kernel", "ffffffff81000010 T hrtimer_wakeup\nffffffff81000020 T next\n");
+
+    let (_dir, trace) = trace.open();
+    let mut bytes = Vec::new();
+    let exported = export(&trace, &Options::default(), &mut bytes).unwrap();
+    let read = Read { packets: PerfettoTrace::decode(&*bytes).unwrap().packet, exported };
+
+    let described = read.described(0).remove(0).2;
+    let names: Vec<&str> = described.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["function", "error", "function_symbol", "error_name"]);
+    let [mut symbol, mut error] = [Vec::new(), Vec::new()];
+    proto::wire::put_bytes(4, b"hrtimer_wakeup+0x4", &mut symbol);
+    proto::wire::put_bytes(5, b"EIO", &mut error);
+    assert!([symbol, error].iter().all(|field| bytes.windows(field.len()).any(|window| window == field)));
+}
+
+#[test]
 fn record_of_the_vmm_is_an_instant_of_its_thread_with_its_fields() {
     let trace = TestTrace::new().vmm(0, 1_000, "vmm:port_access", &[("vcpu", Number(0)), ("port", Hex(0x3f8))]).vmm(
         2,

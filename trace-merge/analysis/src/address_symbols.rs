@@ -1,10 +1,10 @@
 //! The symbols in which addresses that records hold lie, by kernel: each is read when a field needs it first.
 
+use crate::event::address::{AddressOf, address_of};
+use crate::kernel_symbols::KernelSymbols;
 use shared_ring::event::FieldDescription;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use strata_analysis::event::address::{AddressOf, address_of};
-use strata_analysis::kernel_symbols::KernelSymbols;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Trace, TraceLayer};
 use strata_recording::schema::{IntegerField, Schema};
@@ -14,7 +14,7 @@ const THREAD: &str = "common_pid";
 
 /// The symbols that were saved or given of the kernels of a recording.
 #[derive(Debug)]
-pub(super) struct Symbols<'t> {
+pub struct AddressSymbols<'t> {
     trace: &'t Trace,
     /// By VM, `None` for the host; `None` where there are none.
     known: BTreeMap<Option<String>, Option<Arc<KernelSymbols>>>,
@@ -22,7 +22,7 @@ pub(super) struct Symbols<'t> {
 
 /// The symbols for the addresses in a field.
 #[derive(Debug)]
-pub(super) enum SymbolsOf {
+pub enum SymbolsOf {
     /// Of one kernel.
     Kernel(Arc<KernelSymbols>),
     /// Of the guest whose vCPU's thread recorded: where the thread is, and guests by thread.
@@ -31,7 +31,8 @@ pub(super) enum SymbolsOf {
 
 impl SymbolsOf {
     /// Those for a record with this `payload`.
-    pub(super) fn find(&self, payload: &[u8]) -> Option<&KernelSymbols> {
+    #[must_use]
+    pub fn find(&self, payload: &[u8]) -> Option<&KernelSymbols> {
         match self {
             Self::Kernel(symbols) => Some(symbols),
             Self::Guests(thread, guests) => guests.get(&thread.read(payload)?).map(|symbols| &**symbols),
@@ -39,14 +40,15 @@ impl SymbolsOf {
     }
 }
 
-impl<'t> Symbols<'t> {
+impl<'t> AddressSymbols<'t> {
     /// Those of `trace`.
-    pub(super) const fn new(trace: &'t Trace) -> Self {
+    #[must_use]
+    pub const fn new(trace: &'t Trace) -> Self {
         Self { trace, known: BTreeMap::new() }
     }
 
     /// Those for the addresses in `field` of an event of `layer`; `None` where it holds none, or there are none.
-    pub(super) fn of(&mut self, layer: &TraceLayer, schema: &Schema, field: &FieldDescription) -> Option<SymbolsOf> {
+    pub fn of(&mut self, layer: &TraceLayer, schema: &Schema, field: &FieldDescription) -> Option<SymbolsOf> {
         let kind = layer.description.kind;
         match address_of(kind, schema.name(), field)? {
             AddressOf::Recorder => self.kernel(layer.description.vm.as_deref()).map(SymbolsOf::Kernel),

@@ -1,0 +1,78 @@
+//! The names of what the numbers of a field stand for, which listings and exports show beside the numbers.
+
+use crate::address_symbols::{AddressSymbols, SymbolsOf};
+use crate::event::named::Named;
+use crate::kernel_symbols;
+use shared_ring::event::FieldDescription;
+use std::borrow::Cow;
+use std::fmt;
+use strata_recording::reader::TraceLayer;
+use strata_recording::schema::Schema;
+
+/// The names of the numbers of a field.
+#[derive(Debug)]
+pub struct FieldNames(Of);
+
+#[derive(Debug)]
+enum Of {
+    /// Things that are numbered.
+    Numbers(Named),
+    /// Addresses of kernels.
+    Addresses(SymbolsOf),
+}
+
+/// A name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Name<'s> {
+    /// Of something that is numbered.
+    Text(Cow<'static, str>),
+    /// Of an address.
+    Symbol(kernel_symbols::Named<'s>),
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => formatter.write_str(text),
+            Self::Symbol(symbol) => symbol.fmt(formatter),
+        }
+    }
+}
+
+impl FieldNames {
+    /// Those of the field at `position` of the events of `schema`, which is one of `layer`'s; `None` where its numbers have no
+    /// names.
+    pub fn of(layer: &TraceLayer, schema: &Schema, position: usize, symbols: &mut AddressSymbols<'_>) -> Option<Self> {
+        let field = schema.description().fields.get(position)?;
+        let named = Named::all(schema).into_iter().find(|named| named.position == position);
+        let addresses = || symbols.of(layer, schema, field).map(Of::Addresses);
+        named.map(Of::Numbers).or_else(addresses).map(Self)
+    }
+
+    /// The key of the name, where the number's is that of `field`.
+    #[must_use]
+    pub fn key(&self, field: &FieldDescription) -> Cow<'static, str> {
+        match &self.0 {
+            Of::Numbers(named) => named.key(&field.name),
+            Of::Addresses(_) => format!("{}_symbol", field.name).into(),
+        }
+    }
+
+    /// The name of `number` in a record's `payload`; `None` where it has none.
+    #[must_use]
+    pub fn name(&self, number: u64, payload: &[u8]) -> Option<Name<'_>> {
+        match &self.0 {
+            Of::Numbers(named) => named.name(named.number(payload)?, payload).map(Name::Text),
+            Of::Addresses(symbols) => symbols.find(payload)?.named(number).map(Name::Symbol),
+        }
+    }
+
+    /// The symbol of the call `address` of a stack in a record's `payload`; `None` where it has none.
+    #[must_use]
+    pub fn call(&self, address: u64, payload: &[u8]) -> Option<kernel_symbols::Named<'_>> {
+        match &self.0 {
+            Of::Numbers(_) => None,
+            Of::Addresses(symbols) => symbols.find(payload)?.named_call(address),
+        }
+    }
+}
