@@ -83,11 +83,11 @@ fn records() -> (tempfile::TempDir, Trace) {
 
 #[test]
 fn text_and_json_are_those_of_its_columns() {
-    let (dir, _trace) = records();
+    let (_dir, trace) = records();
     let shown = |json| {
         let mut out = Vec::new();
         let options = ReportOptions { json, ..ReportOptions::default() };
-        DESCRIPTION.run(dir.path(), &options, None, &mut out).unwrap();
+        DESCRIPTION.run(&trace, &options, None, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };
 

@@ -12,11 +12,12 @@ use strata_export::{ExportError, Exported, Options, ctf, html, perfetto};
 use strata_recording::files::access::Readers;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
-use strata_recording::reader::{ReadError, Trace};
+use strata_recording::reader::Trace;
 use strata_recording::terminal::{harmless, shell_path};
 use tempfile::NamedTempFile;
 use thiserror::Error;
 use trace_merge::critical_path::{CriticalPathError, CriticalPathOptions, CriticalPaths, critical_paths};
+use trace_merge::moment::MomentError;
 use trace_merge::progress;
 use trace_merge::report::{self, ReportOptions};
 
@@ -26,9 +27,9 @@ const BUFFER: usize = 1 << 20;
 /// Why there is no export.
 #[derive(Debug, Error)]
 pub enum ExportCommandError {
-    /// The recording cannot be read.
+    /// A moment is not in the recording.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Moment(#[from] MomentError),
     /// The recording cannot be exported.
     #[error(transparent)]
     Export(#[from] ExportError),
@@ -219,8 +220,8 @@ impl Part {
     /// What lies between `from` and `to` of the recording in `trace`.
     ///
     /// # Errors
-    /// When the recording cannot be read, to find its end.
-    pub fn of(trace: &Path, from: Option<Moment>, to: Option<Moment>) -> Result<Self, ReadError> {
+    /// When the recording cannot be read, to find its end, or has nothing at a time of UTC.
+    pub fn of(trace: &Path, from: Option<Moment>, to: Option<Moment>) -> Result<Self, MomentError> {
         let from = from.map(|moment| moment.begin(trace)).transpose()?;
         Ok(Self { from, to: to.map(|moment| moment.end(trace)).transpose()? })
     }
@@ -381,7 +382,7 @@ mod tests {
         let unread = run(&args(&path, true), |_| ()).unwrap_err();
 
         assert!(matches!(refused, ExportCommandError::Exists { .. }), "{refused}");
-        assert!(matches!(unread, ExportCommandError::Read(_)), "{unread}");
+        assert!(matches!(unread, ExportCommandError::Symbols(_)), "{unread}");
         assert_eq!(fs::read(&path).unwrap(), b"mine");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -406,7 +407,7 @@ mod tests {
         let unread = write_page(&args(true), |_| ()).unwrap_err();
 
         assert!(matches!(refused, ExportCommandError::Exists { .. }), "{refused}");
-        assert!(matches!(unread, ExportCommandError::Read(_)), "{unread}");
+        assert!(matches!(unread, ExportCommandError::Symbols(_)), "{unread}");
         assert_eq!(fs::read(&output).unwrap(), b"mine");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -16,8 +16,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use strata_recording::files::packed;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
-use strata_recording::reader::ReadError;
 use thiserror::Error;
+use trace_merge::moment::MomentError;
 use uuid::Uuid;
 
 /// The only port that the viewer's page may fetch from: that of `trace_processor`.
@@ -36,9 +36,9 @@ pub enum OpenError {
     /// It cannot be exported.
     #[error(transparent)]
     Export(#[from] ExportCommandError),
-    /// The recording cannot be read.
+    /// A moment is not in the recording.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Moment(#[from] MomentError),
     /// A part of a file was asked for.
     #[error("{}: --from and --until are for Strata's traces; another file is shown whole", .path.display())]
     Part {

@@ -12,7 +12,7 @@ use strata_recording::schema::{IntegerField, Schema};
 /// The field of the host's events that names the thread which records them.
 const THREAD: &str = "common_pid";
 
-/// The symbols that were saved or given of the kernels of a recording.
+/// The symbols of the kernels of a recording.
 #[derive(Debug)]
 pub struct AddressSymbols<'t> {
     trace: &'t Trace,
@@ -69,7 +69,11 @@ impl<'t> AddressSymbols<'t> {
 
     fn kernel(&mut self, vm: Option<&str>) -> Option<Arc<KernelSymbols>> {
         let trace = self.trace;
-        let read = || Some(KernelSymbols::saved(trace, vm)).filter(|symbols| !symbols.is_empty()).map(Arc::new);
+        let all = || match vm {
+            Some(vm) => KernelSymbols::of_guest(trace, vm),
+            None => KernelSymbols::saved(trace, None),
+        };
+        let read = || Some(all()).filter(|symbols| !symbols.is_empty()).map(Arc::new);
         self.known.entry(vm.map(Into::into)).or_insert_with(read).clone()
     }
 }

@@ -7,8 +7,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZero;
 use std::panic::resume_unwind;
+use std::ptr;
 use std::thread;
-use strata_recording::reader::{Stream, Trace, TraceLayer};
+use strata_recording::reader::{Stream, StreamRecord, Trace, TraceLayer};
 
 /// Kernel addresses are in the upper half of the address space.
 pub const KERNEL_HALF: u64 = 1 << 63;
@@ -130,12 +131,15 @@ impl KernelSymbols {
         let streams: Vec<_> =
             layers.flat_map(|layer| layer.streams.iter().map(move |stream| (*layer, stream))).collect();
         let told_by = |streams: &[(&TraceLayer, &Stream)]| {
-            let records = streams.iter().flat_map(|(layer, stream)| layer.records(stream));
             let mut told = Self::default();
-            for symbol in records.filter_map(|record| Symbol::of(&record)) {
-                KernelSymbol::new(symbol.address, symbol.size, &symbol.label)
-                    .into_iter()
-                    .for_each(|symbol| told.push(symbol));
+            for (layer, stream) in streams {
+                let schema = layer.schemas.iter().find(|schema| schema.name() == event::name::SYMBOL);
+                let is_symbol = |record: &StreamRecord<'_>| schema.is_some_and(|schema| ptr::eq(schema, record.schema));
+                for record in layer.records(stream).filter(is_symbol) {
+                    let symbol = Symbol::of(&record);
+                    let symbol = symbol.as_ref().and_then(|of| KernelSymbol::new(of.address, of.size, &of.label));
+                    symbol.into_iter().for_each(|symbol| told.push(symbol));
+                }
             }
             told
         };

@@ -195,6 +195,21 @@ pub fn rfc3339(utc_ns: i128) -> String {
         .map_or_else(|_| format!("{utc_ns} ns"), |timestamp| format!("{timestamp:.9}"))
 }
 
+/// Nanoseconds since 1970 that `text`, of RFC 3339, says; `None` for what is no such time.
+#[must_use]
+pub fn parse_rfc3339(text: &str) -> Option<i128> {
+    text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_nanosecond)
+}
+
+/// Nanoseconds since midnight that `text` says, as in `05:03:47.5`; `None` for what is no time of day.
+#[must_use]
+pub fn parse_time_of_day(text: &str) -> Option<u64> {
+    // Other forms of ISO 8601 have no colon, and may be lengths of time here, or have a date.
+    let is_plain = text.contains(':') && text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.'));
+    let time = text.parse::<jiff::civil::Time>().ok().filter(|_| is_plain)?;
+    u64::try_from(time.duration_since(jiff::civil::Time::midnight()).as_nanos()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +219,17 @@ mod tests {
     fn epoch(vcpu: u32, number: u64, from_ticks: u64, bound_ns: u64) -> ClockEpoch {
         let (vm, cause, derivation) = ("vm0".into(), "periodic".into(), "measured".into());
         ClockEpoch { vm, vcpu, number, cause, from_ticks, bound_ns, derivation }
+    }
+
+    #[test]
+    fn times_of_utc_are_read_as_they_are_written() {
+        let (text, ns) = ("2023-11-14T22:13:20.000000001Z", 1_700_000_000_000_000_001);
+
+        assert_eq!((parse_rfc3339(text), rfc3339(ns).as_str()), (Some(ns), text));
+        assert_eq!(parse_rfc3339("2023-11-14T22:13:20Z"), Some(1_700_000_000_000_000_000));
+        assert_eq!(parse_time_of_day("22:13:20.5"), Some(80_000_500_000_000));
+        assert_eq!(["22", "221320", "1.5", "24:13:20", "2023-11-14T22:13:20"].map(parse_time_of_day), [None; 5]);
+        assert_eq!(["2023-11-14", "22:13:20", "2023-11-14T22:13:20"].map(parse_rfc3339), [None; 3]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::files::access::Readers;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What follows the path of a layer in that of its symbols.
 const EXTENSION: &str = ".kallsyms.zst";
@@ -22,7 +22,23 @@ pub fn file_of(path: &str) -> String {
 /// # Errors
 /// When it cannot be written.
 pub fn write(folder: &Path, path: &str, text: &[u8]) -> io::Result<()> {
-    Readers::of(folder)?.write_atomically(&folder.join(file_of(path)), &zstd::bulk::compress(text, LEVEL)?)
+    write_compressed(&folder.join(file_of(path)), &compressed(text)?)
+}
+
+/// Where the symbols of the layer in `folder` lie.
+pub(crate) fn beside(folder: &Path) -> PathBuf {
+    let mut name = folder.file_name().unwrap_or_default().to_owned();
+    name.push(EXTENSION);
+    folder.with_file_name(name)
+}
+
+pub(crate) fn compressed(text: &[u8]) -> io::Result<Vec<u8>> {
+    zstd::bulk::compress(text, LEVEL)
+}
+
+/// Writes `bytes`, which are [`compressed`], to `path`.
+pub(crate) fn write_compressed(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    Readers::of(path.parent().unwrap_or(Path::new(".")))?.write_atomically(path, bytes)
 }
 
 /// The text in `bytes` of such a file. What follows more than a kernel has is left out.

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::compression::Compression;
 use crate::files::access::{Readers, open_to_append};
 use crate::files::{JOURNAL_FILE, METADATA_FILE};
+use crate::kallsyms;
 use crate::layer::LayerKind;
 use crate::manifest::{
     Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,
@@ -291,6 +292,20 @@ impl LayerWriter {
     #[must_use]
     pub const fn has_events(&self) -> bool {
         !self.events.is_empty()
+    }
+
+    /// Writes `text`, which `/proc/kallsyms` has, as the symbols of its kernel beside the layer.
+    ///
+    /// # Errors
+    /// When it cannot be written, or a recording that keeps within a size has no room for it.
+    pub fn save_kallsyms(&self, text: &[u8]) -> Result<(), WriteError> {
+        let path = kallsyms::beside(&self.place.folder);
+        let failed = |source| WriteError::Write { path: path.clone(), source };
+        let bytes = kallsyms::compressed(text).map_err(failed)?;
+        if let Some(rotation) = &self.place.rotation {
+            rotation.reserve_file(&path, bytes.len() as u64)?;
+        }
+        kallsyms::write_compressed(&path, &bytes).map_err(failed)
     }
 
     /// Adds event types, to the end of `metadata` too, and to the journal of a recording that goes on. Those that the layer

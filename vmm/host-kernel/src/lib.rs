@@ -13,12 +13,14 @@
 //!   `page_cursor`: a place in one.
 //! - `switches`: the context switches; `switch_filter`: which of them matter; `interleave`: one order of all.
 //! - `workers`: the kernel's threads that work for a machine.
+//! - [`Kallsyms`]: the symbols of the kernel.
 //! - [`namespace`]: whether threads have the numbers here that the host's kernel knows them by.
 
 mod copy_plan;
 mod format_file;
 mod interleave;
 mod item;
+mod kallsyms;
 pub mod namespace;
 mod page;
 mod page_cursor;
@@ -39,6 +41,7 @@ mod live_tests;
 
 pub use format_file::SkippedField;
 pub use item::{HostItem, HostRecord};
+pub use kallsyms::Kallsyms;
 pub use page::{HEADER_BYTES, Malformed, Missed, Page, PageError, PageEvent, PageEvents};
 pub use reader::{CpuSummary, ReaderError, Rest, Sink};
 pub use schema::{EventName, EventSchema, RecordError, SchemaError};

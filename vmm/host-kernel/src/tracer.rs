@@ -1,6 +1,7 @@
 //! Traces the host's kernel for one virtual machine: what is recorded of which threads, and what was lost of it.
 
 use super::item::{HostItem, HostRecord};
+use super::kallsyms::Kallsyms;
 use super::namespace::check_thread_ids;
 use super::reader::{CpuSummary, Reader, ReaderError, Rest, Sink};
 use super::schema::{EventName, EventSchema, Run};
@@ -155,6 +156,8 @@ pub struct HostTracer {
     searched: Instant,
     not_enabled: Vec<EventNotEnabled>,
     time: HostTime,
+    /// The kernel's symbols, where this user may see them.
+    kallsyms: Option<Kallsyms>,
     /// Each CPU that is traced, and up to when all of it was handed on, ticks.
     read_up_to: BTreeMap<u32, u64>,
 }
@@ -220,10 +223,16 @@ impl HostTracer {
             searched: Instant::now(),
             not_enabled,
             time: config.time,
+            kallsyms: Kallsyms::open(),
             read_up_to: BTreeMap::new(),
         };
         tracer.follow_workers();
         Ok(tracer)
+    }
+
+    /// The symbols of the kernel that is traced; `None` where the user who started may not see its addresses.
+    pub const fn kallsyms(&self) -> Option<&Kallsyms> {
+        self.kallsyms.as_ref()
     }
 
     /// The descriptions of the events that are traced.

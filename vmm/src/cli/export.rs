@@ -77,7 +77,8 @@ pub struct ExportArgs {
     /// File to write, `-` for standard output; for ctf, ctf2 and parquet a folder: a new one, or an empty one of yours
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
-    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record,
+    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record
@@ -142,7 +143,8 @@ impl DrawnWhyArgs {
 pub struct OpenArgs {
     /// Trace, a folder or a file of `strata cut`; or a file that `strata export --format perfetto` wrote
     pub trace: PathBuf,
-    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record,
+    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record

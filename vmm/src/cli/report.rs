@@ -10,8 +10,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand
 use std::path::{Path, PathBuf};
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::nearest::nearest;
-use strata_recording::reader::ReadError;
 use strata_recording::terminal::{shell_path, shell_word};
+use trace_merge::moment::MomentError;
 use trace_merge::report::ReportOptions;
 use trace_merge::report::description::{Asked, Description};
 use trace_merge::report::registry::REPORTS;
@@ -45,7 +45,8 @@ pub struct ReportArgs {
     // Takes two, so that a command that does not exist is told apart from a trace.
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     pub trace: Vec<PathBuf>,
-    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record,
+    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record
@@ -270,7 +271,8 @@ impl Subcommand for ReportCommand {
 pub struct WindowArgs {
     /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
-    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record,
+    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record
@@ -288,8 +290,8 @@ impl WindowArgs {
     /// What they mean for a report.
     ///
     /// # Errors
-    /// When the recording cannot be read, to find its end.
-    pub fn options(&self) -> Result<ReportOptions, ReadError> {
+    /// When the recording cannot be read, to find its end, or has nothing at a time of UTC.
+    pub fn options(&self) -> Result<ReportOptions, MomentError> {
         let Part { from, to } = Part::of(&self.trace, self.from, self.to)?;
         Ok(ReportOptions { json: self.json, from, to })
     }

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use strata_analysis::filter::Filters;
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::layer::LayerKind;
-use strata_recording::reader::ReadError;
 use trace_merge::critical_path::CriticalPathOptions;
 use trace_merge::match_rule::MatchRule;
+use trace_merge::moment::MomentError;
 use trace_merge::report::ReportOptions;
 
 /// Arguments of `strata events`.
@@ -61,7 +61,8 @@ pub struct EventsArgs {
     /// Only records of this VM, not of the host or other VMs. May be repeated
     #[arg(long = "vm", value_name = "NAME")]
     pub vms: Vec<String>,
-    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record,
+    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record
@@ -105,7 +106,8 @@ pub struct WhyArgs {
     /// Only tasks of this VM
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
-    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record
+    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record,
+    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// End this long after the first record; -2s is 2 s before the last record
@@ -128,8 +130,8 @@ impl WhyArgs {
     /// What they ask.
     ///
     /// # Errors
-    /// When the recording cannot be read, to find its end.
-    pub fn options(&self) -> Result<CriticalPathOptions, ReadError> {
+    /// When the recording cannot be read, to find its end, or has nothing at a time of UTC.
+    pub fn options(&self) -> Result<CriticalPathOptions, MomentError> {
         let Part { from, to } = Part::of(&self.trace, self.from, self.to)?;
         Ok(CriticalPathOptions {
             task: self.task.clone(),
@@ -175,12 +177,12 @@ impl DiffArgs {
     /// What they mean for a report.
     ///
     /// # Errors
-    /// When a moment is counted from the end, which is another one for each trace.
+    /// When a moment is counted from the end, or is UTC, which is another one for each trace.
     pub fn options(&self) -> Result<ReportOptions, String> {
         let after_start = |moment: Moment| match moment {
             Moment::AfterStart(after) => Ok(after),
-            Moment::BeforeEnd(_) => {
-                Err("strata diff counts --from and --until from the beginning of each trace: give no minus")
+            Moment::BeforeEnd(_) | Moment::Utc(_) | Moment::TimeOfDay(_) => {
+                Err("strata diff counts --from and --until from the beginning of each trace: give no UTC and no minus")
             }
         };
         let (from, to) = (self.from.map(after_start).transpose()?, self.to.map(after_start).transpose()?);
@@ -241,7 +243,8 @@ pub struct MergeArgs {
 pub struct CutArgs {
     /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
-    /// Only records from this long after the first one on, as in 1.5 or 500ms; -2s is 2 s before the last one
+    /// Only records from this long after the first one on, as in 1.5 or 500ms; -2s is 2 s before the last one,
+    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// Only records up to this long after the first one, or before the last one

@@ -144,6 +144,11 @@ impl Rotation {
         self.lock().replace_fixed(path, folder_bytes(before), folder_bytes(after))
     }
 
+    /// Makes room for the file `path` of `bytes` beside layers.
+    pub(super) fn reserve_file(&self, path: &Path, bytes: u64) -> Result<(), WriteError> {
+        self.lock().replace_fixed(path, 0, blocks(bytes))
+    }
+
     /// Makes room for `bytes` more of the journal, `path`.
     pub(super) fn reserve_journal(&self, path: &Path, bytes: u64) -> Result<(), WriteError> {
         let mut files = self.lock();

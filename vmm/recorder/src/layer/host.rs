@@ -18,6 +18,7 @@ use std::time::Instant;
 use strata_clock::HostTime;
 use strata_host_kernel::{EventSchema, EventSchemas, HostItem, HostTracer, ReaderError, Rest, Sink};
 use strata_recording::clock::Clock;
+use strata_recording::kallsyms;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, Missing, StreamDescription, Vm};
 use strata_recording::writer::{LayerWriter, OpenPacket, Rotation, WriteError};
@@ -102,6 +103,11 @@ impl HostSource {
         self.watch.take_if(|watch| !watch.is_of(vm));
         let events = self.schemas.iter().map(|schema| &schema.description);
         self.watch.get_or_insert_with(|| Box::new(HostWatch::new(vm, clock, time, events))).ask()
+    }
+
+    /// The kernel's symbols, where the user may see them. Calls `meanwhile` now and then.
+    fn kallsyms(&self, meanwhile: &mut dyn FnMut()) -> Option<Vec<u8>> {
+        self.tracer.kallsyms()?.read(meanwhile).ok()
     }
 
     /// Takes the rest and stops tracing.
@@ -395,6 +401,10 @@ impl HostLayer {
         if self.source.failed.is_some() || self.end.has_come() {
             self.writer.set_corrupt();
         }
+        if let Some(symbols) = self.source.kallsyms(&mut || {}) {
+            // Without them addresses are shown as numbers: nothing that was recorded is missing.
+            let _ = self.writer.save_kallsyms(&symbols);
+        }
         self.source.missing()
     }
 
@@ -523,7 +533,14 @@ impl HostWindow {
         meanwhile: &mut dyn FnMut(),
     ) -> Vec<Result<Layer, WriteError>> {
         let is_corrupt = self.source.failed.is_some();
-        self.history.write(dir, manifest, &self.source.events(), is_corrupt, meanwhile)
+        let layers = self.history.write(dir, manifest, &self.source.events(), is_corrupt, meanwhile);
+        if let Some(Ok(layer)) = layers.first()
+            && let Some(symbols) = self.source.kallsyms(meanwhile)
+        {
+            // Without them addresses are shown as numbers: nothing that was recorded is missing.
+            let _ = kallsyms::write(dir, &layer.path, &symbols);
+        }
+        layers
     }
 }
 
