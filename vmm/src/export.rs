@@ -13,7 +13,7 @@ use strata_recording::files::access::Readers;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::reader::Trace;
-use strata_recording::terminal::{harmless, shell_path};
+use strata_recording::terminal::shell_path;
 use tempfile::NamedTempFile;
 use thiserror::Error;
 use trace_merge::critical_path::{CriticalPathError, CriticalPathOptions, CriticalPaths, critical_paths};
@@ -192,7 +192,7 @@ pub fn write_page(args: &PageArgs, say: impl Fn(&str) + Sync) -> Result<(), Expo
         html::export(&trace, options, args.symbols.as_deref(), why.as_ref(), out)
     })?;
     if let Some(incomplete) = &exported.incomplete {
-        say(&harmless(incomplete));
+        say(incomplete);
     }
     let Exported { bytes, records, drawn, .. } = exported;
     let (size, output) = (readable_size(bytes), shell_path(&args.output));
