@@ -63,6 +63,14 @@ impl Files {
         }
     }
 
+    /// How a user decompresses a stream's file, for a message.
+    pub(crate) const fn unpacking(&self) -> &'static str {
+        match self {
+            Self::Folder(_) => "`zstd -d --rm` of the file",
+            Self::Packed(_) => "`tar --zstd -xf` of the trace, and `zstd -d --rm` of the file in it",
+        }
+    }
+
     /// Names of the files in `folder`, in no order; none where there is no such folder.
     pub(crate) fn names_in(&self, folder: &str) -> Vec<String> {
         match self {

@@ -7,6 +7,7 @@
 
 use super::mapped_file::MappedFile;
 use super::{MANIFEST_FILE, open_regular, temporary_folder};
+use crate::compression::most_decompressed;
 use memmap2::Mmap;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,9 +28,7 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const TAR_MAGIC: (usize, &[u8]) = (257, b"ustar");
 /// Bytes of that header.
 const TAR_HEADER: usize = 512;
-/// Bytes to which any file may decompress.
-const SMALL: u64 = 1 << 30;
-/// How many times as many bytes as its own a larger file may decompress to: what repeats without end is no recording.
+/// How many times its own size such a file may be decompressed to: holes of streams are zeros in it.
 const MAX_RATIO: u64 = 1000;
 /// Most files in one.
 const MAX_FILES: usize = 1 << 18;
@@ -134,8 +133,7 @@ fn open_compressed(path: &Path) -> Option<File> {
 
 /// What a file of `packed` bytes may decompress to, bytes.
 pub(crate) const fn limit_of(packed: u64) -> u64 {
-    let limit = packed.saturating_mul(MAX_RATIO);
-    if limit > SMALL { limit } else { SMALL }
+    most_decompressed(packed, MAX_RATIO)
 }
 
 /// One file with a recording, decompressed.
@@ -345,6 +343,19 @@ mod tests {
         assert_eq!(records(&read), records(&whole));
         assert_eq!((read.path(), read.manifest()), (&*path, whole.manifest()));
         assert!(read.layers().iter().all(|layer| layer.metadata_problem().is_none()));
+    }
+
+    #[test]
+    fn compressed_streams_of_one_file_are_unpacked_before_they_are_decompressed() {
+        let (_folder, whole) = recording();
+        let (_dir, path) = file_of(&packed(&whole));
+
+        let said = [&Trace::open(&path).unwrap(), &whole].map(|trace| trace.files().unpacking());
+
+        assert_eq!(
+            said.map(|said| (said.contains("tar --zstd -xf"), said.contains("zstd -d"))),
+            [(true, true), (false, true)]
+        );
     }
 
     #[test]

@@ -139,7 +139,7 @@ pub(super) fn map(
             let first = chunks.last().map_or(0, |chunk| chunk.first + chunk.packets(packet_size));
             let packets = match name.ends_with(EXTENSION) {
                 true => {
-                    let file = DecompressedFile::of(map, packet_size);
+                    let file = DecompressedFile::of(map, packet_size, files.unpacking());
                     Packets::Compressed(file.map_err(failed)?)
                 }
                 false => Packets::AsTheyAre(map),

@@ -6,7 +6,7 @@
 //! written, and of all other bytes no more than [`Room`] has.
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
-use crate::compression::{Frames, decompress};
+use crate::compression::{Frames, MOST_OF_ANY, decompress, most_decompressed};
 use crate::files::mapped_file::MappedFile;
 use crate::files::temporary_folder;
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
@@ -18,10 +18,8 @@ use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// Bytes that any file may be decompressed to.
-const ROOM: u64 = 1 << 30;
-/// How many times its own size a file may be decompressed to beside those. Records compress to a third, or to a fortieth
-/// where all are alike.
+/// How many times its own size a file may be decompressed to, without the zeros. Records compress to a third, or to a
+/// fortieth where all are alike.
 const ROOM_RATIO: u64 = 100;
 
 /// A page that nobody has written.
@@ -39,6 +37,8 @@ pub(super) struct DecompressedFile {
     packets: Vec<OnceLock<bool>>,
     temporary: Temporary,
     room: Room,
+    /// What makes the file readable where it has no room here.
+    remedy: &'static str,
 }
 
 /// Bytes that may still be written to the temporary file.
@@ -53,20 +53,21 @@ struct Temporary {
 }
 
 impl DecompressedFile {
-    /// The file whose content is `compressed`, of packets of `packet_size` bytes.
+    /// The file whose content is `compressed`, of packets of `packet_size` bytes. `remedy` makes it readable where it
+    /// takes more room than it may.
     ///
     /// # Errors
     /// When no temporary file of the size of all packets can be made.
-    pub(super) fn of(compressed: MappedFile, packet_size: usize) -> io::Result<Self> {
+    pub(super) fn of(compressed: MappedFile, packet_size: usize, remedy: &'static str) -> io::Result<Self> {
         let room = Room::of(compressed.len());
-        Self::with_room(compressed, packet_size, room)
+        Self::with_room(compressed, packet_size, room, remedy)
     }
 
-    fn with_room(compressed: MappedFile, packet_size: usize, room: Room) -> io::Result<Self> {
+    fn with_room(compressed: MappedFile, packet_size: usize, room: Room, remedy: &'static str) -> io::Result<Self> {
         let (frames, truncated_bytes) = Frames::of(&compressed, packet_size);
         let temporary = Temporary::of(frames.len().saturating_mul(packet_size))?;
         let packets = (0..frames.len()).map(|_| OnceLock::new()).collect();
-        Ok(Self { compressed, frames, truncated_bytes, packet_size, packets, temporary, room })
+        Ok(Self { compressed, frames, truncated_bytes, packet_size, packets, temporary, room, remedy })
     }
 
     /// Packets in it.
@@ -105,12 +106,7 @@ impl DecompressedFile {
             packet.rchunks(PAGE.len()).take_while(|end| **end == PAGE[..end.len()]).map(<[u8]>::len).sum();
         packet.truncate(packet.len() - zeros);
         if !self.room.take(packet.len() as u64) {
-            say_once(|| {
-                format!(
-                    "a stream takes over 1 GiB, and over {ROOM_RATIO} times the bytes of its file; `zstd -d --rm` of the file makes \
-                     it readable if you have the space"
-                )
-            });
+            say_once(|| self.too_large());
             return false;
         }
         let place = index as u64 * self.packet_size as u64;
@@ -127,6 +123,16 @@ impl DecompressedFile {
         written.is_ok()
     }
 
+    /// That it takes more room than it may, and what to do.
+    fn too_large(&self) -> String {
+        format!(
+            "a stream takes over {} GiB, and over {ROOM_RATIO} times the bytes of its file; {} makes it readable if you have \
+             the space",
+            MOST_OF_ANY >> 30,
+            self.remedy
+        )
+    }
+
     /// Lets go of the memory that the bytes `range` of the packets in the temporary file take in this process.
     pub(super) fn release(&self, range: Range<usize>) {
         self.temporary.release(&range);
@@ -136,7 +142,7 @@ impl DecompressedFile {
 impl Room {
     /// For what a file of `compressed` bytes is decompressed to.
     fn of(compressed: usize) -> Self {
-        Self(AtomicU64::new((compressed as u64).saturating_mul(ROOM_RATIO).saturating_add(ROOM)))
+        Self(AtomicU64::new(most_decompressed(compressed as u64, ROOM_RATIO)))
     }
 
     /// Takes `bytes` of it, if it has so many.
@@ -202,7 +208,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         contents.iter().for_each(|content| file.write_all(&compress(&[content], SIZE).unwrap()).unwrap());
         let map = MappedFile::of(file.path()).unwrap().unwrap();
-        DecompressedFile::with_room(map, SIZE, Room(AtomicU64::new(room))).unwrap()
+        DecompressedFile::with_room(map, SIZE, Room(AtomicU64::new(room)), "`zstd -d`").unwrap()
     }
 
     #[test]
@@ -229,6 +235,6 @@ mod tests {
     fn room_grows_with_the_file() {
         let [small, large] = [0, 1 << 30].map(|compressed| Room::of(compressed).0.into_inner());
 
-        assert_eq!((small, large), (1 << 30, 101 << 30));
+        assert_eq!((small, large), (1 << 30, 100 << 30));
     }
 }
