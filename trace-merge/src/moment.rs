@@ -4,21 +4,10 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
+use strata_recording::clock::length::{LENGTH, parse_length};
 use strata_recording::clock::{Clock, NS_PER_SECOND, parse_rfc3339, parse_time_of_day, rfc3339};
 use strata_recording::reader::{ReadError, Trace};
 use thiserror::Error;
-
-/// Units, and how many nanoseconds they are.
-const UNITS: [(&str, u64); 8] = [
-    ("", 1_000_000_000),
-    ("ns", 1),
-    ("us", 1_000),
-    ("µs", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-];
 
 /// A moment of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +43,8 @@ pub enum MomentError {
 /// What is no moment.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "write a time after the first record in seconds, or with ns, us, ms, s, m or h, as in 1.5 or 500ms; with a minus it \
-     is before the last record, as in -2s; or UTC, as in 05:03:47 or 2026-11-27T05:03:47Z"
+    "write a time after the first record in {LENGTH}; with a minus it is before the last record, as in -2s; or UTC, as in \
+     05:03:47 or 2026-11-27T05:03:47Z"
 )]
 pub struct BadMoment;
 
@@ -71,26 +60,6 @@ impl FromStr for Moment {
         let length = parse_length(length).ok_or(BadMoment)?;
         Ok(if is_before_end { Self::BeforeEnd(length) } else { Self::AfterStart(length) })
     }
-}
-
-/// A length of time: seconds, or with a unit behind the number, exact to the nanosecond. `None` for what is none.
-#[must_use]
-pub fn parse_length(text: &str) -> Option<Duration> {
-    let number = text.trim_end_matches(char::is_alphabetic);
-    let (_, unit_ns) = UNITS.into_iter().find(|(unit, _)| *unit == &text[number.len()..])?;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_number(whole) || !is_number(fraction) || fraction.len() > 9 {
-        return None;
-    }
-    let whole_ns = whole.parse::<u64>().ok()?.checked_mul(unit_ns)?;
-    let billionths: u64 = format!("{fraction:0<9}").parse().ok()?;
-    let fraction_ns = u128::from(billionths) * u128::from(unit_ns);
-    if !fraction_ns.is_multiple_of(1_000_000_000) {
-        return None;
-    }
-    let fraction_ns = u64::try_from(fraction_ns / 1_000_000_000).ok()?;
-    Some(Duration::from_nanos(whole_ns.checked_add(fraction_ns)?))
 }
 
 impl From<Duration> for Moment {
@@ -178,6 +147,26 @@ impl fmt::Display for Moment {
             }
         };
         write!(formatter, "{sign}{}.{:09}", length.as_secs(), length.subsec_nanos())
+    }
+}
+
+/// What of a recording is meant.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Part {
+    /// Its begin, since the first record.
+    pub from: Option<Duration>,
+    /// Its end.
+    pub to: Option<Duration>,
+}
+
+impl Part {
+    /// What lies between `from` and `to` of the recording in `trace`.
+    ///
+    /// # Errors
+    /// When the recording cannot be read, to find its end or UTC in it, or has nothing at that time of UTC.
+    pub fn of(trace: &Path, from: Option<Moment>, to: Option<Moment>) -> Result<Self, MomentError> {
+        let from = from.map(|moment| moment.begin(trace)).transpose()?;
+        Ok(Self { from, to: to.map(|moment| moment.end(trace)).transpose()? })
     }
 }
 

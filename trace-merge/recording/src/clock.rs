@@ -1,5 +1,7 @@
 //! The trace clock of a recording: ticks, and what they are in nanoseconds and UTC.
 
+pub mod length;
+
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use strata_recorder::control::protocol::{Mode, Request};
 use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
-use trace_merge::moment::parse_length;
+use strata_recording::clock::length::{LENGTH, parse_length};
 
 /// Arguments of `strata ps`.
 #[derive(Debug, Args)]
@@ -47,8 +47,8 @@ pub struct TopArgs {
 }
 
 /// A length of time, as `--interval` takes it.
-fn period(text: &str) -> Result<Duration, &'static str> {
-    parse_length(text).ok_or("write a time in seconds, or with ns, us, ms, s, m or h, as in 1.5 or 500ms")
+fn period(text: &str) -> Result<Duration, String> {
+    parse_length(text).ok_or_else(|| format!("write a time in {LENGTH}"))
 }
 
 /// Arguments of `strata metrics`.

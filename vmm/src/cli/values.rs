@@ -11,15 +11,15 @@ use strata_rate_limit::RateLimit;
 use strata_recorder::control::protocol::{LayerLimit, Mode};
 use strata_recorder::drain::scheduling::Drain;
 use strata_recorder::layer::kernel_rings::{sub_buffer_counts, sub_buffer_sizes};
+use strata_recording::clock::length::parse_length;
 use strata_recording::compression::Compression;
 use strata_recording::files::access::Readers;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::is_vm_name;
 use strata_recording::writer::MIN_ROTATED_SIZE;
-use trace_merge::moment::parse_length;
 
-/// Longest delay of a slow disk, ms: a guest gives up a request after 30 s.
-const MAX_DELAY_MS: u64 = 10_000;
+/// Longest delay of a slow disk: a guest gives up a request after 30 s.
+const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// Least bandwidth that a device can be limited to, bytes each second.
 const MIN_BANDWIDTH: u64 = 4 << 10;
@@ -274,11 +274,10 @@ fn rate_limit(text: &str, number: impl Fn(&str) -> Option<u64>, least: u64) -> O
         .then_some(RateLimit { per_second, burst })
 }
 
-/// The delay of a slow disk: a number of milliseconds, such as `5ms`.
+/// The delay of a slow disk.
 fn delay(text: &str) -> Result<Duration, String> {
-    let ms = text.strip_suffix("ms").and_then(|number| number.parse().ok()).filter(|ms| *ms <= MAX_DELAY_MS);
-    ms.map(Duration::from_millis)
-        .ok_or_else(|| format!("write the delay in milliseconds, up to {MAX_DELAY_MS}, as in 'delay=5ms'"))
+    let delay = parse_length(text).filter(|delay| *delay <= MAX_DELAY);
+    delay.ok_or_else(|| format!("write a delay of up to {} s, as in 'delay=5ms'", MAX_DELAY.as_secs()))
 }
 
 /// The name of a VM.
@@ -332,8 +331,9 @@ mod tests {
         assert_eq!(super::disk("a,format=raw").map(|disk| (disk.path, disk.is_raw)), Ok(("a".into(), true)));
         assert!(super::disk("a,format=qcow2").unwrap_err().contains("convert the qcow2 image"));
         assert!(super::disk(",ro").is_err());
-        assert!(super::disk("a.img,delay=5").unwrap_err().contains("'delay=5ms'"));
-        assert!(super::disk("a.img,delay=99999999ms").is_err());
+        assert_eq!(super::disk("a.img,delay=0.005"), disk("a.img", false, 5));
+        assert!(super::disk("a.img,delay=5d").unwrap_err().contains("'delay=5ms'"));
+        assert!(super::disk("a.img,delay=10.1s").is_err());
     }
 
     #[test]

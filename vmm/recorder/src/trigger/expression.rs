@@ -5,10 +5,9 @@
 //! condition = ("steal" | "wakeup" | "exit" [":" REASON] | "disk") ">" time
 //!           | "event:" LAYER ":" GROUP ":" EVENT
 //!           | "guest-hang=" time | "host-load>" percent ["%"] | "guest-panic" | "oom"
-//! time      = NUMBER ("ns" | "us" | "µs" | "ms" | "s")
 //! ```
 //!
-//! `REASON`, `GROUP` and `EVENT` may hold `*` and `?`. The filters are those of [`strata_analysis::filter`].
+//! A `time` is one of [`parse_length`]. `REASON`, `GROUP` and `EVENT` may hold `*` and `?`. The filters are those of [`strata_analysis::filter`].
 
 use crate::selection::Selection;
 use shared_ring::event::EventDescription;
@@ -17,6 +16,7 @@ use std::path::Path;
 use strata_analysis::event::name::SWITCH;
 use strata_analysis::exit_reason::ExitNumbering;
 use strata_analysis::filter::{CPU_FIELD, FilterError, Filters, MAX_EXPRESSION, words};
+use strata_recording::clock::length::{LENGTH, parse_length};
 use strata_recording::layer::{LayerKind, UnknownLayer};
 use strata_recording::nearest::nearest;
 use thiserror::Error;
@@ -44,13 +44,13 @@ pub enum TriggerError {
         nearest: Vec<String>,
     },
     /// A condition on a time without one.
-    #[error("'{condition}' needs a time: write '{condition}>5ms', with ns, us, ms or s")]
+    #[error("'{condition}' needs a time: write '{condition}>5ms', for instance")]
     NoTime {
         /// The condition.
         condition: String,
     },
     /// A time that is none, or too long.
-    #[error("'{text}' is not a time from 1ns to 3600s: write a number with ns, us, ms or s, as in 5ms")]
+    #[error("'{text}' is not a time from 1ns to 1h: write one in {LENGTH}")]
     Time {
         /// What was given.
         text: String,
@@ -458,15 +458,7 @@ fn parse_share(text: &str, word: &str) -> Result<Parsed, TriggerError> {
 
 fn parse_time(text: &str) -> Result<u64, TriggerError> {
     let wrong = || TriggerError::Time { text: text.into() };
-    let digits = text.trim_end_matches(|last: char| !last.is_ascii_digit());
-    let unit: u64 = match &text[digits.len()..] {
-        "ns" => 1,
-        "us" | "µs" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        _ => return Err(wrong()),
-    };
-    let ns = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    let ns = parse_length(text).and_then(|length| u64::try_from(length.as_nanos()).ok());
     ns.filter(|ns| (1..=MAX_TIME_NS).contains(ns)).ok_or_else(wrong)
 }
 
@@ -493,14 +485,14 @@ mod tests {
     #[test]
     fn times_take_their_units() {
         assert_eq!([than_ns("steal>1ms"), than_ns("wakeup>5us"), than_ns("disk>50µs")], [1_000_000, 5_000, 50_000]);
-        assert_eq!([than_ns("exit>2s"), than_ns("exit:mmio>7ns")], [2_000_000_000, 7]);
+        assert_eq!([than_ns("exit>2"), than_ns("exit:mmio>7ns"), than_ns("disk>0.5ms")], [2_000_000_000, 7, 500_000]);
         assert_eq!([than_ns("guest-hang=10s"), than_ns("guest-hang>10s vcpu=1")], [10_000_000_000; 2]);
     }
 
     #[test]
     fn times_that_are_none_are_refused() {
         for text in
-            ["steal>", "steal>5", "steal>ms", "steal>0ms", "steal>-1ms", "steal>3601s", "disk>99999999999999999999s"]
+            ["steal>", "steal>5d", "steal>ms", "steal>0ms", "steal>-1ms", "steal>3601s", "disk>99999999999999999999s"]
         {
             assert!(refusal(text).contains("is not a time"), "{text}");
         }
