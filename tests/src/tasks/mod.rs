@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod changes;
+mod circles;
 pub mod demo;
 pub mod dependencies;
 pub mod documents;

@@ -1,8 +1,10 @@
 //! Checks of the project's Rust sources that neither the compiler nor its lints make: the imports of a module are one
-//! block, which rustfmt then sorts, no function's name begins with an article, and a test that is not run with the others says
-//! when it is.
+//! block, which rustfmt then sorts, no function's name begins with an article, a test that is not run with the others says
+//! when it is, and no modules of a crate import each other in a circle.
 
+use super::circles::Crate;
 use crate::paths::Paths;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,10 @@ use std::path::{Path, PathBuf};
 const FOLDERS: [&str; 7] = ["clock-sync", "fuzz", "guest-agent", "shared-ring", "tests", "trace-merge", "vmm"];
 /// Folders below these that hold what was built or found.
 const SKIPPED: [&str; 3] = ["target", "corpus", "artifacts"];
+/// Those whose modules may import each other: they are no part of the product.
+const TOOLS: [&str; 2] = ["fuzz", "tests"];
+/// A circle that is known and still there.
+const KNOWN_CIRCLE: &str = "vmm/recorder/src: client, directory import each other";
 /// How a name that begins with an article begins.
 const ARTICLES: [&str; 3] = ["a_", "an_", "the_"];
 /// How the reason of an ignored test begins that `cargo xtask test --all` runs. It runs all of those in these folders.
@@ -44,14 +50,31 @@ pub enum SourcesError {
 pub fn check(paths: &Paths) -> Result<(), SourcesError> {
     let workspace = paths.workspace();
     let mut findings = Vec::new();
+    let mut crates = BTreeMap::<PathBuf, Crate>::new();
     for path in all(workspace)? {
         let text = fs::read_to_string(&path).map_err(|source| SourcesError::File { path: path.clone(), source })?;
         let name = path.strip_prefix(workspace).unwrap_or(&path).display().to_string();
         let is_of_tier_all = OF_TIER_ALL.iter().any(|folder| path.starts_with(workspace.join(folder)));
         let found = split_imports(&text).into_iter().chain(articles(&text)).chain(ignored(&text, is_of_tier_all));
         findings.extend(found.map(|(line, what)| format!("{name}:{line}: {what}")));
+        if let Some((folder, below)) = in_crate(workspace, &path) {
+            crates.entry(folder).or_default().add(below, &text);
+        }
     }
+    let circles = crates.iter().flat_map(|(folder, modules)| {
+        modules.circles().into_iter().map(|circle| format!("{}: {circle}", folder.display()))
+    });
+    findings.extend(circles.filter(|circle| !circle.starts_with(KNOWN_CIRCLE)));
     if findings.is_empty() { Ok(()) } else { Err(SourcesError::Findings(findings)) }
+}
+
+/// The folder of a crate of the product, below the workspace, that has `path` among its modules, and where it is in that.
+fn in_crate<'p>(workspace: &Path, path: &'p Path) -> Option<(PathBuf, &'p Path)> {
+    let is_tool = TOOLS.iter().any(|tool| path.starts_with(workspace.join(tool)));
+    let has_root = |folder: &&Path| ["lib.rs", "main.rs"].iter().any(|root| folder.join(root).is_file());
+    let folder = path.ancestors().find(|folder| folder.ends_with("src")).filter(has_root)?;
+    let name = folder.strip_prefix(workspace).ok()?.to_owned();
+    Some((name, path.strip_prefix(folder).ok()?)).filter(|_| !is_tool)
 }
 
 /// Every Rust source of the workspace and of the fuzz targets, sorted.
