@@ -1,12 +1,11 @@
 //! `strata export`, which writes a recording in the form of another tool, and `strata report --html`, which writes it
 //! as a page.
 
-use crate::cli::{ExportArgs, Format, Moment, PageArgs, SymbolArgs};
+use crate::cli::{ExportArgs, Format, PageArgs, SymbolArgs};
 use crate::query_program::{self, QueryProgramError};
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use strata_analysis::symbol_file::{self, SymbolFileError};
 use strata_export::{ExportError, Exported, Options, ctf, html, perfetto};
 use strata_recording::files::access::Readers;
@@ -17,7 +16,7 @@ use strata_recording::terminal::shell_path;
 use tempfile::NamedTempFile;
 use thiserror::Error;
 use trace_merge::critical_path::{CriticalPathError, CriticalPathOptions, CriticalPaths, critical_paths};
-use trace_merge::moment::MomentError;
+use trace_merge::moment::{MomentError, Part};
 use trace_merge::progress;
 use trace_merge::report::{self, ReportOptions};
 
@@ -204,26 +203,6 @@ fn refuse_existing(path: &Path, force: bool) -> Result<(), ExportCommandError> {
     match path.symlink_metadata() {
         Ok(_) if !force => Err(ExportCommandError::Exists { path: path.into() }),
         _ => Ok(()),
-    }
-}
-
-/// What of a recording is meant.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Part {
-    /// Its begin, since the first record.
-    pub from: Option<Duration>,
-    /// Its end.
-    pub to: Option<Duration>,
-}
-
-impl Part {
-    /// What lies between `from` and `to` of the recording in `trace`.
-    ///
-    /// # Errors
-    /// When the recording cannot be read, to find its end, or has nothing at a time of UTC.
-    pub fn of(trace: &Path, from: Option<Moment>, to: Option<Moment>) -> Result<Self, MomentError> {
-        let from = from.map(|moment| moment.begin(trace)).transpose()?;
-        Ok(Self { from, to: to.map(|moment| moment.end(trace)).transpose()? })
     }
 }
 

@@ -22,6 +22,7 @@ use strata_recording::terminal::{harmless, harmless_json, shell_path};
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::cut::{self, Cut, CutOptions};
 use trace_merge::events::{self, EventsOptions};
+use trace_merge::moment::Part;
 use trace_merge::{critical_path, diff, join, progress, report};
 use vmm::attach::{self, AttachRequest, Ending, machines};
 use vmm::cli::{
@@ -187,7 +188,7 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let Some(trace) = args.trace else { anyhow::bail!("no trace was given; see strata events --help") };
-    let export::Part { from, to } = export::Part::of(&trace, args.from, args.to)?;
+    let Part { from, to } = Part::of(&trace, args.from, args.to)?;
     let options = EventsOptions {
         layers: args.layers,
         vms: args.vms,
@@ -258,7 +259,7 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn cut_trace(args: CutArgs) -> anyhow::Result<ExitCode> {
-    let export::Part { from, to } = export::Part::of(&args.trace, args.from, args.to)?;
+    let Part { from, to } = Part::of(&args.trace, args.from, args.to)?;
     let trace = open(&args.trace, &args.symbols)?;
     let written = cut::cut_trace(&trace, &CutOptions { layers: args.layers, from, to }, &args.output)?;
     if written.damage.any() {

@@ -5,7 +5,7 @@
 //! trace's address has a part that nobody can guess.
 
 use crate::cli::OpenArgs;
-use crate::export::{self, ExportCommandError, Part};
+use crate::export::{self, ExportCommandError};
 use crate::http::{self, Next};
 use std::fs::File;
 use std::io;
@@ -17,11 +17,9 @@ use std::time::{Duration, Instant};
 use strata_recording::files::packed;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use thiserror::Error;
-use trace_merge::moment::MomentError;
+use trace_merge::moment::{MomentError, Part};
 use uuid::Uuid;
 
-/// The only port that the viewer's page may fetch from: that of `trace_processor`.
-pub const PORT: u16 = 9001;
 const VIEWER: &str = "https://ui.perfetto.dev";
 /// How long a request may take to come.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);

@@ -2,7 +2,6 @@
 //! its place. It is not part of this one because of its size, and of what it is built from.
 
 use crate::cli::{ExportArgs, QueryArgs};
-use crate::export::Part;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -10,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use thiserror::Error;
+use trace_merge::moment::Part;
 
 /// Its name.
 const PROGRAM: &str = "strata-query";

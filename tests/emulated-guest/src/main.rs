@@ -21,7 +21,8 @@ use strata_machine::probe_kvm;
 use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
 use strata_recorder::control::protocol::Mode;
 use vmm::agent;
-use vmm::region_command::{self, CreateArgs, RegionCommand};
+use vmm::cli::{CreateArgs, RegionCommand};
+use vmm::region_command;
 use vmm::run::{KERNEL_RINGS, PROCESS_SLOTS};
 
 /// What to run.

@@ -2,13 +2,15 @@
 
 use super::SymbolArgs;
 use super::moment::Moment;
-use crate::export::Part;
-use crate::open_trace::PORT;
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::nearest::nearest;
 use trace_merge::critical_path::CriticalPathOptions;
+use trace_merge::moment::Part;
+
+/// The only port that the viewer's page may fetch from: that of `trace_processor`.
+pub const VIEWER_PORT: u16 = 9001;
 
 /// A form of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +156,7 @@ pub struct OpenArgs {
     #[command(flatten)]
     pub symbols: SymbolArgs,
     /// Port of 127.0.0.1 to serve on; ui.perfetto.dev fetches from 9001 only
-    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = VIEWER_PORT)]
     pub port: u16,
     /// Only print the address
     #[arg(long)]

@@ -8,6 +8,7 @@ mod groups;
 mod jail;
 mod query;
 mod recording;
+mod region;
 mod report;
 mod run;
 mod symbols;
@@ -16,17 +17,17 @@ pub(crate) mod values;
 
 pub use attach::AttachArgs;
 pub use control::{CtlArgs, CtlCommand, MetricsArgs, PsArgs, RecoverArgs, SessionCommand, TopArgs, TriggerCommand};
-pub use export::{DrawnWhyArgs, ExportArgs, Format, OpenArgs};
+pub use export::{DrawnWhyArgs, ExportArgs, Format, OpenArgs, VIEWER_PORT};
 pub use jail::JailArgs;
 pub use query::QueryArgs;
 pub use recording::{BoundArgs, RecordingArgs};
+pub use region::{CreateArgs, RegionArgs, RegionCommand};
 pub use report::{PageArgs, ReportArgs, ReportCommand, ReportRequest, WindowArgs};
 pub use run::RunArgs;
 pub use symbols::SymbolArgs;
 pub use trace::{CutArgs, DiffArgs, EventsArgs, MergeArgs, ReadArgs, WhyArgs};
 
 use crate::agent_command::AgentArgs;
-use crate::region_command::RegionArgs;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;

@@ -3,7 +3,6 @@
 use super::SymbolArgs;
 use super::export::DrawnWhyArgs;
 use super::moment::Moment;
-use crate::export::Part;
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::nearest::nearest;
 use strata_recording::terminal::{shell_path, shell_word};
-use trace_merge::moment::MomentError;
+use trace_merge::moment::{MomentError, Part};
 use trace_merge::report::ReportOptions;
 use trace_merge::report::description::{Asked, Description};
 use trace_merge::report::registry::REPORTS;

@@ -4,7 +4,6 @@
 use super::SymbolArgs;
 use super::moment::Moment;
 use super::values;
-use crate::export::Part;
 use clap::Args;
 use std::path::PathBuf;
 use strata_analysis::filter::Filters;
@@ -12,7 +11,7 @@ use strata_analysis::task_choice::TaskChoice;
 use strata_recording::layer::LayerKind;
 use trace_merge::critical_path::CriticalPathOptions;
 use trace_merge::match_rule::MatchRule;
-use trace_merge::moment::MomentError;
+use trace_merge::moment::{MomentError, Part};
 use trace_merge::report::ReportOptions;
 
 /// Arguments of `strata events`.

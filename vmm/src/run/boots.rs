@@ -1,9 +1,12 @@
 //! `strata run --on-reboot restart`: boot after boot of a guest, until one does not end by a reboot.
 
-use super::boot_process::{BootProcesses, ProcessEnd};
-use super::inputs::Inputs;
-use super::on_reboot::{BootEnd, MOST_QUICK, QUICK, QuickBoots, taken, trace_of_boot};
+pub(super) mod on_reboot;
+mod process;
+
+use super::plan::inputs::Inputs;
 use super::request::RunRequest;
+use on_reboot::{BootEnd, MOST_QUICK, QUICK, QuickBoots, taken, trace_of_boot};
+use process::{BootProcesses, ProcessEnd};
 use std::io;
 use std::path::PathBuf;
 use std::time::Instant;

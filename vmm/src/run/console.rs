@@ -1,6 +1,8 @@
 //! The terminal as the guest's console.
 
-use super::console_output::{ConsoleLimit, ConsoleOutput, Pace};
+pub(super) mod output;
+
+use output::{ConsoleLimit, ConsoleOutput, Pace};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcsetattr};
 use std::fs::File;
 use std::io::{self, IsTerminal, stdin, stdout};

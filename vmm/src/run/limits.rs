@@ -1,6 +1,6 @@
 //! The rates that a run's devices are limited to, and how often they had to wait for it.
 
-use super::console_output::ConsoleLimit;
+use super::console::output::ConsoleLimit;
 use super::request::RunRequest;
 use std::sync::Arc;
 use strata_machine::Machine;

@@ -5,18 +5,12 @@
 //! controlled, and its end is the [`RunReport`].
 
 mod answers;
-mod boot_process;
 mod boots;
 mod console;
-mod console_output;
 pub(crate) mod descriptors;
 mod failure;
 mod guest;
-mod guest_ring;
-mod inputs;
 mod limits;
-mod manifest;
-mod on_reboot;
 mod plan;
 mod prepare;
 mod request;
@@ -25,11 +19,11 @@ mod trace_failure;
 mod traced;
 
 use crate::confinement::{folder_above, places};
+pub use boots::on_reboot::{BootEnd, OnReboot};
 pub use boots::{BootsError, run_boots};
 pub use failure::RunFailure;
 use guest::Ran;
 use limits::{ConsoleLimits, LimitedDevices};
-pub use on_reboot::{BootEnd, OnReboot};
 use plan::Plan;
 use prepare::Site;
 pub use request::{Agent, Boot, RunRequest};
@@ -147,18 +141,4 @@ fn describe_vm(request: &RunRequest) -> VmDescription {
 }
 
 #[cfg(test)]
-mod boots_tests;
-#[cfg(test)]
-mod full_disk_tests;
-#[cfg(test)]
-mod image_tests;
-#[cfg(test)]
-mod jail_tests;
-#[cfg(test)]
-mod memory_tests;
-#[cfg(test)]
-mod net_tests;
-#[cfg(test)]
-mod vm_process;
-#[cfg(test)]
-mod vsock_tests;
+mod tests;

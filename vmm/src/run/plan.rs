@@ -1,5 +1,7 @@
 //! A request whose every part has been checked, as far as that goes without making anything.
 
+pub(super) mod inputs;
+
 use super::failure::RunFailure;
 use super::request::{Agent, Boot, RunRequest};
 use crate::agentless::{Agentless, AgentlessRequest};

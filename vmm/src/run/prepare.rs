@@ -3,12 +3,12 @@
 
 use super::descriptors;
 use super::failure::RunFailure;
-use super::guest_ring::GuestRing;
-use super::manifest::{note_no_agent, vcpu_relations};
 use super::plan::Plan;
 use super::request::{Agent, RunRequest};
 use super::rings::{region_config, vmm_rings};
 use super::trace_failure::on_failure;
+use super::traced::guest_ring::GuestRing;
+use super::traced::manifest::{note_no_agent, vcpu_relations};
 use super::traced::{Folders, PreparedVm, TracedGuest};
 use crate::agentless::Agentless;
 use clock_sync::calibration::{CrossTimestamp, read_together};

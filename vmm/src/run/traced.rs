@@ -1,12 +1,15 @@
 //! A traced VM: prepared, started, finished.
 
+pub(super) mod guest_ring;
+pub(super) mod manifest;
+
 use super::answers::answers;
 use super::failure::RunFailure;
 use super::guest::{Ran, run_machine};
-use super::guest_ring::{GuestRing, add_guest_ring};
 use super::limits::{ConsoleLimits, LimitedDevices};
 use super::request::RunRequest;
 use super::{RunReport, close};
+use guest_ring::{GuestRing, add_guest_ring};
 use shared_ring::layout::Mode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! What happens when a guest reboots: what follows the end of a boot, where the recording of the next one goes, and
 //! when a guest that does nothing but reboot is given up.
 
-use super::RunReport;
+use crate::run::RunReport;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -25,7 +25,7 @@ const CHUNK: usize = 4096;
 
 /// When a waiting byte is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(in crate::run) enum Pace {
     /// At once: somebody is looking.
     Bytes,
     /// With its line: waking the writer for each of a boot's thousands of bytes would slow the guest down.
@@ -33,7 +33,7 @@ pub(super) enum Pace {
 }
 
 /// A limit of what the guest shows, and who is told of the waits for it.
-pub(super) struct ConsoleLimit {
+pub(in crate::run) struct ConsoleLimit {
     /// Bytes.
     pub limit: RateLimit,
     /// Counts the waits.
@@ -45,7 +45,7 @@ pub(super) struct ConsoleLimit {
 /// The guest's screen. Its writer is a thread of its own: making standard output non-blocking instead would make it so for
 /// every process that shares it.
 #[derive(Debug)]
-pub(super) struct ConsoleOutput {
+pub(in crate::run) struct ConsoleOutput {
     shared: Arc<Shared>,
 }
 
@@ -91,7 +91,7 @@ impl ConsoleOutput {
     ///
     /// # Errors
     /// When its thread cannot be started.
-    pub(super) fn start(
+    pub(in crate::run) fn start(
         output: impl Write + Send + 'static,
         pace: Pace,
         limit: Option<ConsoleLimit>,
@@ -118,13 +118,13 @@ impl ConsoleOutput {
     }
 
     /// What the serial port writes to.
-    pub(super) fn screen(&self) -> Box<dyn Write + Send> {
+    pub(in crate::run) fn screen(&self) -> Box<dyn Write + Send> {
         Box::new(Screen { shared: Arc::clone(&self.shared) })
     }
 
     /// Writes what is waiting, as long as the reader takes it; returns the bytes that were dropped from the beginning on. A
     /// thread that is stuck in a write is left to the process's end.
-    pub(super) fn finish(self) -> u64 {
+    pub(in crate::run) fn finish(self) -> u64 {
         let mut state = self.shared.lock();
         state.is_ending = true;
         self.shared.filled.notify_one();

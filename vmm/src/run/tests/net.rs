@@ -98,7 +98,7 @@ fn run(setup: &str, arguments: &[&str], after: &str) -> (TempDir, Output) {
     let script = format!("{setup}\n\"$0\" \"$@\"\n{after}");
     let mut command = Command::new("unshare");
     command.args(["--net", "timeout", "60", "bash", "-c", &script]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "run::vm_process::child_that_runs_a_guest", "--nocapture"]);
+    command.args(["--exact", "run::tests::vm_process::child_that_runs_a_guest", "--nocapture"]);
     command.env(ARGUMENTS_VARIABLE, all.join("\n")).env(directory::RUNTIME_VARIABLE, path("runtime"));
     (folder, command.env_remove("SUDO_UID").output().unwrap())
 }

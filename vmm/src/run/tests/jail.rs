@@ -7,8 +7,8 @@
 use super::vm_process::{
     ARGUMENTS_VARIABLE, FLOOD, LIMIT, NOBODY, SLEEP, TRIPLE_FAULT, Vm, instances_of, thread_names,
 };
-use super::*;
 use crate::cli::{Cli, Command};
+use crate::run::*;
 use clap::Parser;
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::fs;

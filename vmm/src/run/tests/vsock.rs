@@ -1,7 +1,7 @@
 //! Whole runs with a socket device, in a closed jail: a hand-written guest whose driver asks for a connection to the
 //! host and sends a word. They need `/dev/kvm`, of any kind, and root.
 
-use super::net_tests::{store, wait_for};
+use super::net::{store, wait_for};
 use super::vm_process::{LIMIT, NOBODY, SLEEP, Vm};
 use std::fs;
 use std::io::Read;

@@ -1,8 +1,8 @@
 //! What `strata run` does, in a process of its own with a hand-written guest, for tests. It needs `/dev/kvm`, of any kind, and
 //! root.
 
-use super::*;
 use crate::cli::{Cli, Command};
+use crate::run::*;
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ impl Vm {
         let all: Vec<&str> = usual.into_iter().chain(traced).chain(arguments.iter().copied()).collect();
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "run::vm_process::child_that_runs_a_guest", "--nocapture"])
+            .args(["--exact", "run::tests::vm_process::child_that_runs_a_guest", "--nocapture"])
             .env(ARGUMENTS_VARIABLE, all.join("\n"))
             .env(directory::RUNTIME_VARIABLE, path("runtime"))
             .env_remove("SUDO_UID")

@@ -5,7 +5,7 @@
 //! lie there: a link in its place would be opened with more rights at the next boot. So they must stay the files that
 //! they were.
 
-use super::request::{Agent, Boot, RunRequest};
+use crate::run::request::{Agent, Boot, RunRequest};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ type Identity = (u64, u64);
 
 /// Files and which ones they were.
 #[derive(Debug)]
-pub(super) struct Inputs(Vec<(PathBuf, Option<Identity>)>);
+pub(in crate::run) struct Inputs(Vec<(PathBuf, Option<Identity>)>);
 
 impl Inputs {
     /// Those of `request`, as they are now.
-    pub(super) fn of(request: &RunRequest) -> Self {
+    pub(in crate::run) fn of(request: &RunRequest) -> Self {
         let booted = match &request.boot {
             Boot::Files { kernel, initrd } => vec![Some(kernel), initrd.as_ref()],
             Boot::FirstDisk => Vec::new(),
@@ -39,7 +39,7 @@ impl Inputs {
     }
 
     /// The first one that is another file now.
-    pub(super) fn changed(&self) -> Option<&Path> {
+    pub(in crate::run) fn changed(&self) -> Option<&Path> {
         let changed = self.0.iter().find(|(path, before)| identity(path) != *before);
         changed.map(|(path, _)| path.as_path())
     }

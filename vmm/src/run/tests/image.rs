@@ -38,7 +38,7 @@ fn run(options: &str) -> Output {
     let image = format!("{}{options}", path("image"));
     let mut command = Command::new("timeout");
     command.arg("60").arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "run::vm_process::child_that_runs_a_guest", "--nocapture"]);
+    command.args(["--exact", "run::tests::vm_process::child_that_runs_a_guest", "--nocapture"]);
     command.env(ARGUMENTS_VARIABLE, ["--image", &image, "--memory", "64M"].join("\n"));
     command.env(directory::RUNTIME_VARIABLE, path("runtime")).env_remove("SUDO_UID").output().unwrap()
 }

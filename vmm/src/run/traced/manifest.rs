@@ -1,7 +1,7 @@
 //! What a recording says of its vCPUs before anything is recorded, and what it will lack.
 
-use super::request::Agent;
 use crate::agentless::READ_AT_END;
+use crate::run::request::Agent;
 use strata_clock::HostTime;
 use strata_machine::{KvmProbe, Machine};
 use strata_recorder::session::recording::NO_AGENT;
@@ -10,7 +10,7 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
 
 /// How each vCPU's counter begins. None when KVM does not tell the TSC offsets.
-pub(super) fn vcpu_relations(
+pub(in crate::run) fn vcpu_relations(
     machine: &Machine,
     probed: &KvmProbe,
     vm: &str,
@@ -44,7 +44,7 @@ pub(super) fn vcpu_relations(
 }
 
 /// Notes what is missing unless the guest brings an agent of its own.
-pub(super) fn note_no_agent(agent: &Agent, is_agentless: bool, missing: &mut Vec<Missing>) {
+pub(in crate::run) fn note_no_agent(agent: &Agent, is_agentless: bool, missing: &mut Vec<Missing>) {
     let fix = match agent {
         Agent::Unspecified => {
             "give --agent auto, or --agent strata.ko built for the guest's kernel, or install strata-agent in the guest"

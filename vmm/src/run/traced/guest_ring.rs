@@ -14,7 +14,7 @@ use strata_recording::manifest::Missing;
 use vm_memory::GuestMemoryMmap;
 
 /// What is needed to read the ring of a guest without an agent.
-pub(super) struct GuestRing {
+pub(in crate::run) struct GuestRing {
     agentless: Agentless,
     begin: HostReading,
     /// What the trace clock counts, and the rate of the host's TSC.
@@ -22,16 +22,16 @@ pub(super) struct GuestRing {
 }
 
 /// What was read.
-pub(super) type CollectedRing = Rc<RefCell<Option<Collected>>>;
+pub(in crate::run) type CollectedRing = Rc<RefCell<Option<Collected>>>;
 
 impl GuestRing {
     /// That of a guest which `agentless` is about, and which has not begun to run.
-    pub(super) fn new(agentless: Agentless, host: &HostClock) -> Self {
+    pub(in crate::run) fn new(agentless: Agentless, host: &HostClock) -> Self {
         Self { agentless, begin: HostReading::now(), clock: (host.time, host.frequency) }
     }
 
     /// What reads it when the guest has ended, and where it is then.
-    pub(super) fn at_end(self: &Arc<Self>) -> (AtEnd, CollectedRing) {
+    pub(in crate::run) fn at_end(self: &Arc<Self>) -> (AtEnd, CollectedRing) {
         let collected = CollectedRing::default();
         let (ring, filled) = (Arc::clone(self), Rc::clone(&collected));
         let read = move |memory: &GuestMemoryMmap, kvm: Option<KvmClock>| {
@@ -42,7 +42,7 @@ impl GuestRing {
     }
 
     /// What reads it out of the running guest of `machine`, the VM `name`, and adds it to a snapshot.
-    pub(super) fn at_snapshot(self: &Arc<Self>, machine: MachineControl, name: &str) -> AtSnapshot {
+    pub(in crate::run) fn at_snapshot(self: &Arc<Self>, machine: MachineControl, name: &str) -> AtSnapshot {
         let (ring, name) = (Arc::clone(self), name.to_owned());
         Box::new(move |dir: &Path| {
             // The guest's memory is not held any longer than this takes.
@@ -56,7 +56,7 @@ impl GuestRing {
 }
 
 /// What adds the layer of the guest's kernel, of what was `collected` of the VM `name`, to the recording `dir`.
-pub(super) fn add_guest_ring(collected: &CollectedRing, dir: PathBuf, name: String) -> Option<AtCompletion> {
+pub(in crate::run) fn add_guest_ring(collected: &CollectedRing, dir: PathBuf, name: String) -> Option<AtCompletion> {
     Some(add(collected.borrow_mut().take()?, dir, name))
 }
 

@@ -23,7 +23,7 @@ const STOPS: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::TERM];
 
 /// How the process of a boot ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ProcessEnd {
+pub(in crate::run) enum ProcessEnd {
     /// It said how the boot ended.
     Told(BootEnd),
     /// A signal ended it.
@@ -31,7 +31,7 @@ pub(super) enum ProcessEnd {
 }
 
 /// Starts processes and waits for them, in a process of one thread.
-pub(super) struct BootProcesses {
+pub(in crate::run) struct BootProcesses {
     /// What was blocked before.
     before: libc::sigset_t,
     /// Gives the signals of [`STOPS`], which are blocked.
@@ -45,7 +45,7 @@ impl BootProcesses {
     ///
     /// # Errors
     /// There are no more descriptors.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(in crate::run) fn new() -> io::Result<Self> {
         // SAFETY: every bit pattern of a set is valid; the sets outlive the calls, of which only that for a descriptor,
         // which is nobody else's, fails. Whoever started us may ignore the end of children, which loses their statuses.
         unsafe {
@@ -65,7 +65,7 @@ impl BootProcesses {
     }
 
     /// Whether, and by which signal, the end was asked for.
-    pub(super) const fn stopped_by(&self) -> Option<Signal> {
+    pub(in crate::run) const fn stopped_by(&self) -> Option<Signal> {
         self.stopped_by
     }
 
@@ -73,7 +73,7 @@ impl BootProcesses {
     ///
     /// # Errors
     /// There can be no further process, or it cannot be waited for.
-    pub(super) fn run(&mut self, boot: impl FnOnce() -> BootEnd) -> io::Result<ProcessEnd> {
+    pub(in crate::run) fn run(&mut self, boot: impl FnOnce() -> BootEnd) -> io::Result<ProcessEnd> {
         let parent = getpid();
         // SAFETY: this process has one thread, so the child finds everything as it is here.
         match unsafe { libc::fork() } {
