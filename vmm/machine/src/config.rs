@@ -1,15 +1,20 @@
 //! What a machine is made of, and the checks that need neither KVM nor a guest.
 
-use super::boot_file::{self, BootFile};
-use super::cpuid::CpuExtras;
-use super::disk_format::DiskFormat;
-use super::image_lock::{self, LockHolder};
-use super::layout;
-use super::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, kernel_format};
+pub(crate) mod boot_file;
+pub(crate) mod disk_format;
+pub(crate) mod image_lock;
+pub(crate) mod network;
+
 use super::memory::{HUGE_PAGE, MemoryBacking, PAGE_SIZE, SharedSlot};
-use super::net_config::{LinkError, NetConfig};
 use super::virtio::block::{DiskLimits, SECTOR_SIZE};
 use super::virtio::vsock::socket::VsockSocket;
+use crate::boot::cpuid::CpuExtras;
+use crate::boot::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, kernel_format};
+use crate::memory::layout;
+use boot_file::BootFile;
+use disk_format::DiskFormat;
+use image_lock::LockHolder;
+use network::{LinkError, NetConfig};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;

@@ -1,9 +1,9 @@
 //! Why a machine cannot be built or started.
 
-use super::boot_state::BootStateError;
 use super::config::ConfigError;
-use super::loader::LoadError;
 use super::memory::MemoryError;
+use crate::boot::boot_state::BootStateError;
+use crate::boot::loader::LoadError;
 use kvm_ioctls::Cap;
 use std::io;
 use vmm_sys_util::errno;

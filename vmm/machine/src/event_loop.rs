@@ -1,10 +1,12 @@
 //! The loop on which devices are served, and what ends it.
 
+pub(crate) mod disk_thread;
+
 use super::error::MachineError;
 use super::outcome::{Outcome, RunError};
-use super::power::PowerPorts;
-use super::serial::{ConsoleInput, SerialPort};
 use super::virtio::mmio::{MmioTransport, QueueEvents};
+use crate::devices::power::PowerPorts;
+use crate::devices::serial::{ConsoleInput, SerialPort};
 use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,8 +94,8 @@ pub fn drive(
 
 #[cfg(test)]
 mod tests {
-    use super::super::power::PANIC_PORT;
     use super::*;
+    use crate::devices::power::PANIC_PORT;
     use vmm_sys_util::eventfd::EFD_NONBLOCK;
 
     fn event() -> Arc<EventFd> {

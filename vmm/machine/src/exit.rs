@@ -1,6 +1,6 @@
 //! What a vCPU's exit means: a function of the exit and the bus, without KVM, so that it can be tested.
 
-use super::power::GuestRequest;
+use crate::devices::power::GuestRequest;
 use kvm_bindings as kvm;
 use kvm_ioctls::VcpuExit;
 use strata_observer::Observer;

@@ -1,8 +1,11 @@
 //! The KVM objects of a machine: the device itself, the virtual machine, its vCPUs.
 
+pub(crate) mod probe;
+
 use super::config::{Limits, MachineConfig};
 use super::error::MachineError;
-use super::{boot_state, cpuid, layout};
+use crate::boot::{boot_state, cpuid};
+use crate::memory::layout;
 use kvm_bindings::{
     CpuId, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_irqchip,
     kvm_pit_config,

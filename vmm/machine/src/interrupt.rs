@@ -1,5 +1,7 @@
 //! Interrupts that the machine raises in the guest.
 
+pub(crate) mod doorbell;
+
 use super::error::MachineError;
 use super::hypervisor::refused;
 use kvm_ioctls::VmFd;

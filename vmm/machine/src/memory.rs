@@ -1,9 +1,11 @@
 //! Guest memory: RAM, and the shared slots behind it, as KVM memory slots.
 #![allow(unsafe_code)] // KVM takes memory slots by address
 
-use super::layout::{self, Range};
+pub(crate) mod layout;
+
 use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
 use kvm_ioctls::VmFd;
+use layout::Range;
 use memmap2::MmapRaw;
 use std::fs;
 use std::io;

@@ -1,6 +1,9 @@
 //! How a run ended.
 
-use super::fault_state::FaultState;
+pub(crate) mod fault_state;
+pub(crate) mod run_end;
+
+use fault_state::FaultState;
 use std::fmt;
 use std::thread::Thread;
 use strata_observer::ControlEvent;

@@ -1,10 +1,5 @@
 //! The machine's devices as the guest reaches them: serial port, power ports, virtio-mmio windows.
 
-use super::exit::Bus;
-use super::layout::{VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
-use super::mac_address::MacAddress;
-use super::power::{GuestRequest, PowerPorts};
-use super::serial::{self, ConsoleOutput, SerialPort};
 use super::virtio::VirtioDevice;
 use super::virtio::balloon::{Balloon, BalloonCounts, BalloonRemote};
 use super::virtio::block::{Block, DiskLimits};
@@ -14,6 +9,12 @@ use super::virtio::mmio::MmioTransport;
 use super::virtio::net::{Net, NetLimits};
 use super::virtio::vsock::Vsock;
 use super::virtio::vsock::muxer::VsockHost;
+use crate::devices::power::{GuestRequest, PowerPorts};
+use crate::devices::serial;
+use crate::devices::serial::{ConsoleOutput, SerialPort};
+use crate::exit::Bus;
+use crate::memory::layout::{VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
+use crate::virtio::mac_address::MacAddress;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;

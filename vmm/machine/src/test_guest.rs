@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use super::config::MachineConfig;
-use super::cpuid::CpuExtras;
 use super::memory::MemoryBacking;
+use crate::boot::cpuid::CpuExtras;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;

@@ -1,11 +1,11 @@
 //! A virtual processor: [`Vcpu`] moves into a thread of its own, [`VcpuHandle`] stays with the machine.
 #![allow(unsafe_code)] // the kick handler and KVM's run page, a union, need it
 
-use super::exit::{self, ExitAction};
-use super::fault_state::FaultState;
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
-use super::run_end::{PanicGuard, RunEnd};
+use crate::exit::ExitAction;
+use crate::outcome::fault_state::FaultState;
+use crate::outcome::run_end::{PanicGuard, RunEnd};
 use clock_sync::updater::Cause;
 use kvm_bindings::{
     KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_INTR, KVM_INTERNAL_ERROR_EMULATION,
@@ -206,9 +206,9 @@ impl Vcpu {
                 Ok(exit) => {
                     let left = self.context.clock.as_ref().and_then(|clock| clock.exit_time());
                     let observer = self.context.observer.as_ref();
-                    observer.vcpu_exit(self.index, exit::reason(&exit));
+                    observer.vcpu_exit(self.index, crate::exit::reason(&exit));
                     let bus = self.context.peripherals.as_ref();
-                    let action = exit::handle(self.index, exit, bus, observer);
+                    let action = crate::exit::handle(self.index, exit, bus, observer);
                     if let (Some(clock), Some(left)) = (&self.context.clock, left) {
                         clock.exited(self.index, &self.fd, left);
                     }

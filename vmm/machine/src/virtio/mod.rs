@@ -4,6 +4,7 @@ pub mod balloon;
 pub mod block;
 pub mod entropy;
 pub mod link;
+pub mod mac_address;
 pub mod mmio;
 pub mod net;
 pub mod passt;

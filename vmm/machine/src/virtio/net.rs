@@ -10,7 +10,7 @@ mod tests;
 use super::link::{FRAME_MAX, HEADER, Link};
 use super::work::Work;
 use super::{HostSource, Served, VirtioDevice};
-use crate::mac_address::MacAddress;
+use crate::virtio::mac_address::MacAddress;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

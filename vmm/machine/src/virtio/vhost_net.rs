@@ -6,7 +6,7 @@
 
 use super::tap::Tap;
 use super::{Activation, Served, VirtioDevice};
-use crate::mac_address::MacAddress;
+use crate::virtio::mac_address::MacAddress;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;

@@ -211,8 +211,8 @@ impl MutEventSubscriber for ConsoleInput {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_guest::Console;
     use super::*;
+    use crate::test_guest::Console;
     use event_manager::{EventManager, SubscriberOps};
     use std::os::fd::OwnedFd;
     use strata_observer::NoObserver;

@@ -1,6 +1,6 @@
 //! How a thread of a running machine brings about the end of the run.
 
-use super::outcome::{Outcome, RunError};
+use super::{Outcome, RunError};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use vmm_sys_util::eventfd::EventFd;

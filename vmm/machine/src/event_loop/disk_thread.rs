@@ -1,10 +1,10 @@
 //! A disk's own thread, on which its requests are served: a disk that is slow holds up no other device.
 
-use super::error::MachineError;
-use super::event_loop::{EventLoop, add_wake};
-use super::outcome::{Outcome, RunError};
-use super::run_end::{PanicGuard, RunEnd};
-use super::virtio::mmio::{MmioTransport, QueueEvents};
+use super::{EventLoop, add_wake};
+use crate::error::MachineError;
+use crate::outcome::run_end::{PanicGuard, RunEnd};
+use crate::outcome::{Outcome, RunError};
+use crate::virtio::mmio::{MmioTransport, QueueEvents};
 use event_manager::SubscriberOps;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,9 +64,9 @@ impl Drop for DiskThread {
 
 #[cfg(test)]
 mod tests {
-    use super::super::virtio::mmio::tests::activate;
-    use super::super::virtio::{Served, VirtioDevice};
     use super::*;
+    use crate::virtio::mmio::tests::activate;
+    use crate::virtio::{Served, VirtioDevice};
     use std::sync::mpsc::{self, Receiver};
     use std::time::{Duration, Instant};
     use virtio_queue::{Error, Queue};

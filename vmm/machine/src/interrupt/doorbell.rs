@@ -1,7 +1,8 @@
 //! An interrupt that the host raises in the guest, for software in it that knows what it means.
 
-use super::error::MachineError;
-use super::{interrupt, layout};
+use crate::error::MachineError;
+use crate::interrupt;
+use crate::memory::layout;
 use kvm_ioctls::VmFd;
 use vmm_sys_util::eventfd::EventFd;
 
@@ -10,7 +11,7 @@ use vmm_sys_util::eventfd::EventFd;
 pub struct Doorbell(EventFd);
 
 impl Doorbell {
-    pub(super) fn new(vm: &VmFd) -> Result<Self, MachineError> {
+    pub(crate) fn new(vm: &VmFd) -> Result<Self, MachineError> {
         interrupt::line(vm, layout::DOORBELL_GSI).map(Self)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Reference: `Documentation/arch/x86/boot.rst` of the Linux kernel.
 
-use super::layout::{self, MemoryKind, Range};
+use crate::memory::layout;
+use crate::memory::layout::{MemoryKind, Range};
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params, setup_header};
 use linux_loader::loader::{self, KernelLoader};
 use std::fs::File;
@@ -287,8 +288,8 @@ fn boot_parameters(
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_guest;
     use super::*;
+    use crate::test_guest;
     use std::io::{Seek, Write};
     use vm_memory::GuestMemoryMmap;
 

@@ -4,8 +4,9 @@
 //! may accept a TSC offset and ignore it. Neither shows in a capability, so both are tried.
 #![allow(unsafe_code)] // a memory slot is given to KVM by address
 
-use super::error::KVM_DEVICE;
-use super::{boot_state, exit};
+use crate::boot::boot_state;
+use crate::error::KVM_DEVICE;
+use crate::exit;
 use clock_sync::tsc::read_ordered as host_tsc;
 use kvm_bindings::{kvm_regs, kvm_userspace_memory_region};
 use kvm_ioctls::{Cap, Kvm, VcpuExit, VcpuFd, VmFd};

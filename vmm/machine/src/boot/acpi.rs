@@ -1,8 +1,9 @@
 //! The ACPI tables of the machine: hardware-reduced, without firmware, PCI or a fixed timer.
 //!
-//! Power-off is the sleep control register, reset the FADT's reset register; both are I/O ports (see [`super::power`]).
+//! Power-off is the sleep control register, reset the FADT's reset register; both are I/O ports (see [`crate::devices::power`]).
 
-use super::{layout, power, serial};
+use crate::devices::{power, serial};
+use crate::memory::layout;
 use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
 use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
 use acpi_tables::madt::{EnabledStatus, IoApic, LocalInterruptController, MADT, ProcessorLocalApic};

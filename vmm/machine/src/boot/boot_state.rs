@@ -1,6 +1,6 @@
 //! The state in which the boot processor enters a 64-bit kernel: long mode, identity-mapped, interrupts off.
 
-use super::layout;
+use crate::memory::layout;
 use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs, kvm_segment, kvm_sregs};
 use kvm_ioctls::VcpuFd;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError, GuestMemoryMmap};

@@ -1,11 +1,12 @@
 //! Network devices as a machine is given them.
 
-use super::mac_address::MacAddress;
-use super::virtio::link::Link;
-use super::virtio::net::NetLimits;
-use super::virtio::passt::{Passt, PasstError};
-use super::virtio::tap::{Tap, TapError};
-use super::virtio::vhost_net::{self, KernelMover, VhostError};
+use crate::virtio::link::Link;
+use crate::virtio::mac_address::MacAddress;
+use crate::virtio::net::NetLimits;
+use crate::virtio::passt::{Passt, PasstError};
+use crate::virtio::tap::{Tap, TapError};
+use crate::virtio::vhost_net;
+use crate::virtio::vhost_net::{KernelMover, VhostError};
 use std::path::PathBuf;
 use vm_memory::GuestMemoryMmap;
 
@@ -50,7 +51,7 @@ impl NetConfig {
     ///
     /// # Errors
     /// It is not there, or cannot be had; nothing was changed.
-    pub(super) fn open(&self, memory: &GuestMemoryMmap) -> Result<NetBackend, LinkError> {
+    pub(crate) fn open(&self, memory: &GuestMemoryMmap) -> Result<NetBackend, LinkError> {
         self.check_mover()?;
         Ok(match &self.link {
             LinkConfig::Tap(name) if self.vhost => NetBackend::HostKernel(KernelMover::new(Tap::open(name)?, memory)?),
