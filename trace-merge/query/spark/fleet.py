@@ -5,6 +5,8 @@ fleet.py ask LAKE steal worst-wakeups    # ready questions, or SQL, on Spark; a 
 fleet.py remove LAKE RECORDING...        # takes recordings out again
 fleet.py tidy LAKE                       # joins small files, and removes those that no version needs
 fleet.py views LAKE                      # SQL that makes the tables views in DuckDB
+
+It is one file because Spark sends its workers what the main program defines; modules would have to be with them before.
 """
 
 import argparse

@@ -7,30 +7,20 @@
 //! work for them are looked for. Context switches come from a second instance, since those between other threads tell
 //! who ran instead. Both instances are removed at the end, also after a crash.
 //!
-//! - `schema`: what the events' fields are, and their packed form ([`EventSchema`]);
-//!   `copy_plan`: the way there, worked out once.
-//! - `tracefs`: an instance; `reader`: its buffers; `page`: the form of the buffers' pages ([`Page`]);
-//!   `page_cursor`: a place in one.
-//! - `switches`: the context switches; `switch_filter`: which of them matter; `interleave`: one order of all.
+//! - `schema`: what the events' fields are, and their packed form ([`EventSchema`]).
+//! - `tracefs`: an instance; `reader`: its buffers; `page`: the form of the buffers' pages ([`Page`]).
+//! - `switches`: the context switches, which of them matter, and one order of all records.
 //! - `workers`: the kernel's threads that work for a machine.
 //! - [`Kallsyms`]: the symbols of the kernel.
 //! - [`namespace`]: whether threads have the numbers here that the host's kernel knows them by.
 
-mod copy_plan;
-mod format_file;
-mod interleave;
 mod item;
 mod kallsyms;
 pub mod namespace;
 mod page;
-mod page_cursor;
-mod page_format;
-mod print_format;
 mod reader;
-mod removal_guard;
 mod schema;
 mod stats;
-mod switch_filter;
 mod switches;
 mod tracefs;
 mod tracer;
@@ -39,7 +29,7 @@ mod workers;
 #[cfg(test)]
 mod live_tests;
 
-pub use format_file::SkippedField;
+pub use crate::schema::format_file::SkippedField;
 pub use item::{HostItem, HostRecord};
 pub use kallsyms::Kallsyms;
 pub use page::{HEADER_BYTES, Malformed, Missed, Page, PageError, PageEvent, PageEvents};

@@ -26,6 +26,9 @@
 //! nested events carry their own times. An event with delta 0 was itself interrupted between reserving its place and
 //! dating it: it has the time of the event before it.
 
+pub(crate) mod cursor;
+pub(crate) mod format;
+
 use std::ops::Range;
 
 /// Bytes of the page header, before the first record.

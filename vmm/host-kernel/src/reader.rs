@@ -2,10 +2,10 @@
 
 use super::item::HostItem;
 use super::page::{self, HEADER_BYTES};
-use super::page_cursor::PageCursor;
-use super::page_format;
 use super::stats::{CpuStats, ReaderStats};
 use super::tracefs::{self, Counts, Instance, TracefsError};
+use crate::page::cursor::PageCursor;
+use crate::page::format as page_format;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};

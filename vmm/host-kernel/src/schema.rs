@@ -5,9 +5,13 @@
 //! Arrays of bytes become hexadecimal text, short arrays of larger integers one field per element. What has no such
 //! form is left out and listed in [`EventSchema::skipped`].
 
-use super::copy_plan::CopyPlan;
-use super::format_file::{Element, Field, FormatFile, Shape, SkippedField};
-use super::print_format::hex_fields;
+pub(crate) mod copy_plan;
+pub(crate) mod format_file;
+pub(crate) mod print_format;
+
+use copy_plan::CopyPlan;
+use format_file::{Element, Field, FormatFile, Shape, SkippedField};
+use print_format::hex_fields;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
 use std::fmt;

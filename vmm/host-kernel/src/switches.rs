@@ -3,13 +3,16 @@
 //! The kernel's filter by thread passes a switch only if one of the machine's threads leaves or comes. Who else ran
 //! while such a thread waited is in the switches between others, which therefore come from an instance of their own.
 
-use super::interleave::{InterleaveStats, Interleaver, Origin};
+pub(crate) mod filter;
+pub(crate) mod interleave;
+
 use super::item::{HostItem, HostRecord};
 use super::reader::{CpuSummary, Reader, ReaderError, Rest, Sink};
 use super::schema::{EventName, EventSchema};
 use super::stats::ReaderStats;
-use super::switch_filter::{SwitchFields, SwitchFilter};
 use super::tracefs::{Instance, Tracefs, TracefsError};
+use filter::{SwitchFields, SwitchFilter};
+use interleave::{InterleaveStats, Interleaver, Origin};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

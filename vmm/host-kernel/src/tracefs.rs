@@ -4,10 +4,12 @@
 //! `strata-PID-START`, with the time at which the process started, so that those of a process that died can be told and
 //! removed, also when its number belongs to another process by now.
 
+pub(crate) mod removal_guard;
+
 use super::namespace::{self, ThreadIdError};
-use super::removal_guard::RemovalGuard;
 use super::schema::{EventName, EventSchema, SchemaError};
 use super::stats::{CpuStats, parse_stats};
+use removal_guard::RemovalGuard;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::geteuid;
 use std::ffi::OsStr;

@@ -3,7 +3,8 @@
 //! Shows: Host kernel pages are decoded as by `trace-cmd`: every event and field of this kernel.
 
 use super::*;
-use crate::{page_format, reader};
+use crate::page::format as page_format;
+use crate::reader;
 use shared_ring::event::FieldType;
 
 /// Groups of the events that are compared.

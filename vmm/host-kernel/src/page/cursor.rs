@@ -1,8 +1,8 @@
 //! Walks a page that somebody else keeps, item by item, and pages of several buffers in turns, without copying.
 
-use super::item::{HostItem, HostRecord};
-use super::page::{HEADER_BYTES, Missed, Page, PageEvents};
-use super::stats::ReaderStats;
+use super::{HEADER_BYTES, Missed, Page, PageEvents};
+use crate::item::{HostItem, HostRecord};
+use crate::stats::ReaderStats;
 use std::ops::Range;
 
 /// Bytes of the fields that every event starts with.
@@ -10,7 +10,7 @@ const COMMON_BYTES: usize = 8;
 
 /// A place in a page.
 #[derive(Debug, Clone)]
-pub(super) struct PageCursor {
+pub(crate) struct PageCursor {
     /// What comes next, if it is known: it was read, and its turn had not come.
     head: Option<PageItem>,
     /// Bytes of records.
@@ -23,7 +23,7 @@ pub(super) struct PageCursor {
 
 /// What lies at a place in a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PageItem {
+pub(crate) enum PageItem {
     /// An event.
     Record {
         /// Its time, ticks; not before that of the record before it.
@@ -45,7 +45,7 @@ pub(super) enum PageItem {
 impl PageCursor {
     /// Before the first item of the page `bytes`, which counts in `stats`. A page that cannot be decoded is a loss of
     /// unknown extent.
-    pub(super) fn begin(bytes: &[u8], stats: &mut ReaderStats) -> Self {
+    pub(crate) fn begin(bytes: &[u8], stats: &mut ReaderStats) -> Self {
         let Ok(page) = Page::parse(bytes) else {
             stats.malformed_pages += 1;
             return Self { head: Some(PageItem::Lost { count: None }), data: 0, position: 0, time: 0 };
@@ -66,13 +66,13 @@ impl PageCursor {
     }
 
     /// What comes next, where that is known.
-    pub(super) const fn head(&self) -> Option<&PageItem> {
+    pub(crate) const fn head(&self) -> Option<&PageItem> {
         self.head.as_ref()
     }
 
     /// Has what comes next known, if there is anything, of the page `bytes`, the one that this began with. `last_time` is
     /// the time of the record before.
-    pub(super) fn look(&mut self, bytes: &[u8], last_time: u64, stats: &mut ReaderStats) {
+    pub(crate) fn look(&mut self, bytes: &[u8], last_time: u64, stats: &mut ReaderStats) {
         let mut items = self.items(bytes, 0, (last_time, u64::MAX), stats);
         if items.head.is_none() {
             items.head = items.read().map(|(item, _)| item);
@@ -83,7 +83,7 @@ impl PageCursor {
     /// The items from here on of the page `bytes` of `cpu`, the one that this began with: `times` are that of the record
     /// before them, of whatever page, and the one up to which they are wanted.
     #[inline(always)]
-    pub(super) fn items<'p>(
+    pub(crate) fn items<'p>(
         &self,
         bytes: &'p [u8],
         cpu: u32,
@@ -101,7 +101,7 @@ impl PageCursor {
 ///
 /// Each is found in a few instructions if this never has an address: whatever takes it has to be inlined.
 #[derive(Debug)]
-pub(super) struct PageItems<'p> {
+pub(crate) struct PageItems<'p> {
     cpu: u32,
     head: Option<PageItem>,
     data: &'p [u8],
@@ -117,7 +117,7 @@ pub(super) struct PageItems<'p> {
 impl<'p> PageItems<'p> {
     /// The place that was reached, and the time of the record before it.
     #[inline(always)]
-    pub(super) fn end(self) -> (PageCursor, u64) {
+    pub(crate) fn end(self) -> (PageCursor, u64) {
         let Self { head, data, events, last_time, records, times_raised, stats, .. } = self;
         stats.records += records;
         stats.times_raised += times_raised;

@@ -1,14 +1,14 @@
-//! Checks that the kernel's ring-buffer pages have the form that [`super::page`] decodes.
+//! Checks that the kernel's ring-buffer pages have the form that [`crate::page`] decodes.
 
-use super::format_file::Field;
-use super::page::HEADER_BYTES;
+use super::HEADER_BYTES;
+use crate::schema::format_file::Field;
 
 /// Largest sub-buffer that is believed; the kernel allows up to 64 KiB today.
 const MAX_DATA_BYTES: usize = 1 << 24;
 
 /// Checks the contents of `events/header_page` and returns the size of a whole page in bytes, header included.
 /// The error says what is different.
-pub(super) fn page_bytes(header_page: &str) -> Result<usize, String> {
+pub(crate) fn page_bytes(header_page: &str) -> Result<usize, String> {
     let fields: Vec<Field> = header_page.lines().filter_map(Field::parse).collect();
     let field = |name: &str| {
         let field = fields.iter().find(|field| field.name == name);
@@ -36,7 +36,7 @@ fn expect(name: &str, found: (usize, usize), expected: (usize, usize)) -> Result
 }
 
 /// Checks the contents of `events/header_event`. The error says what is missing.
-pub(super) fn check_record_header(header_event: &str) -> Result<(), String> {
+pub(crate) fn check_record_header(header_event: &str) -> Result<(), String> {
     const EXPECTED: [&str; 7] = [
         "type_len:5bits",
         "time_delta:27bits",

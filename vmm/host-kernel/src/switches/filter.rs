@@ -5,7 +5,7 @@
 //! a thread waits to go on. Whether a thread that comes has waited behind others is only known when it comes: the last
 //! few switches of a CPU are therefore held back, and count if one of the machine's threads follows.
 
-use super::schema::EventSchema;
+use crate::schema::EventSchema;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

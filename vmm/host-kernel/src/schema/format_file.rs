@@ -7,35 +7,35 @@
 
 /// A format file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct FormatFile {
+pub(crate) struct FormatFile {
     /// The event's number, if there is one.
-    pub(super) number: Option<u32>,
+    pub(crate) number: Option<u32>,
     /// The fields that all events have.
-    pub(super) common: Vec<Field>,
+    pub(crate) common: Vec<Field>,
     /// The event's own.
-    pub(super) own: Vec<Field>,
+    pub(crate) own: Vec<Field>,
     /// How the event is printed, on one line.
-    pub(super) print_format: String,
+    pub(crate) print_format: String,
 }
 
 /// A field of an event.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Field {
-    pub(super) name: String,
+pub(crate) struct Field {
+    pub(crate) name: String,
     /// As the kernel prints it, in ASCII.
-    pub(super) declaration: String,
+    pub(crate) declaration: String,
     /// Bytes from the begin of a record.
-    pub(super) offset: u32,
+    pub(crate) offset: u32,
     /// Bytes.
-    pub(super) size: u32,
-    pub(super) is_signed: bool,
-    pub(super) is_pointer: bool,
-    pub(super) shape: Shape,
+    pub(crate) size: u32,
+    pub(crate) is_signed: bool,
+    pub(crate) is_pointer: bool,
+    pub(crate) shape: Shape,
 }
 
 /// How a field holds its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// One value.
     Value,
     /// Values, one behind the other.
@@ -54,7 +54,7 @@ pub(super) enum Shape {
 
 /// What an array has of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Element {
+pub(crate) enum Element {
     /// Characters of a text.
     Char,
     /// Integers of so many bytes: 1, 2, 4 or 8.
@@ -74,7 +74,7 @@ pub struct SkippedField {
 
 impl FormatFile {
     /// Reads a format file of a 64-bit kernel. The error is the line that no kernel writes.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         // C has nothing else than ASCII but in texts, which are not recorded.
         let text = text.replace(|character: char| !character.is_ascii(), "_");
         let mut file = Self { number: None, common: Vec::new(), own: Vec::new(), print_format: String::new() };
@@ -124,7 +124,7 @@ const PARTS: [&str; 4] = ["name:", NUMBER, FIELDS, PRINT_FORMAT];
 
 impl Field {
     /// Reads a line such as ` field:TYPE NAME; offset:N; size:N; signed:N;`; `None` where it is not one.
-    pub(super) fn parse(line: &str) -> Option<Self> {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
         let mut parts = line.trim().strip_suffix(';')?.split(';').map(str::trim);
         let declaration = parts.next()?;
         let declaration = declaration.strip_prefix("field:").or(declaration.strip_prefix("field special:"))?;
@@ -151,7 +151,7 @@ impl Field {
     }
 
     /// As it is listed where it is not recorded.
-    pub(super) fn skipped(&self) -> SkippedField {
+    pub(crate) fn skipped(&self) -> SkippedField {
         SkippedField { name: self.name.clone(), declaration: self.declaration.clone() }
     }
 }

@@ -3,13 +3,13 @@
 //! One instance has the events of the machine's threads, the other one the context switches of the whole host. Both
 //! are read in turn, so that what comes is held until nothing earlier can come from the other one: as the pages that it
 //! came in, from which records are handed on without being copied. Of the context switches only those that matter are
-//! handed on, with the few before them: see [`super::switch_filter`].
+//! handed on, with the few before them: see [`super::filter`].
 
-use super::item::{HostItem, HostRecord};
-use super::page::Page;
-use super::page_cursor::{PageCursor, PageItem};
-use super::reader::{BYTES_PER_POLL, Sink};
-use super::stats::ReaderStats;
+use crate::item::{HostItem, HostRecord};
+use crate::page::Page;
+use crate::page::cursor::{PageCursor, PageItem};
+use crate::reader::{BYTES_PER_POLL, Sink};
+use crate::stats::ReaderStats;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most switches of a CPU that are held back because they may turn out to matter. A thread that waits behind more of
@@ -276,8 +276,8 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reader::hand_on;
     use super::*;
+    use crate::reader::hand_on;
     use proptest::prelude::*;
 
     /// A page whose beginning is the time of its only record, of this text behind what all records have; and of a loss
