@@ -8,6 +8,7 @@
 //! - [`http`]: the head of a request, of `strata open` and `strata metrics`.
 //! - [`metrics`]: the same as `top` for Prometheus.
 //! - [`open_trace`]: a recording in Perfetto's viewer.
+//! - [`output`]: standard output of reading commands, with colours and a pager on a terminal.
 //! - [`query_program`]: the program that writes Parquet and answers SQL.
 //! - [`region_command`]: trace regions for guests of other VMMs.
 //! - [`top`]: what running VMs do now.
@@ -25,6 +26,7 @@ pub mod export;
 pub mod http;
 pub mod metrics;
 pub mod open_trace;
+pub mod output;
 pub mod query_program;
 pub mod ready_made_module;
 pub mod region_command;

@@ -1,10 +1,10 @@
 //! `strata`: runs virtual machines and traces every layer of them on one clock.
 
 use anyhow::Context;
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 use serde::Serialize;
 use shared_ring::consumer::Lost;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,13 +23,15 @@ use trace_merge::check::{self, CheckOptions};
 use trace_merge::cut::{self, Cut, CutOptions};
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::moment::Part;
+use trace_merge::report::rows::choice::Choice;
 use trace_merge::{critical_path, diff, join, progress, report};
 use vmm::attach::{self, AttachRequest, Ending, machines};
 use vmm::cli::{
-    AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, CutArgs, DiffArgs, DoctorArgs, EventsArgs,
+    self, AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, CutArgs, DiffArgs, DoctorArgs, EventsArgs,
     ManualArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, ReportRequest, RunArgs,
     SymbolArgs, TriggerCommand, WhyArgs, config_file,
 };
+use vmm::output::Output;
 use vmm::run::{self, BootEnd, OnReboot, RunRequest};
 use vmm::{agent_command, doctor, event_list, export, metrics, open_trace, query_program, region_command, top};
 
@@ -48,7 +50,7 @@ fn main() -> ExitCode {
 }
 
 fn run_command_line() -> anyhow::Result<ExitCode> {
-    let program = Cli::command();
+    let program = cli::program();
     let matches = program.clone().get_matches_from(config_file::with_config(&program, env::args_os().collect())?);
     if let Some(file) = config_file::printed(&program, &matches)? {
         print(&file)?;
@@ -203,7 +205,7 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
         count: args.count,
     };
     let trace = open(&trace, &args.symbols)?;
-    let listed = events::list(&trace, &options, &mut io::stdout().lock())?;
+    let listed = events::list(&trace, &options, &mut Output::new(&args.terminal, false))?;
     if listed.damage.any() {
         say(listed.damage);
     }
@@ -224,19 +226,20 @@ fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
     match args.into_request().map_err(anyhow::Error::msg)? {
         ReportRequest::Page(args) => export::write_page(&args, |line| say(line))?,
         ReportRequest::Report(ReportCommand { report, window, symbols, choice }) => {
-            let mut out = BufWriter::new(io::stdout().lock());
-            let (options, choice) = (window.options()?, (*choice).into());
+            let (options, choice) = (window.options()?, Choice::from(*choice));
             let trace = open(&window.trace, &window.kernels)?;
-            report::chosen::run(report, &trace, &options, symbols.as_deref(), &choice, &mut out)?
-                .into_iter()
-                .for_each(say);
+            let mut out = Output::new(&window.terminal, !options.json && !choice.csv);
+            let said = report::chosen::run(report, &trace, &options, symbols.as_deref(), &choice, &mut out)?;
+            // Not over the pager.
+            drop(out);
+            said.iter().for_each(say);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn explain(args: &WhyArgs) -> anyhow::Result<ExitCode> {
-    critical_path::run(&args.trace, &args.options()?, &mut BufWriter::new(io::stdout().lock()))?;
+    critical_path::run(&args.trace, &args.options()?, &mut Output::new(&args.terminal, !args.json))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -245,7 +248,7 @@ fn compare_traces(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     let diff = progress::shown("comparing", &|line: &str| say(line), |progress| {
         diff::diff(&args.first, &args.second, &options, progress)
     })?;
-    diff::write(&diff, args.json, &mut BufWriter::new(io::stdout().lock()))?;
+    diff::write(&diff, args.json, &mut Output::new(&args.terminal, !args.json))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -253,7 +256,7 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
     let verdict = check::run(
         &args.trace,
         &CheckOptions { json: args.json, ..CheckOptions::default() },
-        &mut BufWriter::new(io::stdout().lock()),
+        &mut Output::new(&args.terminal, !args.json),
     )?;
     Ok(if verdict.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -379,13 +382,13 @@ fn print_diagnosis(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 
 fn print_completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "strata", &mut text);
+    clap_complete::generate(args.shell, &mut cli::program(), "strata", &mut text);
     print(&String::from_utf8_lossy(&text))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn write_manual(args: &ManualArgs) -> anyhow::Result<ExitCode> {
-    let written = clap_mangen::generate_to(Cli::command(), &args.dir);
+    let written = clap_mangen::generate_to(cli::program(), &args.dir);
     written.with_context(|| format!("cannot write manual pages into {}", args.dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }

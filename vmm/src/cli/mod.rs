@@ -11,7 +11,9 @@ mod recording;
 mod region;
 mod report;
 mod run;
+mod short_help;
 mod symbols;
+mod terminal;
 mod trace;
 pub(crate) mod values;
 
@@ -25,17 +27,16 @@ pub use region::{CreateArgs, RegionArgs, RegionCommand};
 pub use report::{PageArgs, ReportArgs, ReportCommand, ReportRequest, WindowArgs};
 pub use run::RunArgs;
 pub use symbols::SymbolArgs;
+pub use terminal::TerminalArgs;
 pub use trace::{CutArgs, DiffArgs, EventsArgs, MergeArgs, ReadArgs, WhyArgs};
 
 use crate::agent_command::AgentArgs;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use short_help::SEE_MORE;
 use std::path::PathBuf;
 use trace_merge::moment;
 pub use trace_merge::moment::{BadMoment, Moment};
-
-/// What ends the short help of a command with many options.
-const SEE_MORE: &str = "--help says more about each option, and has examples";
 
 /// The version; a released program names the commit, too, that it was built from.
 const VERSION: &str = match option_env!("STRATA_VERSION") {
@@ -66,6 +67,12 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The command line, with short helps.
+#[must_use]
+pub fn program() -> clap::Command {
+    short_help::with_short_help(Cli::command())
 }
 
 /// What to do.
@@ -149,18 +156,17 @@ pub struct ManualArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn command_line_is_consistent() {
-        Cli::command().debug_assert();
+        program().debug_assert();
     }
 
     #[test]
     fn every_command_has_a_manual_page() {
         let folder = tempfile::tempdir().unwrap();
 
-        clap_mangen::generate_to(Cli::command(), folder.path()).unwrap();
+        clap_mangen::generate_to(program(), folder.path()).unwrap();
 
         let visible = Cli::command();
         let visible = visible.get_subcommands().filter(|command| !command.is_hide_set());

@@ -1,8 +1,8 @@
 //! `strata report`: its commands are made from the list of the reports.
 
-use super::SymbolArgs;
 use super::export::DrawnWhyArgs;
 use super::moment::Moment;
+use super::{SymbolArgs, TerminalArgs};
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
@@ -44,11 +44,11 @@ pub struct ReportArgs {
     // Takes two, so that a command that does not exist is told apart from a trace.
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     pub trace: Vec<PathBuf>,
-    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record,
-    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
+    /// Begin this long after the first record, as in 1.5 or 500ms. With a minus, it is before the last
+    /// record, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// End this long after the first record; -2s is 2 s before the last record
+    /// End this long after the first record. It has the forms of --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// JSON in place of text
@@ -69,6 +69,9 @@ pub struct ReportArgs {
     /// Replace a page that is there
     #[arg(long, requires = "html")]
     pub force: bool,
+    /// How it is shown.
+    #[command(flatten)]
+    pub terminal: TerminalArgs,
 }
 
 /// What `strata report --html` writes.
@@ -107,7 +110,7 @@ impl ReportArgs {
     /// # Errors
     /// What is wrong, in words, when the first word is neither a command nor all there is.
     pub fn into_request(self) -> Result<ReportRequest, String> {
-        let Self { command, trace, from, to, json, html, symbols, kernels, why, force } = self;
+        let Self { command, trace, from, to, json, html, symbols, kernels, why, force, terminal } = self;
         let mut words = trace.into_iter();
         match (command, words.next(), words.next()) {
             (Some(command), ..) => Ok(ReportRequest::Report(command)),
@@ -120,7 +123,7 @@ impl ReportArgs {
                 }
                 None => {
                     let [report, ..] = REPORTS;
-                    let window = WindowArgs { trace, from, to, kernels, json };
+                    let window = WindowArgs { trace, from, to, kernels, json, terminal };
                     ReportRequest::Report(ReportCommand { report, window, symbols: None, choice: Box::default() })
                 }
             }),
@@ -270,11 +273,11 @@ impl Subcommand for ReportCommand {
 pub struct WindowArgs {
     /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
-    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record,
-    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
+    /// Begin this long after the first record, as in 1.5 or 500ms. With a minus, it is before the last
+    /// record, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// End this long after the first record; -2s is 2 s before the last record
+    /// End this long after the first record. It has the forms of --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Symbols of kernels.
@@ -283,6 +286,9 @@ pub struct WindowArgs {
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,
+    /// How it is shown.
+    #[command(flatten)]
+    pub terminal: TerminalArgs,
 }
 
 impl WindowArgs {

@@ -1,9 +1,9 @@
 //! `strata events`, `strata why`, `strata diff`, `strata check`, `strata cut` and `strata merge`: reading
 //! recordings.
 
-use super::SymbolArgs;
 use super::moment::Moment;
 use super::values;
+use super::{SymbolArgs, TerminalArgs};
 use clap::Args;
 use std::path::PathBuf;
 use strata_analysis::filter::Filters;
@@ -60,11 +60,11 @@ pub struct EventsArgs {
     /// Only records of this VM, not of the host or other VMs. May be repeated
     #[arg(long = "vm", value_name = "NAME")]
     pub vms: Vec<String>,
-    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record,
-    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
+    /// Begin this long after the first record, as in 1.5 or 500ms. With a minus, it is before the last
+    /// record, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// End this long after the first record; -2s is 2 s before the last record
+    /// End this long after the first record. It has the forms of --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Symbols of kernels.
@@ -79,6 +79,9 @@ pub struct EventsArgs {
     /// Only print how many records there are
     #[arg(long, conflicts_with = "utc")]
     pub count: bool,
+    /// How it is shown.
+    #[command(flatten)]
+    pub terminal: TerminalArgs,
 }
 
 /// Arguments of `strata why`.
@@ -105,11 +108,11 @@ pub struct WhyArgs {
     /// Only tasks of this VM
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
-    /// Begin this long after the first record, as in 1.5 or 500ms; -2s is 2 s before the last record,
-    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
+    /// Begin this long after the first record, as in 1.5 or 500ms. With a minus, it is before the last
+    /// record, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// End this long after the first record; -2s is 2 s before the last record
+    /// End this long after the first record. It has the forms of --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Explain the N longest waits of all these tasks: from giving up the CPU, or being woken from a sleep, until running
@@ -123,6 +126,9 @@ pub struct WhyArgs {
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,
+    /// How it is shown.
+    #[command(flatten)]
+    pub terminal: TerminalArgs,
 }
 
 impl WhyArgs {
@@ -170,6 +176,9 @@ pub struct DiffArgs {
     /// JSON in place of text, with the rows that did not change
     #[arg(long)]
     pub json: bool,
+    /// How it is shown.
+    #[command(flatten)]
+    pub terminal: TerminalArgs,
 }
 
 impl DiffArgs {
@@ -197,6 +206,9 @@ pub struct ReadArgs {
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,
+    /// How it is shown.
+    #[command(flatten)]
+    pub terminal: TerminalArgs,
 }
 
 /// Arguments of `strata merge`.
@@ -242,8 +254,8 @@ pub struct MergeArgs {
 pub struct CutArgs {
     /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
-    /// Only records from this long after the first one on, as in 1.5 or 500ms; -2s is 2 s before the last one,
-    /// and 05:03:47 or 2026-11-27T05:03:47Z is UTC
+    /// Only records from this long after the first one on, as in 1.5 or 500ms. With a minus, it is before the last
+    /// one, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
     /// Only records up to this long after the first one, or before the last one
