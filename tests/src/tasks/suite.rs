@@ -12,6 +12,7 @@ use crate::process::{self, ProcessError};
 use crate::process_group::GoesOnSignal;
 use crate::progress;
 use crate::provision::{self, ProvisionError};
+use crate::tasks::bench::instructions;
 use crate::tasks::changes::{self, ChangesError};
 use crate::tasks::dependencies::{self, DependenciesError};
 use crate::tasks::documents::{self, DocumentsError};
@@ -85,6 +86,9 @@ pub enum SuiteError {
     /// A crate that others can use is not fit for that.
     #[error(transparent)]
     LibraryCrate(#[from] LibraryCrateError),
+    /// Recording takes more instructions than it did.
+    #[error(transparent)]
+    Instructions(anyhow::Error),
     /// The lab could not be made ready.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
@@ -236,8 +240,8 @@ impl<'p> Run<'p> {
     }
 
     /// Checks of format, sources, documents and dependencies, lints, the checks of the library crates, doc tests, the
-    /// model checkers (while the lab is made ready), all unit, integration and end-to-end tests, then a round of torture
-    /// with each fault.
+    /// model checkers and the instructions of a record (while the lab is made ready), all unit, integration and end-to-end
+    /// tests, then a round of torture with each fault.
     fn usual(&mut self) -> Result<(), SuiteError> {
         self.format()?;
         progress::step("dependencies", || dependencies::check(self.paths))?;
@@ -249,7 +253,9 @@ impl<'p> Run<'p> {
         // of this is judged by how long it takes.
         let (checked, lab) = thread::scope(|scope| {
             let lab = scope.spawn(|| provision::lab(self.paths));
-            (self.doc_tests_and_model_checkers(), lab.join())
+            let checked = self.doc_tests_and_model_checkers().map_err(SuiteError::from);
+            let counted = || instructions::check_recording(self.paths).map_err(SuiteError::Instructions);
+            (checked.and_then(|()| counted()), lab.join())
         });
         checked?;
         lab.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;

@@ -2,12 +2,14 @@
 
 use super::callgrind::Costs;
 use super::{READING, RECORDING};
+use crate::process;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// Where they lie in the source tree.
 pub(super) const FILE: &str = "docs/results/instructions.json";
@@ -77,6 +79,21 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// `paths`, counted with this machine's compiler and valgrind.
+    pub(super) fn of(paths: BTreeMap<String, Count>) -> anyhow::Result<Self> {
+        Ok(Self { rustc: first_line("rustc")?, valgrind: first_line("valgrind")?, paths })
+    }
+
+    /// Whether `now` was counted with the same programs.
+    pub(super) fn is_comparable(&self, now: &Self) -> bool {
+        (&self.rustc, &self.valgrind) == (&now.rustc, &now.valgrind)
+    }
+
+    /// What `now` was counted with, and these.
+    pub(super) fn difference(&self, now: &Self) -> String {
+        format!("counted with {} and {}, before with {} and {}", now.rustc, now.valgrind, self.rustc, self.valgrind)
+    }
+
     pub(super) fn read(workspace: &Path) -> anyhow::Result<Self> {
         let text = fs::read_to_string(workspace.join(FILE)).with_context(|| format!("cannot read {FILE}"))?;
         serde_json::from_str(&text).with_context(|| format!("{FILE} holds no counts"))
@@ -110,11 +127,8 @@ impl Counts {
                 named(&count.most(|_, own| own), ""),
             ));
         }
-        if !lines.is_empty() && (&self.rustc, &self.valgrind) != (&now.rustc, &now.valgrind) {
-            lines.push(format!(
-                "counted with {} and {}, before with {} and {}",
-                now.rustc, now.valgrind, self.rustc, self.valgrind
-            ));
+        if !lines.is_empty() && !self.is_comparable(now) {
+            lines.push(self.difference(now));
         }
         lines
     }
@@ -144,6 +158,12 @@ impl Counts {
             self.table()
         )
     }
+}
+
+/// What `program` says it is.
+fn first_line(program: &str) -> anyhow::Result<String> {
+    let text = process::capture(Command::new(program).arg("--version"))?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 fn named(functions: &[(&str, f64)], sign: &str) -> String {
