@@ -260,6 +260,7 @@ fn no_layer(trace: &Trace, wanted: LayerKind) -> CutError {
 mod tests {
     use super::*;
     use std::fs;
+    use std::sync::Arc;
     use strata_recording::test_trace::{Field, TestTrace};
     use tempfile::TempDir;
 
@@ -379,6 +380,25 @@ mod tests {
         let written = cut(&dir.path().join("part.strata"), &within(40, 60), &out).unwrap();
 
         assert_eq!((written.records, times(&Trace::open(&out).unwrap()).len()), (6, 6));
+    }
+
+    #[test]
+    fn part_and_one_file_have_the_symbols_that_were_saved_or_given() {
+        let symbols = |trace: &Trace, vm| trace.kallsyms(vm).map(|text| String::from_utf8(text.into_owned()).unwrap());
+        let (dir, mut saved) = TestTrace::new()
+            .host(0, 10, "test:event", &[])
+            .guest(0, 20, "test:event", &[])
+            .kallsyms("host-kernel", "saved")
+            .open();
+        let (_file_dir, _, file) = file(&dir, &CutOptions::default()).unwrap();
+        saved.give_kallsyms(Some("vm0"), &Arc::from(&b"given"[..]));
+        let made = TempDir::new().unwrap();
+        cut_trace(&saved, &CutOptions::default(), &made.path().join("part.strata")).unwrap();
+        let part = Trace::open(&made.path().join("part.strata")).unwrap();
+
+        assert_eq!((symbols(&file, None).as_deref(), symbols(&file, Some("vm0"))), (Some("saved"), None));
+        assert_eq!(symbols(&part, None).as_deref(), Some("saved"));
+        assert_eq!(symbols(&part, Some("vm0")).as_deref(), Some("given"));
     }
 
     #[test]

@@ -231,6 +231,27 @@ fn journal_of_a_recording_that_keeps_within_a_size_is_as_large_as_it_counts() {
 }
 
 #[test]
+fn symbols_lie_beside_their_layer_and_count_to_the_size_of_a_recording() {
+    let dir = TempDir::new().unwrap();
+    let rotation = Rotation::new(MIN_ROTATED_SIZE);
+    let new = new_layer(LayerKind::HostKernel);
+    let layer = LayerWriter::create_in_progress(Some(&rotation), dir.path(), &manifest(), new).unwrap();
+    // A generator of pseudo-random numbers (MMIX's): what it makes cannot be compressed.
+    let next =
+        |state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
+    let noise: Vec<u8> = std::iter::successors(Some(1_u64), next)
+        .take(usize::try_from(MIN_ROTATED_SIZE / 4).unwrap())
+        .flat_map(|state| (u32::try_from(state >> 32).unwrap()).to_le_bytes())
+        .collect();
+
+    layer.save_kallsyms(b"ffffffff81000000 T _text\n").unwrap();
+    let too_large = layer.save_kallsyms(&noise);
+
+    assert!(dir.path().join("host-kernel.kallsyms.zst").exists());
+    assert!(matches!(too_large, Err(WriteError::NoRoom { .. })), "{too_large:?}");
+}
+
+#[test]
 fn recording_that_is_written_at_once_has_no_journal() {
     let dir = TempDir::new().unwrap();
     let mut layer = create(&dir, LayerKind::Vmm);
