@@ -186,6 +186,9 @@ fn judge(path: &Path, pid: u32) -> u64 {
     let checked = check::check(&trace, 10).unwrap();
     assert!(checked.passed(), "{:?}", checked.violations);
 
+    // Where this user may see the kernel's addresses, their symbols lie beside the layer.
+    assert_eq!(trace.kallsyms(None).is_some(), strata_host_kernel::Kallsyms::open().is_some());
+
     let vcpus = report::make(&trace, Window::ALL, VcpuTimes::default()).unwrap();
     let json = serde_json::to_value(&vcpus).unwrap();
     for vcpu in json["vms"][0]["vcpus"].as_array().unwrap() {

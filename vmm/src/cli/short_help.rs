@@ -46,7 +46,9 @@ mod tests {
     /// The help of `strata` and these words.
     fn help(words: &[&str]) -> String {
         let line = ["strata"].iter().chain(words).copied();
-        program().try_get_matches_from(line).unwrap_err().to_string()
+        let help = program().try_get_matches_from(line).unwrap_err().to_string();
+        // As wide as the terminal, or not.
+        help.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -54,17 +56,17 @@ mod tests {
         let (short, long) = (help(&["events", "-h"]), help(&["events", "--help"]));
 
         assert!(
-            short.contains("short names are host, guest and user\n") && !short.contains("May be repeated"),
+            short.contains("short names are host, guest and user") && !short.contains("May be repeated"),
             "{short}"
         );
         assert!(long.contains("May be repeated") && long.contains("Examples:"), "{long}");
-        assert!(!short.contains("Examples:") && short.trim_end().ends_with(super::SEE_MORE), "{short}");
+        assert!(!short.contains("Examples:") && short.ends_with(super::SEE_MORE), "{short}");
     }
 
     #[test]
     fn command_of_a_report_has_a_short_help_too() {
         let (short, long) = (help(&["report", "exits", "-h"]), help(&["report", "exits", "--help"]));
 
-        assert!(short.lines().count() < long.lines().count() && !short.contains("Example"), "{short}");
+        assert!(short.len() < long.len() && !short.contains("Example"), "{short}");
     }
 }

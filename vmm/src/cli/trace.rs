@@ -298,7 +298,7 @@ mod tests {
 
         let Command::Diff(diff) = parsed else { unreachable!("{parsed:?}") };
         let refused = diff.options().map(|options| options.from).unwrap_err();
-        assert!(refused.ends_with("give no minus"), "{refused}");
+        assert!(refused.ends_with("give no UTC and no minus"), "{refused}");
     }
 
     #[test]
