@@ -9,7 +9,7 @@
 
 use crate::drain::cpu_list::{CpuList, PlacementError};
 use crate::drain::polling::SLEEP;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getpriority_process, getrlimit, setrlimit};
 use rustix::thread::gettid;
 use std::io;
 use std::str::FromStr;
@@ -24,8 +24,16 @@ use thiserror::Error;
 /// a second: for so long three quarters of a vCPU's ring of the default size, which are free at least, hold 490,000 records
 /// of 32 bytes a second.
 const LATE: Duration = Duration::from_millis(36);
-/// The limit of nice values (`RLIMIT_NICE`) from which on any thread may have normal priority.
-const NICE_LIMIT: u64 = 20;
+/// The limit of nice values (`RLIMIT_NICE`) from which on a thread of the nice value `nice` may have normal priority back,
+/// as the kernel's `nice_to_rlimit()` has it.
+fn nice_limit(nice: i32) -> u64 {
+    u64::try_from(20 - nice).unwrap_or(0)
+}
+
+/// The same for this process.
+fn own_nice_limit() -> u64 {
+    nice_limit(getpriority_process(None).unwrap_or(0))
+}
 
 /// When records are taken out of the rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +90,8 @@ pub enum SchedulingError {
     /// Its priority could be lowered and not be raised again.
     #[error(
         "--drain idle cannot be had: this user may not give a thread its normal priority back; start strata as root, \
-         or allow it with `ulimit -e {NICE_LIMIT}`"
+         or allow it with `ulimit -e {}`",
+        own_nice_limit()
     )]
     Priority(#[source] io::Error),
 }
@@ -98,11 +107,11 @@ impl Scheduling {
         if self.drain == Drain::Always {
             return Ok(());
         }
-        let Rlimit { current, maximum } = getrlimit(Resource::Nice);
-        if current.is_some_and(|current| current < NICE_LIMIT) {
-            let maximum = maximum.map(|maximum| maximum.max(NICE_LIMIT));
+        let (limit, Rlimit { current, maximum }) = (own_nice_limit(), getrlimit(Resource::Nice));
+        if current.is_some_and(|current| current < limit) {
+            let maximum = maximum.map(|maximum| maximum.max(limit));
             // Where that is refused, so is what follows.
-            let _ = setrlimit(Resource::Nice, Rlimit { current: Some(NICE_LIMIT), maximum });
+            let _ = setrlimit(Resource::Nice, Rlimit { current: Some(limit), maximum });
         }
         let try_both = || set_policy(ITSELF, Policy::Idle).and_then(|()| set_policy(ITSELF, Policy::Normal));
         let tried = std::thread::scope(|scope| scope.spawn(try_both).join());
@@ -291,6 +300,11 @@ mod tests {
             (said, policy())
         };
         std::thread::spawn(run).join().unwrap()
+    }
+
+    #[test]
+    fn more_of_the_limit_is_needed_the_lower_the_nice_value_is() {
+        assert_eq!([-20, -5, 0, 19].map(nice_limit), [40, 25, 20, 1]);
     }
 
     const SOON: Duration = Duration::from_millis(1);
