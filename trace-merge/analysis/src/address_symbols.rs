@@ -16,8 +16,16 @@ const THREAD: &str = "common_pid";
 #[derive(Debug)]
 pub struct AddressSymbols<'t> {
     trace: &'t Trace,
-    /// By VM, `None` for the host; `None` where there are none.
-    known: BTreeMap<Option<String>, Option<Arc<KernelSymbols>>>,
+    known: BTreeMap<Kernel, Option<Arc<KernelSymbols>>>,
+}
+
+/// A kernel of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kernel {
+    /// Of the guest of a VM.
+    Guest(String),
+    /// Of a host: `None` for the recording's own.
+    Host(Option<String>),
 }
 
 /// The symbols for the addresses in a field.
@@ -51,13 +59,17 @@ impl<'t> AddressSymbols<'t> {
     pub fn of(&mut self, layer: &TraceLayer, schema: &Schema, field: &FieldDescription) -> Option<SymbolsOf> {
         let kind = layer.description.kind;
         match address_of(kind, schema.name(), field)? {
-            AddressOf::Recorder => self.kernel(layer.description.vm.as_deref()).map(SymbolsOf::Kernel),
+            AddressOf::Recorder => match &layer.description.vm {
+                Some(vm) => self.guest(vm),
+                None => self.host(layer),
+            }
+            .map(SymbolsOf::Kernel),
             AddressOf::Guest => {
                 let thread = schema.integer(THREAD)?;
                 let trace = self.trace;
                 let mut guests = BTreeMap::new();
                 for vm in &trace.manifest().vms {
-                    if let Some(symbols) = self.kernel(Some(&vm.name)) {
+                    if let Some(symbols) = self.guest(&vm.name) {
                         let threads = vm.vcpu_threads.iter().filter(|&&thread| thread > 0);
                         guests.extend(threads.map(|&thread| (thread.into(), Arc::clone(&symbols))));
                     }
@@ -67,13 +79,58 @@ impl<'t> AddressSymbols<'t> {
         }
     }
 
-    fn kernel(&mut self, vm: Option<&str>) -> Option<Arc<KernelSymbols>> {
+    fn guest(&mut self, vm: &str) -> Option<Arc<KernelSymbols>> {
         let trace = self.trace;
-        let all = || match vm {
-            Some(vm) => KernelSymbols::of_guest(trace, vm),
-            None => KernelSymbols::saved(trace, None),
-        };
-        let read = || Some(all()).filter(|symbols| !symbols.is_empty()).map(Arc::new);
-        self.known.entry(vm.map(Into::into)).or_insert_with(read).clone()
+        self.known(Kernel::Guest(vm.into()), || KernelSymbols::of_guest(trace, vm))
+    }
+
+    fn host(&mut self, layer: &TraceLayer) -> Option<Arc<KernelSymbols>> {
+        let read = || layer.kallsyms().map_or_else(KernelSymbols::default, |text| KernelSymbols::of_kallsyms(&text));
+        self.known(Kernel::Host(layer.description.host.clone()), read)
+    }
+
+    fn known(&mut self, kernel: Kernel, read: impl FnOnce() -> KernelSymbols) -> Option<Arc<KernelSymbols>> {
+        let read = || Some(read()).filter(|symbols| !symbols.is_empty()).map(Arc::new);
+        self.known.entry(kernel).or_insert_with(read).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_recording::test_trace::{Field, TestTrace};
+
+    #[test]
+    fn symbols_are_those_of_the_kernel_that_records_and_of_the_guest_that_it_ran() {
+        let address = 0xffff_ffff_8100_0004;
+        let exit = |thread| [("common_pid", Field::Number(thread)), ("rip", Field::Hex(address))];
+        let (_dir, trace) = TestTrace::new()
+            .with_neighbour("web", 200)
+            .host(0, 1, "kvm:kvm_entry", &exit(100))
+            .host(0, 2, "timer:hrtimer_start", &[("function", Field::Hex(address))])
+            .guest(0, 3, "timer:hrtimer_start", &[("function", Field::Hex(address))])
+            .kallsyms("host-kernel", "ffffffff81000000 T of_host\n")
+            .kallsyms("vm0/guest-kernel", "ffffffff81000000 T of_guest\n")
+            .open();
+        let mut symbols = AddressSymbols::new(&trace);
+
+        let mut named = Vec::new();
+        for layer in trace.layers() {
+            for stream in &layer.streams {
+                for record in layer.records(stream) {
+                    let field = record.schema.description().fields.last().unwrap();
+                    let found = symbols.of(layer, record.schema, field);
+                    let name = found.as_ref().and_then(|found| found.find(record.payload)?.named(address));
+                    named.push((record.schema.name().to_owned(), name.unwrap().to_string()));
+                }
+            }
+        }
+
+        let expected = [
+            ("kvm:kvm_entry", "of_guest+0x4"),
+            ("timer:hrtimer_start", "of_host+0x4"),
+            ("timer:hrtimer_start", "of_guest+0x4"),
+        ];
+        assert_eq!(named, expected.map(|(event, name)| (event.to_owned(), name.to_owned())));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::address_symbols::{AddressSymbols, SymbolsOf};
 use crate::event::named::Named;
-use crate::kernel_symbols;
+use crate::kernel_symbols::SymbolOffset;
 use shared_ring::event::FieldDescription;
 use std::borrow::Cow;
 use std::fmt;
@@ -27,7 +27,7 @@ pub enum Name<'s> {
     /// Of something that is numbered.
     Text(Cow<'static, str>),
     /// Of an address.
-    Symbol(kernel_symbols::Named<'s>),
+    Symbol(SymbolOffset<'s>),
 }
 
 impl fmt::Display for Name<'_> {
@@ -69,7 +69,7 @@ impl FieldNames {
 
     /// The symbol of the call `address` of a stack in a record's `payload`; `None` where it has none.
     #[must_use]
-    pub fn call(&self, address: u64, payload: &[u8]) -> Option<kernel_symbols::Named<'_>> {
+    pub fn call(&self, address: u64, payload: &[u8]) -> Option<SymbolOffset<'_>> {
         match &self.0 {
             Of::Numbers(_) => None,
             Of::Addresses(symbols) => symbols.find(payload)?.named_call(address),

@@ -90,12 +90,17 @@ impl<'s> KernelSymbol<'s> {
 
 /// An address as its symbol and how far in that it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named<'s>(pub KernelSymbol<'s>, pub u64);
+pub struct SymbolOffset<'s> {
+    /// The symbol.
+    pub symbol: KernelSymbol<'s>,
+    /// Bytes from its beginning.
+    pub offset: u64,
+}
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for SymbolOffset<'_> {
     /// As the kernel writes them: `name+0x1f [module]`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(symbol, offset) = self;
+        let Self { symbol, offset } = self;
         formatter.write_str(symbol.name)?;
         if *offset > 0 {
             write!(formatter, "+{offset:#x}")?;
@@ -116,13 +121,6 @@ impl KernelSymbols {
             symbols.add_kallsyms(&text);
         }
         symbols
-    }
-
-    /// The symbols of the kernel of the guest of `vm`, or else of the host, that were saved or given: no record of `trace` is
-    /// looked at.
-    #[must_use]
-    pub fn saved(trace: &Trace, vm: Option<&str>) -> Self {
-        trace.kallsyms(vm).map_or_else(Self::default, |text| Self::of_kallsyms(&text))
     }
 
     /// Those that the records of `layers` tell.
@@ -232,15 +230,16 @@ impl KernelSymbols {
 
     /// `address` by its symbol.
     #[must_use]
-    pub fn named(&self, address: u64) -> Option<Named<'_>> {
-        self.find(address).map(|(symbol, offset)| Named(symbol, offset))
+    pub fn named(&self, address: u64) -> Option<SymbolOffset<'_>> {
+        self.find(address).map(|(symbol, offset)| SymbolOffset { symbol, offset })
     }
 
     /// The return address `address` by the symbol that the call lies in: it may lie behind the end of a function that never
     /// returns.
     #[must_use]
-    pub fn named_call(&self, address: u64) -> Option<Named<'_>> {
-        self.find(address.saturating_sub(1)).map(|(symbol, offset)| Named(symbol, offset + 1))
+    pub fn named_call(&self, address: u64) -> Option<SymbolOffset<'_>> {
+        let found = self.find(address.saturating_sub(1));
+        found.map(|(symbol, offset)| SymbolOffset { symbol, offset: offset + 1 })
     }
 
     /// Whether there is none.

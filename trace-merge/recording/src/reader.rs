@@ -187,7 +187,11 @@ impl Trace {
     /// place of those that were saved.
     pub fn give_kallsyms(&mut self, vm: Option<&str>, text: &Arc<[u8]>) {
         self.given_symbols.insert(vm.map(Into::into), Arc::clone(text));
-        let is_its = |layer: &&mut TraceLayer| layer.is_of_kernel() && layer.description.vm.as_deref() == vm;
+        // Of several hosts, it is the first one.
+        let is_its = |layer: &&mut TraceLayer| {
+            let Layer { vm: of, host, .. } = &layer.description;
+            layer.is_of_kernel() && of.as_deref() == vm && (vm.is_some() || host.is_none())
+        };
         let layers = self.layers.iter_mut().filter(is_its);
         layers.for_each(|layer| layer.symbols = Kallsyms::Given(Arc::clone(text)));
     }

@@ -5,11 +5,11 @@ use super::current_task::Task;
 use super::line::{Lines, Literal};
 use super::time::Times;
 use shared_ring::event::{FieldDescription, FieldType};
-use std::fmt::Write;
 use strata_analysis::address_symbols::AddressSymbols;
 use strata_analysis::argument_names::ArgumentNames;
 use strata_analysis::event::named::Named;
 use strata_analysis::field_names::{FieldNames, Name};
+use strata_analysis::kernel_symbols::SymbolOffset;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Stream, TraceLayer};
 use strata_recording::schema::{Elements, PlacedField, Schema, Value};
@@ -254,8 +254,7 @@ impl Names {
         lines.literal(&self.before);
         match name {
             Name::Text(text) => lines.extend(text.as_bytes()),
-            // Writing lines cannot fail.
-            Name::Symbol(symbol) => drop(write!(lines, "{symbol}")),
+            Name::Symbol(symbol) => write_symbol(lines, symbol),
         }
         lines.literal(&self.behind);
     }
@@ -272,14 +271,27 @@ impl Names {
             match named(call) {
                 Some(symbol) => {
                     lines.extend(F::QUOTE);
-                    // Writing lines cannot fail.
-                    let _ = write!(lines, "{symbol}");
+                    write_symbol(lines, symbol);
                     lines.extend(F::QUOTE);
                 }
                 None => F::nameless(lines, bits(call).unwrap_or_default()),
             }
         }
         lines.literal(&self.behind);
+    }
+}
+
+/// Writes `symbol` as it displays itself, without what formatting costs.
+fn write_symbol(lines: &mut Lines, SymbolOffset { symbol, offset }: SymbolOffset<'_>) {
+    lines.extend(symbol.name.as_bytes());
+    if offset > 0 {
+        lines.push(b'+');
+        lines.hex(offset);
+    }
+    if let Some(module) = symbol.module {
+        lines.constant(b" [");
+        lines.extend(module.as_bytes());
+        lines.push(b']');
     }
 }
 
