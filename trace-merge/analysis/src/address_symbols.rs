@@ -12,6 +12,10 @@ use strata_recording::schema::{IntegerField, Schema};
 /// The field of the host's events that names the thread which records them.
 const THREAD: &str = "common_pid";
 
+/// Records of each of a guest's CPUs that are looked through for symbols: its module tells them again every five seconds, and
+/// a listing of a short part of a long recording is not to read all of it.
+const MOST_RECORDS: usize = 1 << 17;
+
 /// The symbols of the kernels of a recording.
 #[derive(Debug)]
 pub struct AddressSymbols<'t> {
@@ -81,7 +85,7 @@ impl<'t> AddressSymbols<'t> {
 
     fn guest(&mut self, vm: &str) -> Option<Arc<KernelSymbols>> {
         let trace = self.trace;
-        self.known(Kernel::Guest(vm.into()), || KernelSymbols::of_guest(trace, vm))
+        self.known(Kernel::Guest(vm.into()), || KernelSymbols::of_guest_within(trace, vm, MOST_RECORDS))
     }
 
     fn host(&mut self, layer: &TraceLayer) -> Option<Arc<KernelSymbols>> {

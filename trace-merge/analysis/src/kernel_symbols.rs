@@ -115,16 +115,22 @@ impl KernelSymbols {
     /// there are processors.
     #[must_use]
     pub fn of_guest(trace: &Trace, vm: &str) -> Self {
+        Self::of_guest_within(trace, vm, usize::MAX)
+    }
+
+    /// The same, for which the first `most` records of each stream are looked through.
+    #[must_use]
+    pub fn of_guest_within(trace: &Trace, vm: &str, most: usize) -> Self {
         let layers: Vec<_> = trace.kernel_layers(vm).collect();
-        let mut symbols = Self::told_by(&layers);
+        let mut symbols = Self::told_by(&layers, most);
         if let Some(text) = trace.kallsyms(Some(vm)) {
             symbols.add_kallsyms(&text);
         }
         symbols
     }
 
-    /// Those that the records of `layers` tell.
-    pub(crate) fn told_by(layers: &[&TraceLayer]) -> Self {
+    /// Those that the first `most` records of each stream of `layers` tell.
+    pub(crate) fn told_by(layers: &[&TraceLayer], most: usize) -> Self {
         let layers = layers.iter().filter(|layer| event::is_recorded(layer, event::name::SYMBOL));
         let streams: Vec<_> =
             layers.flat_map(|layer| layer.streams.iter().map(move |stream| (*layer, stream))).collect();
@@ -133,7 +139,7 @@ impl KernelSymbols {
             for (layer, stream) in streams {
                 let schema = layer.schemas.iter().find(|schema| schema.name() == event::name::SYMBOL);
                 let is_symbol = |record: &StreamRecord<'_>| schema.is_some_and(|schema| ptr::eq(schema, record.schema));
-                for record in layer.records(stream).filter(is_symbol) {
+                for record in layer.records(stream).take(most).filter(is_symbol) {
                     let symbol = Symbol::of(&record);
                     let symbol = symbol.as_ref().and_then(|of| KernelSymbol::new(of.address, of.size, &of.label));
                     symbol.into_iter().for_each(|symbol| told.push(symbol));

@@ -305,7 +305,7 @@ impl Told {
         for layer in &layers {
             add_functions(layer, &mut functions);
         }
-        Self { symbols: KernelSymbols::told_by(&layers), functions }
+        Self { symbols: KernelSymbols::told_by(&layers, MOST_RECORDS), functions }
     }
 
     fn is_empty(&self) -> bool {
