@@ -44,6 +44,7 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Guest, Vm};
 use strata_recording::reader::merge::{Merge, MergedRecord, Step};
 use strata_recording::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
+use strata_recording::terminal::HarmlessText;
 use strata_recording::window::Window;
 use thiserror::Error;
 
@@ -97,7 +98,7 @@ pub fn run(dir: &Path, options: &CheckOptions, out: &mut dyn Write) -> Result<Ch
             .map_err(io::Error::from)
             .and_then(|()| writeln!(out))
     } else {
-        text::write(&result, &trace, out)
+        text::write(&result, &trace, &mut HarmlessText(&mut *out))
     };
     match written.and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CheckError::Write(error)),

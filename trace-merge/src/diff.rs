@@ -27,6 +27,7 @@ use strata_recording::clock::{Clock, NS_PER_SECOND};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Host, Manifest};
 use strata_recording::reader::{ReadError, Trace};
+use strata_recording::terminal::HarmlessText;
 use thiserror::Error;
 use wildmatch::WildMatch;
 
@@ -365,7 +366,7 @@ pub fn write(diff: &Diff, json: bool, out: &mut dyn Write) -> Result<(), DiffErr
     let written = if json {
         serde_json::to_writer_pretty(&mut *out, diff).map_err(io::Error::from).and_then(|()| writeln!(out))
     } else {
-        diff.write_text(out)
+        diff.write_text(&mut HarmlessText(&mut *out))
     };
     match written.and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(DiffError::Write(error)),

@@ -30,7 +30,7 @@ use strata_analysis::completeness::Completeness;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
 use strata_recording::reader::{ReadError, Trace};
-use strata_recording::terminal::harmless;
+use strata_recording::terminal::{HarmlessText, harmless};
 use thiserror::Error;
 
 /// Version of the reports' JSON: it is raised when a key goes, or means something else.
@@ -184,8 +184,10 @@ pub(crate) fn write<R: Report>(
         let report = WithCompleteness { json_version: JSON_VERSION, completeness, report };
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from).and_then(|()| writeln!(out))
     } else {
+        // What a recording says is its maker's text.
+        let mut out = HarmlessText(&mut *out);
         let mut line = completeness.line().into_iter();
-        line.try_for_each(|line| writeln!(out, "{}", harmless(&line))).and_then(|()| report.write_text(out))
+        line.try_for_each(|line| writeln!(out, "{}", harmless(&line))).and_then(|()| report.write_text(&mut out))
     };
     match written.and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Write(error)),

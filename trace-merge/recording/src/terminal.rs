@@ -1,6 +1,7 @@
 //! Text of others on a terminal: which characters act on it instead of being shown, and how they are shown all the same.
 
 use std::ffi::OsStr;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -42,6 +43,28 @@ pub fn harmless_json(json: &str) -> String {
         }
     }
     shown
+}
+
+/// Writes text to `W` so that nothing in it acts on a terminal but the ends of its lines: for reports, which quote what a
+/// recording says in many places.
+#[derive(Debug)]
+pub struct HarmlessText<W>(pub W);
+
+impl<W: Write> Write for HarmlessText<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Text comes in whole characters.
+        for chunk in bytes.utf8_chunks() {
+            let mut lines = chunk.valid().split('\n');
+            lines.next().map_or(Ok(()), |line| self.0.write_all(harmless(line).as_bytes()))?;
+            lines.try_for_each(|line| write!(self.0, "\n{}", harmless(line)))?;
+            self.0.write_all(chunk.invalid())?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// `text` as a word of a shell's command line, for advice that is copied: nothing in it acts on the terminal or the shell.
@@ -88,6 +111,15 @@ pub fn shell_option(option: &str, value: impl AsRef<OsStr>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_that_is_written_keeps_its_lines_and_nothing_else_that_acts() {
+        let mut out = HarmlessText(Vec::new());
+
+        out.write_all("\na\x1b[2J\né\u{202e}\r\n\n".as_bytes()).unwrap();
+
+        assert_eq!(String::from_utf8(out.0).unwrap(), "\na\\u{1b}[2J\né\\u{202e}\\r\n\n");
+    }
 
     #[test]
     fn json_has_nothing_that_acts_but_its_lines_and_means_the_same() {

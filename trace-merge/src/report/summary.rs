@@ -277,13 +277,14 @@ impl Report for Summary {
 
 fn write_summary(report: &Summary, out: &mut dyn Write) -> io::Result<()> {
     for missing in &report.missing {
-        writeln!(out, "MISSING: the {} layer: {}", missing.layer, missing.reason)?;
-        writeln!(out, "         {}", missing.fix)?;
+        writeln!(out, "MISSING: the {} layer: {}", missing.layer, harmless(&missing.reason))?;
+        writeln!(out, "         {}", harmless(&missing.fix))?;
     }
-    writeln!(out, "recorded by strata {} from {}, {}", report.strata, report.started, seconds(report.duration_ns))?;
-    writeln!(out, "ended:   {}", report.outcome)?;
-    let host = &report.host;
-    writeln!(out, "host:    {}, {}, KVM: {}", host.kernel, host.cpu, host.kvm)?;
+    let (strata, started, length) = (harmless(&report.strata), harmless(&report.started), seconds(report.duration_ns));
+    writeln!(out, "recorded by strata {strata} from {started}, {length}")?;
+    writeln!(out, "ended:   {}", harmless(&report.outcome))?;
+    let [kernel, cpu, kvm] = [&report.host.kernel, &report.host.cpu, &report.host.kvm].map(|text| harmless(text));
+    writeln!(out, "host:    {kernel}, {cpu}, KVM: {kvm}")?;
     for vm in &report.vms {
         write!(out, "VM:      {}, {} vCPUs, ", vm.name, vm.vcpus)?;
         match (&vm.attached, &vm.guest) {
@@ -326,11 +327,12 @@ fn write_limits(vm: &Vm, out: &mut dyn Write) -> io::Result<()> {
 
 fn write_clock(clock: &Clock, out: &mut dyn Write) -> io::Result<()> {
     let (frequency, bound) = (clock.frequency_hz, clock.error_bound_ns);
-    writeln!(out, "clock:   {} at {frequency} Hz, error at most {bound} ns between layers", clock.source)?;
-    writeln!(out, "         {}", clock.bound_derivation)?;
+    writeln!(out, "clock:   {} at {frequency} Hz, error at most {bound} ns between layers", harmless(&clock.source))?;
+    writeln!(out, "         {}", harmless(&clock.bound_derivation))?;
     writeln!(out, "         UTC is known to within {} ns", clock.utc.uncertainty_ns)?;
     for relation in &clock.vcpus {
-        let (vm, vcpu, offset, how) = (&relation.vm, relation.vcpu, relation.tsc_offset, &relation.how);
+        let (vm, vcpu, offset) = (harmless(&relation.vm), relation.vcpu, relation.tsc_offset);
+        let how = harmless(&relation.how.to_string());
         writeln!(out, "         {vm} vcpu {vcpu}: TSC offset {offset} ({how})")?;
     }
     Ok(())
@@ -365,7 +367,7 @@ fn rows(layers: &[LayerReport]) -> Vec<Row> {
             groups.insert((folder, comm), rows.len());
         }
         rows.push(Row {
-            name: layer.path.clone(),
+            name: harmless(&layer.path),
             comm: comm.map(Into::into),
             layers: 1,
             totals: layer.totals,
@@ -553,6 +555,24 @@ mod tests {
     #[test]
     fn text_of_the_guest_is_harmless() {
         assert!(text().contains("guest kernel: 6.1\\u{1b}[2J\n"), "{}", text());
+    }
+
+    #[test]
+    fn no_text_of_the_recording_acts_on_a_terminal() {
+        let hostile = "\x1b[2J\nended: well\u{202e}";
+        let dir = recording();
+        let mut manifest = Manifest::load(dir.path()).unwrap();
+        manifest.outcome = Some(hostile.into());
+        manifest.strata = hostile.into();
+        manifest.clock.bound_derivation = hostile.into();
+        manifest.save(dir.path()).unwrap();
+        let mut out = Vec::new();
+
+        run(dir.path(), &ReportOptions::default(), &mut out, |_, window| Ok(SummaryBuilder::new(window))).unwrap();
+
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.matches("\\u{1b}[2J\\nended: well\\u{202e}").count(), 3, "{text}");
+        assert!(!text.contains(['\x1b', '\u{202e}']), "{text}");
     }
 
     #[test]
