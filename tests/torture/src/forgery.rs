@@ -22,6 +22,8 @@ use trace_merge::report::{self, ReportOptions, registry};
 /// What is copied of each stream, and of how many, so that reading takes seconds.
 const STREAM_BYTES: u64 = 128 << 10;
 const STREAMS: usize = 48;
+/// Largest file of frames that decompress to more than they are, bytes.
+const BOMB_BYTES: usize = 1 << 20;
 /// How long a forged recording may be read.
 pub const READ_LIMIT: Duration = Duration::from_secs(20);
 /// Memory of its own that a reader may take, bytes.
@@ -195,7 +197,10 @@ fn bomb(stream: &Path, chance: &mut fastrand::Rng) -> anyhow::Result<Vec<u8>> {
     let size = 4096 << chance.u32(..7);
     let mut packet = packet.get(..size.min(packet.len())).unwrap_or_default().to_vec();
     packet.resize(size, if chance.bool() { 0 } else { 0x55 });
-    Ok(zstd::bulk::compress(&packet, 1)?.repeat(chance.usize(1..20_000)))
+    let frame = zstd::bulk::compress(&packet, 1)?;
+    // Frames that hold as much as they take are a long recording, and not a bomb.
+    let most = (BOMB_BYTES / frame.len()).max(1);
+    Ok(frame.repeat(chance.usize(1..20_000).min(most)))
 }
 
 /// The recording in `folder` as one file, which is damaged or goes on without end.
