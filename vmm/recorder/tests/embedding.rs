@@ -13,8 +13,9 @@ use shared_ring::storage::{CpuLocal, Smp};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use strata_recorder::control::client::{self, ControlSocket};
+use strata_recorder::control::client;
 use strata_recorder::control::protocol::{Answer, Request};
+use strata_recorder::control::socket::ControlSocket;
 use strata_recorder::region::TraceRegion;
 use tempfile::TempDir;
 

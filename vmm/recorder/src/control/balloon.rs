@@ -1,8 +1,9 @@
 //! `strata ctl VM balloon`: wants memory of a guest's back, and waits a moment for it.
 
 use super::answer_text;
-use super::client::{self, ClientError, ControlSocket};
+use super::client::{self, ClientError};
 use super::protocol::{Answer, BalloonStatus, Request};
+use super::socket::ControlSocket;
 use std::thread;
 use std::time::{Duration, Instant};
 

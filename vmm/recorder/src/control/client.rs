@@ -1,11 +1,10 @@
 //! The command line's end of the control socket: finds a VM and asks it.
 
 use super::directory::{self, DirectoryError, FoundVm, Owner};
-use super::peer::{Peer, connect_while};
 use super::protocol::{Answer, MAX_LINE, Request};
-use super::socket_wait::{left, read_until};
+use super::socket::ControlSocket;
+use super::socket_wait::read_until;
 use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use strata_jail::user::User;
@@ -14,35 +13,6 @@ use thiserror::Error;
 
 /// How long a VM may take to answer: writing a snapshot takes its time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
-
-/// A VM's control socket, and who has to serve it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControlSocket {
-    path: Foreign<PathBuf>,
-    peer: Option<Peer>,
-}
-
-impl ControlSocket {
-    /// The socket `path` in a folder that only this user and root can enter.
-    pub fn of_this_user(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into().into(), peer: None }
-    }
-
-    /// The socket `path` in another user's folder: asked only where `peer` serves it.
-    pub fn of_process(path: impl Into<PathBuf>, peer: Peer) -> Self {
-        Self { path: path.into().into(), peer: Some(peer) }
-    }
-
-    fn connect(&self, deadline: Instant) -> io::Result<UnixStream> {
-        let stream = connect_while(self.path.raw(), || left(deadline))?;
-        match self.peer {
-            Some(peer) if Peer::of(&stream)? != peer => {
-                Err(io::Error::other(format!("it is not served by process {} of user {}", peer.pid, peer.uid)))
-            }
-            _ => Ok(stream),
-        }
-    }
-}
 
 /// Why a VM could not be asked.
 #[derive(Debug, Error)]
@@ -159,7 +129,7 @@ pub fn call_until(socket: &ControlSocket, request: &Request, deadline: Instant) 
         stream.write_all(&text)?;
         read_until(&stream, MAX_LINE, deadline, |line| line.ends_with(b"\n"))
     };
-    let path = || socket.path.clone();
+    let path = || socket.path().clone();
     let line = ask().map_err(|source| ClientError::NoAnswer { path: path(), source })?;
     match answer_of(&line) {
         Ok(Answer::Refused { message }) => Err(ClientError::Refused(message)),

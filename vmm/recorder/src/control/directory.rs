@@ -15,9 +15,9 @@
 //! lie in memory (tmpfs), of which the region's size is reserved. The folder goes with the VM, unless the VM's process died:
 //! then it stays, and `strata recover` makes a trace of the region.
 
-use super::client::ControlSocket;
 use super::peer::Peer;
 use super::protocol::{Mode, Status, TraceStatus};
+use super::socket::ControlSocket;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;

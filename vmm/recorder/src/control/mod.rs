@@ -16,5 +16,6 @@ pub mod patience;
 pub mod peer;
 pub mod protocol;
 pub mod server;
+pub mod socket;
 pub mod socket_wait;
 pub mod wait_trigger;

@@ -141,7 +141,8 @@ fn read_line(client: &mut impl Read, pending: &mut Vec<u8>, stop: &Stop) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::client::{self, ControlSocket};
+    use crate::control::client;
+    use crate::control::socket::ControlSocket;
     use std::io::{BufRead, BufReader};
     use tempfile::TempDir;
 

@@ -1,10 +1,11 @@
 //! Waiting for a trigger of a running VM, from outside: whoever waits decides what happens then. The other VMs of the
 //! host can be frozen with it: each flight recorder is asked for a snapshot at once.
 
-use super::client::{self, ClientError, ControlSocket};
+use super::client::{self, ClientError};
 use super::directory::FoundVm;
 use super::patience::Patience;
 use super::protocol::{Answer, Request, TraceStatus, TriggerStatus};
+use super::socket::ControlSocket;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::PathBuf;
