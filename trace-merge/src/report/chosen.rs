@@ -35,6 +35,9 @@ pub fn run(
         said.extend(completeness.line());
     }
     said.extend(chosen.nothing());
+    if choice.csv || options.json {
+        said.extend(chosen.left_out());
+    }
     match write(&chosen, completeness, choice.csv, options.json, out).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Write(error)),
         _ => Ok(said),

@@ -127,6 +127,8 @@ pub struct Chosen {
     rows: Vec<Map<String, Value>>,
     /// Why no row is of the task that is asked for, if none is.
     missed_task: Option<String>,
+    /// Rows that a limit leaves out.
+    left_out: usize,
 }
 
 impl Choice {
@@ -222,7 +224,9 @@ impl Choice {
                 chosen.rows.sort_by_cached_key(values);
             }
         }
-        chosen.rows.truncate(self.limit.unwrap_or(usize::MAX));
+        let limit = self.limit.unwrap_or(usize::MAX);
+        chosen.left_out = chosen.rows.len().saturating_sub(limit);
+        chosen.rows.truncate(limit);
         Ok(chosen)
     }
 }
@@ -320,14 +324,21 @@ impl Chosen {
         });
         let mut columns: Vec<Column> = around.collect();
         columns.extend(own);
-        Self { path: table.path, columns, rows, missed_task: None }
+        Self { path: table.path, columns, rows, missed_task: None, left_out: 0 }
     }
 
     /// Why there is none, where there is none.
     #[must_use]
     pub fn nothing(&self) -> Option<String> {
         let at_once = || "no row is all of what is asked for at once".into();
-        self.rows.is_empty().then(|| self.missed_task.as_deref().map_or_else(at_once, harmless))
+        (self.rows.is_empty() && self.left_out == 0).then(|| self.missed_task.as_deref().map_or_else(at_once, harmless))
+    }
+
+    /// How many rows a limit leaves out, where it does: for who reads CSV or JSON.
+    #[must_use]
+    pub fn left_out(&self) -> Option<String> {
+        let (shown, all) = (self.rows.len(), self.rows.len() + self.left_out);
+        (self.left_out > 0).then(|| format!("{shown} of {all} rows: --limit leaves out the others"))
     }
 
     /// The column of this key or heading, or whose key ends with it behind a dot.
@@ -362,7 +373,11 @@ impl Chosen {
         for row in &self.rows {
             table.row(columns.iter().map(|column| column.cell(row)));
         }
-        table.write(out)
+        table.write(out)?;
+        match self.left_out {
+            0 => Ok(()),
+            more => writeln!(out, "… and {more} rows more, which --limit leaves out"),
+        }
     }
 
     /// Writes it as CSV (RFC 4180, but with the ends of lines that Unix has), with the columns' keys in its first line.
@@ -571,6 +586,21 @@ mod tests {
         for text in ["", ":desc", "ran:down"] {
             assert_eq!(text.parse::<Sort>(), Err(BadSort));
         }
+    }
+
+    #[test]
+    fn rows_that_a_limit_leaves_out_are_counted_behind_the_table_or_beside_it() {
+        let chosen = |limit| Choice { limit: Some(limit), ..Choice::default() }.of("made", &ROWS, &report()).unwrap();
+        let text = |limit| {
+            let mut out = Vec::new();
+            chosen(limit).write_text(&mut out).unwrap();
+            String::from_utf8(out).unwrap().lines().last().unwrap().to_owned()
+        };
+
+        assert_eq!(text(1), "… and 2 rows more, which --limit leaves out");
+        assert!(text(3).starts_with("web"));
+        assert_eq!(chosen(1).left_out().as_deref(), Some("1 of 3 rows: --limit leaves out the others"));
+        assert_eq!((chosen(3).left_out(), chosen(0).nothing()), (None, None));
     }
 
     #[test]
