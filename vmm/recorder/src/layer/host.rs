@@ -401,11 +401,15 @@ impl HostLayer {
         if self.source.failed.is_some() || self.end.has_come() {
             self.writer.set_corrupt();
         }
-        if let Some(symbols) = self.source.kallsyms(&mut || {}) {
-            // Without them addresses are shown as numbers: nothing that was recorded is missing.
+        self.source.missing()
+    }
+
+    /// Writes the symbols of the kernel beside the layer, where the user may see them. Without them addresses are shown as
+    /// numbers: where they cannot be written, nothing that was recorded is missing.
+    pub fn save_symbols(&self) {
+        if let Some(symbols) = self.source.kallsyms(&mut || {}).filter(|_| !self.end.has_come()) {
             let _ = self.writer.save_kallsyms(&symbols);
         }
-        self.source.missing()
     }
 
     /// What is missing since the layer ended early, because it could not be read or written; once.

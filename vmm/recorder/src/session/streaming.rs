@@ -162,6 +162,7 @@ impl Streaming {
         if let Some(vmm) = &mut self.vmm {
             vmm.drain(Producers::Stopped, latest, None);
         }
+        self.host.iter().for_each(HostLayer::save_symbols);
         let mut missing = self.ends();
         missing.extend(self.processes.iter().flat_map(GuestProcesses::missing));
         missing
