@@ -151,7 +151,9 @@ mod tests {
     use super::*;
     use crate::control::directory::tests::description;
     use crate::control::directory::{VmDescription, VmDirectory};
+    use crate::control::peer::Peer;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+    use std::os::unix::net::UnixStream;
 
     fn found(name: &str, pid: u32, alive: bool) -> FoundVm {
         let vm = VmDescription { pid, ..description(name) };

@@ -10,7 +10,7 @@
 use crate::drain::cpu_list::{CpuList, PlacementError};
 use crate::drain::polling::SLEEP;
 use rustix::process::{Resource, Rlimit, getpriority_process, getrlimit, setrlimit};
-use rustix::thread::gettid;
+use rustix::thread::{CapabilitySet, CapabilitySets, gettid, set_capabilities};
 use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -97,15 +97,16 @@ pub enum SchedulingError {
 }
 
 impl Scheduling {
-    /// Whether a thread of this process may run so, tried with one. Takes the right to normal priority along for when
-    /// the process is no longer root.
+    /// How a thread of this process may run, tried with one. Takes the right to normal priority along for when the process
+    /// is no longer root. Where that is refused (a container may lack `CAP_SYS_RESOURCE`), a thread that has given up its
+    /// capabilities would stay at the priority of idle times: then it is [`Drain::Always`].
     ///
     /// # Errors
-    /// When it may not.
-    pub fn try_out(&self) -> Result<(), SchedulingError> {
+    /// When it may not run so, even with this process's capabilities.
+    pub fn try_out(&self) -> Result<Self, SchedulingError> {
         self.cpus.as_ref().map(CpuList::try_place).transpose()?;
         if self.drain == Drain::Always {
-            return Ok(());
+            return Ok(self.clone());
         }
         let (limit, Rlimit { current, maximum }) = (own_nice_limit(), getrlimit(Resource::Nice));
         if current.is_some_and(|current| current < limit) {
@@ -114,8 +115,21 @@ impl Scheduling {
             let _ = setrlimit(Resource::Nice, Rlimit { current: Some(limit), maximum });
         }
         let try_both = || set_policy(ITSELF, Policy::Idle).and_then(|()| set_policy(ITSELF, Policy::Normal));
-        let tried = std::thread::scope(|scope| scope.spawn(try_both).join());
-        tried.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(SchedulingError::Priority)
+        let without_capabilities = || {
+            let none = CapabilitySet::empty();
+            let given_up =
+                set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
+            given_up.map_err(io::Error::from).and_then(|()| try_both())
+        };
+        let tried = |trial: &(dyn Fn() -> io::Result<()> + Sync)| {
+            let joined = std::thread::scope(|scope| scope.spawn(trial).join());
+            joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        if tried(&without_capabilities).is_ok() {
+            return Ok(self.clone());
+        }
+        tried(&try_both).map_err(SchedulingError::Priority)?;
+        Ok(Self { drain: Drain::Always, ..self.clone() })
     }
 
     /// Has the calling thread, the recorder's, run so. Both were tried before: a CPU that has gone since, or a thread
@@ -292,7 +306,6 @@ mod tests {
         late: Duration,
         act: impl FnOnce(&Watchdog) -> T + Send + 'static,
     ) -> (T, libc::c_int) {
-        Scheduling { cpus: None, drain: Drain::Idle }.try_out().unwrap();
         let run = move || {
             let watchdog = Watchdog::start(None, late).unwrap();
             let said = act(&watchdog);
@@ -300,6 +313,18 @@ mod tests {
             (said, policy())
         };
         std::thread::spawn(run).join().unwrap()
+    }
+
+    #[test]
+    fn process_that_would_stay_at_the_priority_of_idle_times_drains_always() {
+        let run = || {
+            let nice = CapabilitySet::SYS_NICE;
+            set_capabilities(None, CapabilitySets { effective: nice, permitted: nice, inheritable: nice }).unwrap();
+            setrlimit(Resource::Nice, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+            Scheduling { cpus: None, drain: Drain::Idle }.try_out().unwrap().drain
+        };
+
+        assert_eq!(std::thread::spawn(run).join().unwrap(), Drain::Always);
     }
 
     #[test]

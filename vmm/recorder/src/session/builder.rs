@@ -33,6 +33,8 @@ pub type Say = fn(&str);
 /// the other layers when one fails.
 pub struct RecordingBuilder {
     pub(super) request: RecordingRequest,
+    /// Draining in idle times was asked for and cannot be had.
+    lacks_idle_times: bool,
     pub(super) selection: Selection,
     pub(super) limits: LayerLimits,
     pub(super) host: Option<HostTracer>,
@@ -75,9 +77,11 @@ impl RecordingBuilder {
     /// # Errors
     /// When it cannot be had as it is asked for.
     pub fn new(request: &RecordingRequest, layers: &[LayerKind]) -> Result<Self, RequestError> {
-        let (selection, limits) = request.check(layers)?;
+        let (selection, limits, scheduling) = request.check(layers)?;
+        let lacks_idle_times = scheduling.drain != request.scheduling.drain;
         Ok(Self {
-            request: request.clone(),
+            request: RecordingRequest { scheduling, ..request.clone() },
+            lacks_idle_times,
             selection,
             limits,
             host: None,
@@ -120,6 +124,12 @@ impl RecordingBuilder {
 
     /// What wakes the recorder's thread, and how that runs.
     pub(crate) fn begin(&mut self) -> (Arc<WorkAlarms>, Scheduling) {
+        if self.lacks_idle_times {
+            (self.say)(
+                "--drain idle is not to be had here: without capabilities a thread does not get its normal priority back \
+                 (allow it with `ulimit -e`, which takes CAP_SYS_RESOURCE); records are taken out as they come",
+            );
+        }
         if self.request.scheduling.drain == Drain::Idle {
             // A look that has begun when the recorder is late is ended at normal priority.
             self.host.iter_mut().for_each(HostTracer::poll_briefly);

@@ -95,14 +95,15 @@ impl RecordingRequest {
         }
     }
 
-    /// The choice of events and the limits of a recording of `layers`, when all that is asked for can be had.
-    pub(super) fn check(&self, layers: &[LayerKind]) -> Result<(Selection, LayerLimits), RequestError> {
+    /// The choice of events, the limits and the scheduling of a recording of `layers`, when all that is asked for can be
+    /// had, but for draining in idle times.
+    pub(super) fn check(&self, layers: &[LayerKind]) -> Result<(Selection, LayerLimits, Scheduling), RequestError> {
         if self.files.max_size.is_some() && self.layers.mode == Mode::FlightRecorder {
             return Err(RequestError::BoundedBySize);
         }
         let limits = LayerLimits::new(&self.layers.limits, self.layers.mode, layers)?;
-        self.scheduling.try_out()?;
-        Ok((Selection::parse(&self.layers.events)?, limits))
+        let scheduling = self.scheduling.try_out()?;
+        Ok((Selection::parse(&self.layers.events)?, limits, scheduling))
     }
 }
 
