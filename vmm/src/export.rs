@@ -64,8 +64,8 @@ pub enum ExportCommandError {
     NoTables(Format),
     /// The format has no place for names of addresses.
     #[error(
-        "--kallsyms names addresses, and {} has no place for that: `strata cut TRACE --kallsyms FILE -o NEW` makes a trace \
-         that keeps the names", .0.name()
+        "{} has no place for symbols, so not for --kallsyms: `strata cut TRACE --kallsyms FILE -o NEW` makes a trace that \
+         keeps them", .0.name()
     )]
     NoSymbols(Format),
     /// The symbols of a kernel cannot be taken.

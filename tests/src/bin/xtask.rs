@@ -241,7 +241,7 @@ enum BenchTask {
     /// How many instructions a record takes on each path, by callgrind; fails where it is more than 3 % more than
     /// docs/results/instructions.json says.
     Instructions {
-        /// Count the paths through the rings only, which take seconds, as `cargo xtask test` does.
+        /// Count only the paths through the rings, as `cargo xtask test` does: seconds.
         #[arg(long, conflicts_with = "update_document")]
         rings: bool,
         /// Put the counts into docs/results/instructions.json, and the table into docs/results/instructions.md.

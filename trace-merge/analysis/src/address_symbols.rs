@@ -72,10 +72,10 @@ impl<'t> AddressSymbols<'t> {
                 let thread = schema.integer(THREAD)?;
                 let trace = self.trace;
                 let mut guests = BTreeMap::new();
-                for vm in &trace.manifest().vms {
+                for vm in trace.manifest().vms.iter().filter(|vm| vm.host == layer.description.host) {
                     if let Some(symbols) = self.guest(&vm.name) {
-                        let threads = vm.vcpu_threads.iter().filter(|&&thread| thread > 0);
-                        guests.extend(threads.map(|&thread| (thread.into(), Arc::clone(&symbols))));
+                        let threads = vm.all_vcpu_threads().filter(|&(_, thread)| thread > 0);
+                        guests.extend(threads.map(|(_, thread)| (thread.into(), Arc::clone(&symbols))));
                     }
                 }
                 (!guests.is_empty() && kind == LayerKind::HostKernel).then_some(SymbolsOf::Guests(thread, guests))

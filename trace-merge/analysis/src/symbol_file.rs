@@ -69,7 +69,7 @@ pub enum SymbolFileError {
         source: io::Error,
     },
     /// It is an ELF file that is damaged.
-    #[error("{}: is no whole vmlinux", .path.display())]
+    #[error("{}: is a damaged or incomplete vmlinux", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -112,7 +112,7 @@ pub enum SymbolFileError {
         ran: String,
     },
     /// What the recording tells of the kernel is not in it.
-    #[error("{}: is of another kernel than {kernel}'s: {missing} of {all} functions that the trace names are elsewhere in it", .path.display())]
+    #[error("{}: does not fit the kernel of {kernel}: {missing} of {all} functions in the trace lie elsewhere in this file", .path.display())]
     OtherKernel {
         /// The file.
         path: PathBuf,
@@ -159,19 +159,19 @@ impl SymbolFile {
         let file = Table::read(&self.path)?;
         file.check_release(&self.path, &kernel, recorded_release(trace, vm))?;
         let told = Told::by(trace, vm);
-        let moved = told.place_of(&file, &self.path, &kernel)?;
+        let (moved, is_sure) = told.place_of(&file, &self.path, &kernel)?;
         trace.give_kallsyms(vm, &Arc::from(file.moved(moved)));
-        let is_sure = !told.is_empty();
         let path = self.path.display();
-        Ok((!is_sure)
-            .then(|| format!("{path}: nothing in the trace tells whether it is of {kernel}'s kernel as it ran")))
+        Ok((!is_sure).then(|| format!("{path}: the trace cannot show whether this file fits the kernel of {kernel}")))
     }
 
     /// The kernel that it is of: `host` or a VM.
     fn kernel_of(&self, trace: &Trace) -> Result<String, SymbolFileError> {
         // KVM's records tell where a guest left off whose own were not recorded.
         let vms = trace.manifest().vms.iter().map(|vm| vm.name.clone());
-        let host = trace.layers_of(LayerKind::HostKernel).next().map(|_| HOST.to_owned());
+        // Of several hosts, it is the first one.
+        let is_first_host = |layer: &&TraceLayer| layer.description.host.is_none();
+        let host = trace.layers_of(LayerKind::HostKernel).find(is_first_host).map(|_| HOST.to_owned());
         let kernels: Vec<String> = host.into_iter().chain(vms).collect();
         match (&self.kernel, &kernels[..]) {
             (Some(wanted), _) if kernels.contains(wanted) => Ok(wanted.clone()),
@@ -179,6 +179,7 @@ impl SymbolFile {
                 let present = if kernels.is_empty() { "none".into() } else { kernels.join(", ") };
                 Err(SymbolFileError::NoKernel { wanted: wanted.clone(), present })
             }
+            (None, []) => Err(SymbolFileError::NoKernel { wanted: HOST.into(), present: "none".into() }),
             (None, [only]) => Ok(only.clone()),
             (None, _) => Err(SymbolFileError::Whose { path: self.path.clone(), kernels }),
         }
@@ -298,7 +299,7 @@ impl Told {
     fn by(trace: &Trace, vm: Option<&str>) -> Self {
         let is_its = |layer: &&TraceLayer| match vm {
             Some(vm) => layer.description.kind == LayerKind::GuestKernel && layer.description.vm.as_deref() == Some(vm),
-            None => layer.description.kind == LayerKind::HostKernel,
+            None => layer.description.kind == LayerKind::HostKernel && layer.description.host.is_none(),
         };
         let layers: Vec<&TraceLayer> = trace.layers().iter().filter(is_its).collect();
         let mut functions = BTreeSet::new();
@@ -308,16 +309,12 @@ impl Told {
         Self { symbols: KernelSymbols::told_by(&layers, MOST_RECORDS), functions }
     }
 
-    fn is_empty(&self) -> bool {
-        self.functions.is_empty() && self.symbols.is_empty()
-    }
-
-    /// How far the kernel of `file`, which is at `path`, was moved.
-    fn place_of(&self, file: &Table, path: &Path, kernel: &str) -> Result<i64, SymbolFileError> {
+    /// How far the kernel of `file`, which is at `path`, was moved, and whether anything tells that.
+    fn place_of(&self, file: &Table, path: &Path, kernel: &str) -> Result<(i64, bool), SymbolFileError> {
         let other =
             |missing, all| SymbolFileError::OtherKernel { path: path.into(), kernel: kernel.into(), missing, all };
         if let Some((moved, agree, all)) = self.moved_by_names(file) {
-            return if agree * 10 >= all * 9 { Ok(moved) } else { Err(other(all - agree, all)) };
+            return if agree * 10 >= all * 9 { Ok((moved, true)) } else { Err(other(all - agree, all)) };
         }
         let begins: BTreeSet<u64> = file.symbols.iter().map(|symbol| symbol.address).collect();
         let all = self.functions.len();
@@ -327,13 +324,13 @@ impl Told {
         };
         let fits = |count: usize| count * 10 >= all * 9;
         if fits(fitting(0)) {
-            return Ok(0);
+            return Ok((0, all > 0));
         }
         let most = i64::try_from(MOVED_MOST / MOVED_BY).unwrap_or(i64::MAX);
         let step = i64::try_from(MOVED_BY).unwrap_or(i64::MAX);
         let counted = (-most..=most).map(|steps| (fitting(steps * step), steps * step));
         match counted.max_by_key(|&(count, by)| (count, std::cmp::Reverse(by.abs()))) {
-            Some((count, by)) if all >= FEWEST_TO_MOVE && fits(count) => Ok(by),
+            Some((count, by)) if all >= FEWEST_TO_MOVE && fits(count) => Ok((by, true)),
             Some((count, _)) if all >= FEWEST_TO_MOVE => Err(other(all - count, all)),
             _ => Err(SymbolFileError::Moved { path: path.into(), kernel: kernel.into(), all }),
         }
@@ -351,7 +348,13 @@ impl Told {
         let (mut moved, mut all): (BTreeMap<i64, usize>, usize) = (BTreeMap::new(), 0);
         for symbol in self.symbols.iter().filter(|symbol| IMAGE.contains(&symbol.address)) {
             match places.get(symbol.name) {
-                Some(Some(place)) => *moved.entry(symbol.address.wrapping_sub(*place).cast_signed()).or_default() += 1,
+                Some(Some(place)) => {
+                    let by = symbol.address.wrapping_sub(*place).cast_signed();
+                    // No kernel moves itself otherwise.
+                    if by.unsigned_abs() % MOVED_BY == 0 && by.unsigned_abs() < MOVED_MOST {
+                        *moved.entry(by).or_default() += 1;
+                    }
+                }
                 Some(None) => continue,
                 None => {}
             }

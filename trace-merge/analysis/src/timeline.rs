@@ -154,9 +154,14 @@ impl Timeline {
         let host = self.host_index(description.host.as_deref());
         let index = self.vms.len();
         let mut vcpus: ByNumber<Vcpu> = (0..description.vcpus).map(|vcpu| (vcpu, Vcpu::new(None))).collect();
+        let host_layers =
+            || trace.layers_of(LayerKind::HostKernel).filter(|layer| layer.description.host == description.host);
+        let returns_are_told = host_layers().any(|layer| event::is_recorded(layer, event::name::KVM_USERSPACE_EXIT));
+        let kvm_tells = SwitchSource::HostKernel.layers(trace, description).next().is_some();
         for (vcpu, tid) in description.all_vcpu_threads() {
-            // The first one that is known has it until another one enters the guest.
-            if vcpus.get(vcpu).is_none_or(|vcpu| vcpu.tid.is_none()) {
+            // The first one that is known has it until another one enters the guest; the last one, where nothing tells that.
+            let is_first = vcpus.get(vcpu).is_none_or(|vcpu| vcpu.tid.is_none());
+            if is_first || !kvm_tells && !returns_are_told {
                 vcpus.insert(vcpu, Vcpu::new(Some(tid)));
             }
             self.vcpu_threads.entry((host, tid)).or_insert((index, vcpu));
@@ -167,16 +172,14 @@ impl Timeline {
             trace.layers_of(LayerKind::GuestKernel).filter(of_vm)
         };
         let streams = kernel_layers().flat_map(|layer| &layer.streams).map(|stream| &stream.description);
-        let host_layers =
-            || trace.layers_of(LayerKind::HostKernel).filter(|layer| layer.description.host == description.host);
         self.vms.push(Vm {
             name: description.name.clone(),
             host,
             vcpus,
             guest: Guest::default(),
-            kvm_tells: source(SwitchSource::HostKernel),
+            kvm_tells,
             scheduler_tells: host_layers().any(|layer| event::is_recorded(layer, event::name::SWITCH)),
-            returns_are_told: host_layers().any(|layer| event::is_recorded(layer, event::name::KVM_USERSPACE_EXIT)),
+            returns_are_told,
             kernel_span: kernel_layers().map(span).fold(None, union),
             vcpus_are_told: source(SwitchSource::HostKernel) || source(SwitchSource::Vmm),
             never_joined: streams.filter(|stream| stream.never_joined).map(|stream| stream.cpu_id).collect(),

@@ -56,11 +56,11 @@ struct ExportArgs {
     /// Folder to write: a new one, or an empty one of yours
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Only what is this long after the first record, as in 1.5 or 500ms, or later. With a minus, it is before the last one,
-    /// as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
+    /// Only what is this long after the first record, as in 1.5 or 500ms, or later. A time with a minus (-2s) counts back from
+    /// the last one; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     from: Option<Moment>,
-    /// Only what is this long after the first record, or earlier. It has the forms of --from
+    /// Only what is this long after the first record, or earlier. Takes the same forms as --from
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     until: Option<Moment>,
     /// Only these tables, with commas between them; `events` stands for those of all event types

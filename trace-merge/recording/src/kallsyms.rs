@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// What follows the path of a layer in that of its symbols.
 const EXTENSION: &str = ".kallsyms.zst";
 /// Symbols of a kernel take less, bytes: those of a distribution with its modules take 10 MB.
-const MAX_BYTES: u64 = 128 << 20;
+const MAX_BYTES: u64 = 32 << 20;
 /// Level of compression: higher ones take twice as long for a twentieth.
 const LEVEL: i32 = 3;
 

@@ -36,7 +36,7 @@ pub enum PackError {
         path: String,
     },
     /// What was written would not be read again.
-    #[error("it is {bytes} bytes in {packed}, more than one file is decompressed to: give a folder to -o")]
+    #[error("{bytes} bytes compress to {packed}: strata would refuse to unpack such a file; give a folder to -o")]
     TooLarge {
         /// Bytes of the archive.
         bytes: u64,

@@ -66,7 +66,7 @@ impl Diff {
         table.write(out)?;
         match changed.len().saturating_sub(SHOWN) {
             0 => Ok(()),
-            more => writeln!(out, "… and {more} rows more, which --json shows"),
+            more => writeln!(out, "… and {more} more rows: --json shows them"),
         }
     }
 }

@@ -76,15 +76,15 @@ impl Form for Columns {
     }
 
     fn event(schema: &Schema, first: &FieldDescription) -> Vec<u8> {
-        format!("{}: {} = ", schema.name(), first.name).into_bytes()
+        format!("{}: {} = ", terminal::harmless(schema.name()), terminal::harmless(&first.name)).into_bytes()
     }
 
     fn field(field: &FieldDescription) -> Vec<u8> {
-        format!(", {} = ", field.name).into_bytes()
+        format!(", {} = ", terminal::harmless(&field.name)).into_bytes()
     }
 
     fn empty_event(schema: &Schema) -> Vec<u8> {
-        format!("{}\n", schema.name()).into_bytes()
+        format!("{}\n", terminal::harmless(schema.name())).into_bytes()
     }
 
     #[inline]
@@ -161,7 +161,7 @@ fn cells(layer: &TraceLayer, stream: &Stream) -> [String; 4] {
     let description = &layer.description;
     [
         description.kind.name().into(),
-        description.vm.as_deref().unwrap_or("-").into(),
+        description.vm.as_deref().map_or_else(|| "-".into(), terminal::harmless),
         format!("{} {}", description.kind.stream_of(), stream.description.cpu_id),
         process(layer),
     ]

@@ -5,7 +5,7 @@
 pub struct HostRecord<'a> {
     /// CPU that recorded it.
     pub cpu: u32,
-    /// Time in ticks of the host's time stamp counter. Does not decrease from record to record of a CPU.
+    /// Time in ticks of the time stamp counter, or ns of CLOCK_MONOTONIC_RAW where the kernel gave that up. Does not decrease from record to record of a CPU.
     pub time: u64,
     /// The kernel's number of the event: the id of [`super::EventSchema::description`].
     pub event_id: u16,

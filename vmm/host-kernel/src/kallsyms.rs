@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek};
 /// What is read at once, bytes.
 const CHUNK: u64 = 256 << 10;
 /// No kernel has more symbols, bytes.
-const MAX_BYTES: usize = 128 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 /// The file, opened.
 #[derive(Debug)]
@@ -21,10 +21,11 @@ impl Kallsyms {
     }
 
     fn of(mut file: File) -> Option<Self> {
-        // Addresses that are hidden are all zeros.
-        let mut address = [0; 16];
-        file.read_exact(&mut address).ok()?;
-        address.iter().any(|&digit| digit != b'0').then_some(Self(file))
+        let mut begin = Vec::new();
+        (&mut file).take(CHUNK).read_to_end(&mut begin).ok()?;
+        // Addresses that are hidden are all zeros. Some per-CPU symbols at the beginning are at 0.
+        let is_shown = |line: &[u8]| line.len() > 16 && line.iter().take(16).any(|&digit| digit != b'0');
+        begin.split(|&byte| byte == b'\n').any(is_shown).then_some(Self(file))
     }
 
     /// What it has now. Calls `meanwhile` behind each part of it, which takes some milliseconds.
@@ -67,8 +68,15 @@ mod tests {
     }
 
     #[test]
+    fn symbols_that_begin_at_0_are_shown() {
+        let text = "0000000000000000 A fixed_percpu_data\n0000000000000000 A __per_cpu_start\n0000000000001000 A cpu_debug_store\n";
+
+        assert!(Kallsyms::of(file(text)).is_some());
+    }
+
+    #[test]
     fn addresses_that_are_hidden_are_no_symbols() {
-        assert!(Kallsyms::of(file("0000000000000000 T _text\n")).is_none());
+        assert!(Kallsyms::of(file("0000000000000000 T _text\n0000000000000000 T _stext\n")).is_none());
         assert!(Kallsyms::of(file("")).is_none());
     }
 }

@@ -329,7 +329,7 @@ impl Session {
         }
     }
 
-    /// Reports vCPUs that were added beyond the region's, each once.
+    /// Reports vCPUs that were added beyond the region's, the first of those that are new.
     fn report_vcpus_without_ring(&mut self) {
         let without_ring = self.recording.vcpus_without_ring();
         if without_ring.len() <= self.reported_without_ring {

@@ -73,7 +73,7 @@ pub enum DomainError {
 pub struct Domain {
     /// Its name.
     pub name: Foreign<String>,
-    /// Its process.
+    /// PID of its VMM.
     pub process: u32,
     /// Its number and UUID, where its description says them.
     identity: Option<(String, String)>,

@@ -121,7 +121,7 @@ fn tell_begin(request: &AttachRequest, name: &str, say: Say) {
     let other = request.domain.as_ref().filter(|domain| *domain != name);
     if let Some(domain) = other.filter(|_| request.name.is_none()) {
         say(&format!(
-            "libvirt's domain {} is {name} here: a VM's name has letters, digits, '.', '_' and '-' (--name gives another)",
+            "the trace calls libvirt's domain {} {name}: names have only letters, digits, '.', '_' and '-' (--name sets another)",
             domain.word()
         ));
     }

@@ -52,8 +52,8 @@ pub enum QmpError {
     },
     /// Nothing came in time.
     #[error(
-        "nothing answers at '{}' for {} s: is it QMP's, and is no other client connected? \
-         QEMU serves one at a time. Give it a socket of its own, -qmp unix:PATH,server=on,wait=off",
+        "nothing answers at '{}' within {} s: is it a QMP socket, and is another client connected? \
+         QEMU serves one at a time. Give Strata its own, -qmp unix:PATH,server=on,wait=off",
         socket.display(), ANSWER_LIMIT.as_secs()
     )]
     Silent {

@@ -33,7 +33,7 @@ use strata_jail::NewUser;
 pub struct AttachArgs {
     /// Process that runs the VM; without any argument, list the processes that run one
     pub pid: Option<u32>,
-    /// The libvirt domain to record, by its name, number or UUID, instead of a process
+    /// The libvirt domain to record, by name, id or UUID, instead of a process
     #[arg(long, value_name = "DOMAIN", conflicts_with = "pid")]
     pub libvirt: Option<String>,
     /// Record the guest too, through this trace region: `strata region create` made it for the same --mode, and the VM
@@ -50,7 +50,7 @@ pub struct AttachArgs {
     /// Record a trace into this folder: a new one, or an empty one of yours
     #[arg(long, value_name = "DIR", help_heading = RECORDING, requires = "machine")]
     pub trace: Option<PathBuf>,
-    /// Name of the VM in the trace [default: that of its domain, or name and number of its process]
+    /// Name of the VM in the trace [default: with --libvirt the domain's name, else the process's name and PID]
     #[arg(long, value_name = "NAME", value_parser = values::vm_name, requires = "machine")]
     pub name: Option<String>,
     /// The VM with this file descriptor, where the process has several

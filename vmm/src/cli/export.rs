@@ -79,11 +79,11 @@ pub struct ExportArgs {
     /// File to write, `-` for standard output; for ctf, ctf2 and parquet a folder: a new one, or an empty one of yours
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
-    /// Begin this long after the first record, as in 1.5 or 500ms. With a minus, it is before the last
-    /// record, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
+    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
+    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// End this long after the first record. It has the forms of --from
+    /// End this long after the first record. Takes the same forms as --from
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub until: Option<Moment>,
     /// For parquet: only these tables, with commas between them; `events` stands for those of all event types
@@ -145,11 +145,11 @@ impl DrawnWhyArgs {
 pub struct OpenArgs {
     /// Trace, a folder or a file of `strata cut`; or a file that `strata export --format perfetto` wrote
     pub trace: PathBuf,
-    /// Begin this long after the first record, as in 1.5 or 500ms. With a minus, it is before the last
-    /// record, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
+    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
+    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// End this long after the first record. It has the forms of --from
+    /// End this long after the first record. Takes the same forms as --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Symbols of kernels.

@@ -19,8 +19,8 @@ pub struct RegionArgs {
 /// What `strata region` does.
 #[derive(Debug, Subcommand)]
 pub enum RegionCommand {
-    /// Make the file of a region, before the VM starts, and say what QEMU, libvirt, Cloud Hypervisor or Firecracker is to be
-    /// told
+    /// Make the file of a region before the VM starts, and print the settings for QEMU, libvirt, Cloud Hypervisor and
+    /// Firecracker
     Create(CreateArgs),
 }
 
@@ -44,7 +44,7 @@ pub struct CreateArgs {
     /// Size of the device, a power of two [default: the smallest that will do]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub size: Option<u64>,
-    /// What rings do when they are full; `strata attach` has to be given the same
+    /// What rings do when they are full; give `strata attach` the same
     #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode())]
     pub mode: Mode,
     /// Size of a sub-buffer, bytes.

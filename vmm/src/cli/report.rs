@@ -44,11 +44,11 @@ pub struct ReportArgs {
     // Takes two, so that a command that does not exist is told apart from a trace.
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     pub trace: Vec<PathBuf>,
-    /// Begin this long after the first record, as in 1.5 or 500ms. With a minus, it is before the last
-    /// record, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
+    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
+    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// End this long after the first record. It has the forms of --from
+    /// End this long after the first record. Takes the same forms as --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// JSON in place of text
@@ -273,11 +273,11 @@ impl Subcommand for ReportCommand {
 pub struct WindowArgs {
     /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
-    /// Begin this long after the first record, as in 1.5 or 500ms. With a minus, it is before the last
-    /// record, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
+    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
+    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// End this long after the first record. It has the forms of --from
+    /// End this long after the first record. Takes the same forms as --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Symbols of kernels.

@@ -1,4 +1,4 @@
-//! `-h` beside `--help`: of each option the first sentence, and no examples.
+//! `-h`: the first sentence of each option's `--help`, without examples.
 
 use clap::builder::StyledStr;
 use clap::{Arg, Command};

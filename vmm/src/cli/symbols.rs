@@ -6,8 +6,8 @@ use strata_analysis::symbol_file::SymbolFile;
 /// Where symbols of kernels are.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SymbolArgs {
-    /// Symbols of a kernel that the trace has none of, or others: /proc/kallsyms of the boot that was recorded, System.map or
-    /// vmlinux. KERNEL is `host` or a VM, needed where there are several. May be repeated
+    /// Take a kernel's symbols from FILE, in place of the trace's: /proc/kallsyms of the recorded boot (read as root),
+    /// System.map or vmlinux. KERNEL is `host` or a VM's name; give it if the trace has several kernels. May be repeated
     #[arg(long = "kallsyms", visible_alias = "vmlinux", value_name = "[KERNEL=]FILE")]
     pub kallsyms: Vec<SymbolFile>,
 }

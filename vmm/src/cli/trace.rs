@@ -17,7 +17,7 @@ use trace_merge::report::ReportOptions;
 /// Arguments of `strata events`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    strata events trace | less\n  \
+    strata events trace\n  \
     strata events trace --layer guest-kernel --layer host-kernel --from 0.2 --until 0.25\n  \
     strata events trace --json | jq 'select(.event == \"kvm:kvm_exit\")'\n  \
     strata events trace --event 'sched:*' --event irq:irq_handler_entry --cpu 1\n  \
@@ -60,11 +60,11 @@ pub struct EventsArgs {
     /// Only records of this VM, not of the host or other VMs. May be repeated
     #[arg(long = "vm", value_name = "NAME")]
     pub vms: Vec<String>,
-    /// Begin this long after the first record, as in 1.5 or 500ms. With a minus, it is before the last
-    /// record, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
+    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
+    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// End this long after the first record. It has the forms of --from
+    /// End this long after the first record. Takes the same forms as --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Symbols of kernels.
@@ -108,11 +108,11 @@ pub struct WhyArgs {
     /// Only tasks of this VM
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
-    /// Begin this long after the first record, as in 1.5 or 500ms. With a minus, it is before the last
-    /// record, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
+    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
+    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// End this long after the first record. It has the forms of --from
+    /// End this long after the first record. Takes the same forms as --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Explain the N longest waits of all these tasks: from giving up the CPU, or being woken from a sleep, until running
@@ -254,11 +254,11 @@ pub struct MergeArgs {
 pub struct CutArgs {
     /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
-    /// Only records from this long after the first one on, as in 1.5 or 500ms. With a minus, it is before the last
-    /// one, as -2s; with colons, it is UTC, as 05:03:47 or 2026-11-27T05:03:47Z
+    /// Only records from this long after the first one on, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
+    /// the last one; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// Only records up to this long after the first one, or before the last one
+    /// Only records up to this long after the first one. Takes the same forms as --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Only this layer; host, guest and user are understood too. May be repeated

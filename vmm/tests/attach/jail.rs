@@ -110,8 +110,7 @@ fn each_thread_of_a_recording_has_given_up_capabilities_and_system_calls() {
 
     assert!(all_filtered, "{threads:?}");
     let names: Vec<_> = threads.iter().map(|thread| thread["Name"].as_str()).collect();
-    for name in ["strata", "strata-recorder", "strata-watchdog", "strata-control", "strata-follower", "strata-signals"]
-    {
+    for name in recording_threads() {
         assert!(names.contains(&name), "{name} is not in {names:?}");
     }
     for thread in &threads {

@@ -59,15 +59,16 @@ fn find_thread(process: u32, name: &str) -> Option<i32> {
 
 #[test]
 fn forbidden_call_of_any_thread_ends_a_recording_that_runs() {
-    let names = ["strata", "strata-recorder", "strata-watchdog", "strata-control", "strata-follower", "strata-signals"];
+    let names = recording_threads();
     let bench = Bench::new();
     let vmm = Vmm::start(60);
 
-    let ends = names.map(|name| {
+    let end = |name: &&str| {
         let recording = bench.attach_into(name, &vmm, &["--drain", "idle"]);
         make_forbidden_call(thread_called(recording.id(), name));
         recording.wait_with_output().unwrap()
-    });
+    };
+    let ends: Vec<Output> = names.iter().map(end).collect();
 
     for (name, end) in names.iter().zip(&ends) {
         let said = text(end);

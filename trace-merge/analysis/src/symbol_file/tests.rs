@@ -1,4 +1,4 @@
-//! Shows: a file of symbols is taken where the trace tells that it is of its kernel, moved as that was, and else refused.
+//! Shows: A file of symbols is moved as its kernel was (KASLR); one that the trace contradicts is refused.
 
 use super::*;
 use object::write::{Object as WrittenObject, StandardSection, Symbol, SymbolSection};
@@ -97,8 +97,17 @@ fn symbols_of_another_kernel_are_refused() {
 
     let refused = give(&mut trace, "host", kallsyms(TEXT)).unwrap_err();
 
-    assert!(refused.starts_with("is of another kernel than host's: "), "{refused}");
+    assert!(refused.starts_with("does not fit the kernel of host: "), "{refused}");
     assert_eq!(named(&trace, TEXT + 0x18), None);
+}
+
+#[test]
+fn symbol_that_lies_where_no_kernel_moves_itself_is_of_another_one() {
+    let (_dir, mut trace) = TestTrace::new().symbol(1, TEXT + MOVED + 0x1010, "hrtimer_wakeup").open();
+
+    let refused = give(&mut trace, "vm0", kallsyms(TEXT)).unwrap_err();
+
+    assert!(refused.ends_with("1 of 1 functions in the trace lie elsewhere in this file"), "{refused}");
 }
 
 #[test]
@@ -115,7 +124,7 @@ fn symbols_that_a_guest_told_say_where_its_kernel_was() {
         symbols.named(TEXT + MOVED + 0x345).map(|named| named.to_string()).as_deref(),
         Some("tick_nohz_handler+0x5")
     );
-    assert!(refused.ends_with("1 of 1 functions that the trace names are elsewhere in it"), "{refused}");
+    assert!(refused.ends_with("1 of 1 functions in the trace lie elsewhere in this file"), "{refused}");
 }
 
 #[test]
@@ -124,7 +133,7 @@ fn symbols_of_a_guest_without_records_of_its_own_are_taken_and_said_not_to_be_su
 
     let said = give(&mut trace, "vm0", kallsyms(TEXT)).unwrap().unwrap();
 
-    assert!(said.ends_with("nothing in the trace tells whether it is of vm0's kernel as it ran"), "{said}");
+    assert!(said.ends_with("the trace cannot show whether this file fits the kernel of vm0"), "{said}");
     assert!(trace.kallsyms(Some("vm0")).is_some());
 }
 
@@ -183,7 +192,7 @@ fn what_has_no_symbols_of_a_kernel_is_refused() {
     assert!(refused(b"0000000000000000 T _text\n").starts_with("all addresses are 0"));
     assert!(refused(b"#!/bin/sh\n").starts_with("has no symbols of a kernel"));
     let whole = vmlinux("6.1.0-50-amd64");
-    assert!(refused(&whole[..40]).starts_with("is no whole vmlinux"));
+    assert!(refused(&whole[..40]).starts_with("is a damaged or incomplete vmlinux"));
     let module = [&whole[..16], &1_u16.to_le_bytes(), &whole[18..]].concat();
     assert!(refused(&module).starts_with("has no symbols of a kernel"));
 }

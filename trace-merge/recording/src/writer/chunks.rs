@@ -94,6 +94,11 @@ impl ChunkLedger {
         self.fixed = self.fixed.saturating_sub(bytes);
     }
 
+    /// Whether `bytes` more fit once all chunks are deleted.
+    pub const fn holds(&self, bytes: u64) -> bool {
+        self.fixed.saturating_add(bytes) <= self.limit
+    }
+
     /// Whether `bytes` more keep within the size.
     pub const fn fits(&self, bytes: u64) -> bool {
         self.fixed.saturating_add(self.used).saturating_add(bytes) <= self.limit

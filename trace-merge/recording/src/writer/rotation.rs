@@ -146,7 +146,11 @@ impl Rotation {
 
     /// Makes room for the file `path` of `bytes` beside layers.
     pub(super) fn reserve_file(&self, path: &Path, bytes: u64) -> Result<(), WriteError> {
-        self.lock().replace_fixed(path, 0, blocks(bytes))
+        let mut files = self.lock();
+        if !files.ledger.holds(blocks(bytes)) {
+            return Err(WriteError::NoRoom { path: path.into(), limit: files.ledger.limit() });
+        }
+        files.replace_fixed(path, 0, blocks(bytes))
     }
 
     /// Makes room for `bytes` more of the journal, `path`.

@@ -498,7 +498,10 @@ impl Report for FunctionsReport {
             let (samples, idle, unnamed) = (kernel.samples, kernel.idle, kernel.unnamed);
             writeln!(out, "{owner}: {samples} samples, {idle} of them idle, {unnamed} in functions without a name")?;
             if !kernel.has_kernel_symbols {
-                writeln!(out, "NOTE: the recording holds no symbols of this kernel: its functions are shown by page")?;
+                writeln!(
+                    out,
+                    "NOTE: the recording holds no symbols of this kernel: its functions are shown by page; --kallsyms gives them"
+                )?;
             }
             write_functions(&kernel.functions, FUNCTIONS_SHOWN, out)?;
             for process in kernel.processes.iter().take(PROCESSES_SHOWN) {

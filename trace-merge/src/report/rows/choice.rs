@@ -376,7 +376,7 @@ impl Chosen {
         table.write(out)?;
         match self.left_out {
             0 => Ok(()),
-            more => writeln!(out, "… and {more} rows more, which --limit leaves out"),
+            more => writeln!(out, "… and {more} more rows: --limit leaves them out"),
         }
     }
 
@@ -597,7 +597,7 @@ mod tests {
             String::from_utf8(out).unwrap().lines().last().unwrap().to_owned()
         };
 
-        assert_eq!(text(1), "… and 2 rows more, which --limit leaves out");
+        assert_eq!(text(1), "… and 2 more rows: --limit leaves them out");
         assert!(text(3).starts_with("web"));
         assert_eq!(chosen(1).left_out().as_deref(), Some("1 of 3 rows: --limit leaves out the others"));
         assert_eq!((chosen(3).left_out(), chosen(0).nothing()), (None, None));

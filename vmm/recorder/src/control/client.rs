@@ -51,7 +51,7 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// Its answer is none of this protocol's.
+    /// Its answer is not of this protocol.
     #[error("what answers on '{path}' is not a VM of this version of strata: {why}")]
     NotAnAnswer {
         /// The socket.
@@ -301,7 +301,7 @@ mod tests {
         let other = call(&socket(Peer { pid: this.pid + 1, ..this }), &Request::Live).unwrap_err();
 
         let ClientError::NoAnswer { source, .. } = other else { panic!("{other}") };
-        assert!(source.to_string().contains("not served by process"), "{source}");
+        assert!(source.to_string().contains("another process than"), "{source}");
     }
 
     #[test]

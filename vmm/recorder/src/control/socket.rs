@@ -38,9 +38,10 @@ impl ControlSocket {
     pub(super) fn connect(&self, deadline: Instant) -> io::Result<UnixStream> {
         let stream = connect_while(self.path.raw(), || left(deadline))?;
         match self.peer {
-            Some(peer) if Peer::of(&stream)? != peer => {
-                Err(io::Error::other(format!("it is not served by process {} of user {}", peer.pid, peer.uid)))
-            }
+            Some(peer) if Peer::of(&stream)? != peer => Err(io::Error::other(format!(
+                "another process than {} of user {} serves the socket",
+                peer.pid, peer.uid
+            ))),
             _ => Ok(stream),
         }
     }

@@ -24,6 +24,7 @@ use thiserror::Error;
 /// a second: for so long three quarters of a vCPU's ring of the default size, which are free at least, hold 490,000 records
 /// of 32 bytes a second.
 const LATE: Duration = Duration::from_millis(36);
+
 /// The limit of nice values (`RLIMIT_NICE`) from which on a thread of the nice value `nice` may have normal priority back,
 /// as the kernel's `nice_to_rlimit()` has it.
 fn nice_limit(nice: i32) -> u64 {
@@ -97,9 +98,9 @@ pub enum SchedulingError {
 }
 
 impl Scheduling {
-    /// How a thread of this process may run, tried with one. Takes the right to normal priority along for when the process
-    /// is no longer root. Where that is refused (a container may lack `CAP_SYS_RESOURCE`), a thread that has given up its
-    /// capabilities would stay at the priority of idle times: then it is [`Drain::Always`].
+    /// Tries this scheduling on a thread, and returns what works. Raises `RLIMIT_NICE`, so that the recorder gets normal
+    /// priority back without capabilities. Where that is refused (a container may lack `CAP_SYS_RESOURCE`), returns
+    /// [`Drain::Always`].
     ///
     /// # Errors
     /// When it may not run so, even with this process's capabilities.

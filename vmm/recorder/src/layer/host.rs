@@ -405,7 +405,7 @@ impl HostLayer {
     }
 
     /// Writes the symbols of the kernel beside the layer, where the user may see them. Without them addresses are shown as
-    /// numbers: where they cannot be written, nothing that was recorded is missing.
+    /// numbers. In a recording that keeps within a size, they take the room of its oldest records.
     pub fn save_symbols(&self) {
         if let Some(symbols) = self.source.kallsyms(&mut || {}).filter(|_| !self.end.has_come()) {
             let _ = self.writer.save_kallsyms(&symbols);
@@ -538,10 +538,10 @@ impl HostWindow {
     ) -> Vec<Result<Layer, WriteError>> {
         let is_corrupt = self.source.failed.is_some();
         let layers = self.history.write(dir, manifest, &self.source.events(), is_corrupt, meanwhile);
-        if let Some(Ok(layer)) = layers.first()
+        if let Some(layer) = layers.iter().find_map(|layer| layer.as_ref().ok())
             && let Some(symbols) = self.source.kallsyms(meanwhile)
         {
-            // Without them addresses are shown as numbers: nothing that was recorded is missing.
+            // Without them addresses are shown as numbers.
             let _ = kallsyms::write(dir, &layer.path, &symbols);
         }
         layers

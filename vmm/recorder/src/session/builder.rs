@@ -126,8 +126,8 @@ impl RecordingBuilder {
     pub(crate) fn begin(&mut self) -> (Arc<WorkAlarms>, Scheduling) {
         if self.lacks_idle_times {
             (self.say)(
-                "--drain idle is not to be had here: without capabilities a thread does not get its normal priority back \
-                 (allow it with `ulimit -e`, which takes CAP_SYS_RESOURCE); records are taken out as they come",
+                "--drain idle does not work here: without capabilities, the recorder cannot get its normal priority back \
+                 (raise `ulimit -e`, which needs CAP_SYS_RESOURCE); it drains as with --drain always",
             );
         }
         if self.request.scheduling.drain == Drain::Idle {
