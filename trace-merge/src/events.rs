@@ -178,8 +178,10 @@ mod tests {
 
     use super::*;
     use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+    use std::fs;
     use strata_recording::manifest::{Manifest, Process};
     use strata_recording::reader::merge::Merge;
+    use strata_recording::terminal;
     use strata_recording::test_trace::event;
     use strata_recording::test_trace::{Field, TestTrace, manifest};
     use strata_recording::writer::{LayerWriter, NewLayer};
@@ -319,6 +321,23 @@ mod tests {
         );
 
         assert_eq!(listing(&recording(), &EventsOptions::default()), expected);
+    }
+
+    #[test]
+    fn name_of_a_vm_and_of_a_field_in_a_forged_description_does_nothing_to_a_terminal() {
+        let dir = recording();
+        let path = dir.path().join("session.json");
+        let mut description: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        for layer in description["layers"].as_array_mut().unwrap() {
+            layer["vm"] = "a\u{1b}[2J".into();
+            layer["events"][0]["fields"][1]["name"] = "count\u{202e}".into();
+        }
+        fs::write(&path, description.to_string()).unwrap();
+
+        let listing = listing(&dir, &EventsOptions::default());
+
+        assert!(listing.contains(r"a\u{1b}[2J") && listing.contains(r"count\u{202e} = -1"), "{listing}");
+        assert!(!listing.chars().any(|character| character != '\n' && terminal::acts(character)), "{listing}");
     }
 
     #[test]

@@ -8,7 +8,9 @@ pub mod packet;
 use crate::clock::{Clock, NS_PER_SECOND, UtcAnchor};
 use crate::kallsyms;
 use crate::layer::LayerKind;
-use crate::manifest::{Attached, CpuLimit, FORMAT_VERSION, Guest, Host, Manifest, Process, Started, StrataThread, Vm};
+use crate::manifest::{
+    Attached, CpuLimit, FORMAT_VERSION, Guest, Host, Manifest, Process, Started, StrataThread, VcpuThread, Vm,
+};
 use crate::metadata::TraceDescription;
 use crate::reader::Trace;
 use crate::writer::{LayerWriter, NewLayer};
@@ -195,6 +197,12 @@ impl TestTrace {
     /// Says that a thread of strata's had used that much of a CPU, ns.
     pub fn strata_thread(mut self, tid: i32, name: &str, cpu_ns: u64) -> Self {
         self.manifest.vms[0].strata_threads.push(StrataThread { tid, name: name.into(), cpu_ns });
+        self
+    }
+
+    /// Says that this thread ran `vcpu` before the one that does.
+    pub fn earlier_thread(mut self, vcpu: u32, tid: i32) -> Self {
+        self.manifest.vms[0].earlier_vcpu_threads.push(VcpuThread { vcpu, tid });
         self
     }
 

@@ -7,7 +7,7 @@ use crate::event::{Interrupt, WakeupStage};
 use crate::exit_reason::{ExitNumbering, ExitReason};
 use fused::{Fused, Running};
 use proptest::prelude::*;
-use strata_recording::test_trace::manifest;
+use strata_recording::test_trace::{Field, TestTrace, manifest};
 
 pub(super) const HLT: ExitReason = ExitReason { numbering: ExitNumbering::Svm, number: 0x78 };
 pub(super) const IO: ExitReason = ExitReason { numbering: ExitNumbering::Svm, number: 0x7b };
@@ -156,6 +156,21 @@ impl Told {
         let HostCpuState::Running(thread) = host.cpu(9) else { panic!("CPU 9 does not run {task:?}") };
         Preemptor::Thread(thread)
     }
+}
+
+/// The thread that vCPU 0 has before the first record of a recording in which another one ran it before.
+fn first_thread(events: &[&'static str]) -> Option<Tid> {
+    let fields = [("common_pid", Field::Number(100)), ("vcpu_id", Field::Number(0))];
+    let recorded =
+        events.iter().fold(TestTrace::new().earlier_thread(0, 90), |trace, event| trace.host(0, 1, event, &fields));
+    let (_dir, trace) = recorded.open();
+    Timeline::new(&trace).vms[0].vcpus.get(0)?.tid
+}
+
+#[test]
+fn vcpu_begins_with_its_first_thread_where_kvm_tells_of_the_next_and_else_with_its_last() {
+    assert_eq!(first_thread(&["kvm:kvm_entry", "kvm:kvm_exit"]), Some(90));
+    assert_eq!(first_thread(&["sched:sched_wakeup"]), Some(100));
 }
 
 #[test]

@@ -252,6 +252,22 @@ fn symbols_lie_beside_their_layer_and_count_to_the_size_of_a_recording() {
 }
 
 #[test]
+fn symbols_that_never_fit_cost_no_record() {
+    let dir = TempDir::new().unwrap();
+    let rotation = Rotation::new(MIN_ROTATED_SIZE);
+    let new = new_layer(LayerKind::HostKernel);
+    let mut layer = LayerWriter::create_in_progress(Some(&rotation), dir.path(), &manifest(), new).unwrap();
+    layer.add_events(&[event(1, &["a"])]).unwrap();
+    layer.record(0, 10, 1, &[0; 8]).unwrap();
+    layer.flush().unwrap();
+
+    let refused = rotation.reserve_file(&dir.path().join("symbols"), MIN_ROTATED_SIZE);
+
+    assert!(matches!(refused, Err(WriteError::NoRoom { .. })), "{refused:?}");
+    assert!(dir.path().join("host-kernel/stream_0").exists());
+}
+
+#[test]
 fn recording_that_is_written_at_once_has_no_journal() {
     let dir = TempDir::new().unwrap();
     let mut layer = create(&dir, LayerKind::Vmm);
