@@ -85,10 +85,10 @@ pub fn run(paths: &Paths, out: &Path, keep: bool) -> Result<(), DemoError> {
     let lab = provision::lab(paths)?;
     let folder = record(&lab, out)?;
     let strata = &lab.binaries.strata;
-    process::run_visible(Command::new(strata).arg("report").arg(out))?;
-    process::run_visible(Command::new(strata).arg("check").arg(out))?;
+    process::run_visible(Command::new(strata).args(["report", "--no-pager"]).arg(out))?;
+    process::run_visible(Command::new(strata).args(["check", "--no-pager"]).arg(out))?;
     println!("\nThe trace is in {}.", out.display());
-    println!("  {} events {} | less       the merged listing", strata.display(), out.display());
+    println!("  {} events {}              the merged listing", strata.display(), out.display());
     println!("  {} report tasks {}        where each guest task's time went", strata.display(), out.display());
     println!(
         "  {} report flows {}        disk requests, step by step through every layer",
