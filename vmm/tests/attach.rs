@@ -232,7 +232,8 @@ fn agree(top: &str, path: &Path) {
     let (vm, host) = (&top["vms"][0], &top["vms"][0]["host"]);
     let (from, until) = (host["since_ns"].as_u64().unwrap(), host["until_ns"].as_u64().unwrap());
     let window = Window { begin: trace.clock().ns_to_ticks(from), end: trace.clock().ns_to_ticks(until) };
-    let report = report::make(&trace, window, VcpuTimes::default()).unwrap();
+    let report = report::make(&trace, window, VcpuTimes::default());
+    let report = report.unwrap_or_else(|error| panic!("{error}: {from} to {until}: {top}"));
     let json = serde_json::to_value(&report).unwrap();
     let reported = json["vms"][0]["vcpus"].as_array().unwrap();
     assert_eq!(reported.len(), host["vcpus"].as_array().unwrap().len());

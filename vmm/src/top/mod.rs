@@ -25,6 +25,8 @@ use strata_recording::manifest::Attached;
 use strata_recording::terminal::harmless_json;
 use thiserror::Error;
 
+/// Intervals that `--once` waits for, beyond the first one, until there is something of what the host did.
+const MOST_WAITS: u32 = 20;
 /// Moves to the upper left corner and clears what is below: before each picture on a terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";
 /// What the names of threads of strata's begin with that trace and serve, and do not run the guest.
@@ -131,6 +133,7 @@ struct Asked {
 pub fn run(args: &TopArgs) -> Result<(), TopError> {
     let mut out = io::stdout().lock();
     let mut before = ask_all(args)?;
+    let mut waits = if args.once { MOST_WAITS } else { 0 };
     loop {
         thread::sleep(args.interval);
         let now = match ask_all(args) {
@@ -139,6 +142,10 @@ pub fn run(args: &TopArgs) -> Result<(), TopError> {
             other => other?,
         };
         let picture = Picture::between(&before, &now);
+        if waits > 0 && picture.lacks_time() {
+            waits -= 1;
+            continue;
+        }
         let mut shown = Vec::new();
         let written = if args.json {
             serde_json::to_string(&picture)
@@ -227,6 +234,12 @@ pub fn own_threads(pid: u32) -> BTreeMap<u32, OwnThread> {
 }
 
 impl Picture {
+    /// Whether nothing of what the host did for a VM has come yet: a recorder that is held up takes in no time.
+    fn lacks_time(&self) -> bool {
+        let lacks = |host: &Watched| host.until_ns <= host.since_ns;
+        self.vms.iter().any(|vm| vm.host.as_ref().is_some_and(lacks))
+    }
+
     /// What happened from `before` to `now`. A VM that was not there before has nothing to show yet.
     fn between(before: &Answers, now: &Answers) -> Self {
         let of_vm = |(key, (name, now)): (&Key, &(String, Result<Asked, String>))| {

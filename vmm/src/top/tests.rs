@@ -39,6 +39,15 @@ fn picture(before: Asked, now: Asked) -> Picture {
 }
 
 #[test]
+fn picture_lacks_time_until_records_have_come() {
+    let at = |until_ns| asked(Some(watched(until_ns, 600, 100, &[])), 40, 1_000_000);
+
+    assert!(picture(at(2_000), at(2_000)).lacks_time());
+    assert!(!picture(at(2_000), at(2_001)).lacks_time());
+    assert!(!picture(asked(None, 40, 0), asked(None, 50, 0)).lacks_time());
+}
+
+#[test]
 fn picture_is_of_what_happened_between_two_answers() {
     let before = asked(Some(watched(2_000, 600, 100, &[5_000])), 40, 1_000_000);
     let now = asked(Some(watched(1_002_000, 900_600, 40_100, &[5_000, 9_000, 9_000])), 100, 6_000_000);
