@@ -44,7 +44,7 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Guest, Vm};
 use strata_recording::reader::merge::{Merge, MergedRecord, Step};
 use strata_recording::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
-use strata_recording::terminal::HarmlessText;
+use strata_recording::terminal::{HarmlessJson, HarmlessText};
 use strata_recording::window::Window;
 use thiserror::Error;
 
@@ -94,7 +94,7 @@ pub fn run(dir: &Path, options: &CheckOptions, out: &mut dyn Write) -> Result<Ch
     let trace = Trace::open(dir)?;
     let result = check(&trace, options.shown)?;
     let written = if options.json {
-        serde_json::to_writer_pretty(&mut *out, &Json { passed: result.passed(), result: &result })
+        serde_json::to_writer_pretty(HarmlessJson(&mut *out), &Json { passed: result.passed(), result: &result })
             .map_err(io::Error::from)
             .and_then(|()| writeln!(out))
     } else {

@@ -27,7 +27,7 @@ use strata_recording::clock::{Clock, NS_PER_SECOND};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Host, Manifest};
 use strata_recording::reader::{ReadError, Trace};
-use strata_recording::terminal::HarmlessText;
+use strata_recording::terminal::{HarmlessJson, HarmlessText};
 use thiserror::Error;
 use wildmatch::WildMatch;
 
@@ -364,7 +364,9 @@ pub fn diff(a: &Path, b: &Path, options: &ReportOptions, progress: &AtomicU64) -
 /// When `out` fails.
 pub fn write(diff: &Diff, json: bool, out: &mut dyn Write) -> Result<(), DiffError> {
     let written = if json {
-        serde_json::to_writer_pretty(&mut *out, diff).map_err(io::Error::from).and_then(|()| writeln!(out))
+        serde_json::to_writer_pretty(HarmlessJson(&mut *out), diff)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out))
     } else {
         diff.write_text(&mut HarmlessText(&mut *out))
     };

@@ -334,10 +334,13 @@ mod tests {
         }
         fs::write(&path, description.to_string()).unwrap();
 
-        let listing = listing(&dir, &EventsOptions::default());
+        let text = listing(&dir, &EventsOptions::default());
+        let json = listing(&dir, &EventsOptions { json: true, ..EventsOptions::default() });
 
-        assert!(listing.contains(r"a\u{1b}[2J") && listing.contains(r"count\u{202e} = -1"), "{listing}");
-        assert!(!listing.chars().any(|character| character != '\n' && terminal::acts(character)), "{listing}");
+        assert!(text.contains(r"a\u{1b}[2J") && text.contains(r"count\u{202e} = -1"), "{text}");
+        assert!(json.contains(r#""count\u202e":-1"#), "{json}");
+        let acts = |character| character != '\n' && terminal::acts(character);
+        assert!(!text.chars().chain(json.chars()).any(acts), "{text}{json}");
     }
 
     #[test]

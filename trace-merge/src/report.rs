@@ -30,7 +30,7 @@ use strata_analysis::completeness::Completeness;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
 use strata_recording::reader::{ReadError, Trace};
-use strata_recording::terminal::{HarmlessText, harmless};
+use strata_recording::terminal::{HarmlessJson, HarmlessText, harmless};
 use thiserror::Error;
 
 /// Version of the reports' JSON: it is raised when a key goes, or means something else.
@@ -182,7 +182,9 @@ pub(crate) fn write<R: Report>(
 ) -> Result<(), ReportError> {
     let written = if json {
         let report = WithCompleteness { json_version: JSON_VERSION, completeness, report };
-        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from).and_then(|()| writeln!(out))
+        serde_json::to_writer_pretty(HarmlessJson(&mut *out), &report)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out))
     } else {
         // What a recording says is its maker's text.
         let mut out = HarmlessText(&mut *out);

@@ -67,6 +67,29 @@ impl<W: Write> Write for HarmlessText<W> {
     }
 }
 
+/// Writes JSON to `W` as [`harmless_json`] shows it.
+#[derive(Debug)]
+pub struct HarmlessJson<W>(pub W);
+
+impl<W: Write> Write for HarmlessJson<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // JSON comes in whole characters.
+        for chunk in bytes.utf8_chunks() {
+            if chunk.valid().chars().any(acts) {
+                self.0.write_all(harmless_json(chunk.valid()).as_bytes())?;
+            } else {
+                self.0.write_all(chunk.valid().as_bytes())?;
+            }
+            self.0.write_all(chunk.invalid())?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// `text` as a word of a shell's command line, for advice that is copied: nothing in it acts on the terminal or the shell.
 /// What begins with `-` may still pass for an option: [`shell_path`] and [`shell_option`] see to that.
 #[must_use]
@@ -126,7 +149,10 @@ mod tests {
         let value = serde_json::json!({"a\n\u{9b}": ["\x1b[2J", "\u{202e}é\x7f"]});
 
         let shown = harmless_json(&serde_json::to_string_pretty(&value).unwrap());
+        let mut written = HarmlessJson(Vec::new());
+        serde_json::to_writer_pretty(&mut written, &value).unwrap();
 
+        assert_eq!(String::from_utf8(written.0).unwrap(), shown);
         assert!(!shown.chars().any(|character| acts(character) && character != '\n'), "{shown}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }

@@ -8,6 +8,7 @@ use shared_ring::event::FieldDescription;
 use std::fmt::Write;
 use strata_recording::reader::{Stream, TraceLayer};
 use strata_recording::schema::{Elements, Schema, Value, is_text_in_json};
+use strata_recording::terminal::harmless_json;
 
 /// JSON objects.
 #[derive(Clone, Copy, Debug)]
@@ -126,5 +127,5 @@ fn prefix(layer: &TraceLayer, stream: &Stream) -> Vec<u8> {
 
 /// `text` as a JSON string.
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    harmless_json(&serde_json::Value::from(text).to_string())
 }

@@ -251,7 +251,7 @@ impl Lines {
             return;
         }
         // A string is always serialisable, and lines always writable.
-        let _ = serde_json::to_writer(JsonWriter(self), &String::from_utf8_lossy(text));
+        let _ = serde_json::to_writer(terminal::HarmlessJson(JsonWriter(self)), &String::from_utf8_lossy(text));
     }
 
     /// `text` in quotes when nothing in it needs escaping; else nothing.
@@ -452,6 +452,7 @@ mod tests {
             given[place] = byte;
 
             let expected = serde_json::to_string(std::str::from_utf8(&given).unwrap()).unwrap();
+            let expected = terminal::harmless_json(&expected);
             assert_eq!(text(|lines| lines.json(&given)), expected);
             assert_eq!(text(|lines| lines.json(&given[place..])), format!("\"{}", &expected[1 + place..]));
         }

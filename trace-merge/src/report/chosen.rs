@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use strata_analysis::completeness::Completeness;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::terminal::{HarmlessJson, harmless};
 
 /// As [`Description::run`] of `described`, but only the rows of `choice`. Says what `run` does, what CSV has no place
 /// for, and where no row is left.
@@ -61,7 +61,7 @@ fn write(chosen: &Chosen, completeness: Completeness, csv: bool, json: bool, out
         let mut value = chosen.to_json();
         value.insert("json_version".into(), JSON_VERSION.into());
         value.insert("completeness".into(), serde_json::to_value(completeness)?);
-        serde_json::to_writer_pretty(&mut *out, &value)?;
+        serde_json::to_writer_pretty(HarmlessJson(&mut *out), &value)?;
         return writeln!(out);
     }
     completeness.line().into_iter().try_for_each(|line| writeln!(out, "{}", harmless(&line)))?;
