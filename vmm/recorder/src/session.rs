@@ -329,18 +329,20 @@ impl Session {
         }
     }
 
-    /// Reports vCPUs that were added beyond the region's, the first of those that are new.
+    /// Reports vCPUs that were added beyond the region's, each once.
     fn report_vcpus_without_ring(&mut self) {
         let without_ring = self.recording.vcpus_without_ring();
         if without_ring.len() <= self.reported_without_ring {
             return;
         }
-        let Some(new) = without_ring.clone().nth(self.reported_without_ring) else { return };
-        self.reported_without_ring = without_ring.len();
         let vcpus = without_ring.end;
+        let new: Vec<String> =
+            without_ring.clone().skip(self.reported_without_ring).map(|vcpu| vcpu.to_string()).collect();
+        self.reported_without_ring = without_ring.len();
         (self.say)(&format!(
-            "vCPU {new} was added, but the trace region has no ring for it: what the guest does there is not recorded \
-             (give the VM a region made with 'strata region create --cpus {vcpus}')"
+            "vCPU {} was added without a ring in the trace region: what the guest does there is not recorded (give the VM a \
+             region made with 'strata region create --cpus {vcpus}')",
+            new.join(", ")
         ));
     }
 
