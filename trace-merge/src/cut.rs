@@ -23,6 +23,7 @@ use strata_recording::manifest::{Manifest, ManifestError, Missing, Vm};
 use strata_recording::pack::{self, PackError};
 use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Damage, ReadError, Trace, TraceLayer};
+use strata_recording::terminal::harmless;
 use strata_recording::writer::WriteError;
 use tempfile::NamedTempFile;
 use thiserror::Error;
@@ -57,6 +58,15 @@ pub enum CutError {
         wanted: LayerKind,
         /// What there is.
         present: String,
+    },
+    /// Symbols were given of a kernel without a layer there.
+    #[error(
+        "the new trace has no layer of the kernel of {kernel}, beside which its symbols would lie: give --kallsyms to the \
+         commands that read it"
+    )]
+    NoPlaceForSymbols {
+        /// `host`, or the VM.
+        kernel: String,
     },
     /// No record lies in the part.
     #[error("no record of these layers is in that part: the records of the trace are from 0 to {end}")]
@@ -204,6 +214,12 @@ fn cut_into_folder(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cu
         let (copied, missed) = copy(layer, &target, |time| time)?;
         manifest.layers.push(copied);
         damage = damage.plus(&missed);
+    }
+    for vm in trace.kernels_with_given_symbols() {
+        let kind = vm.map_or(LayerKind::HostKernel, |_| LayerKind::GuestKernel);
+        if !manifest.layers.iter().any(|layer| layer.kind == kind && layer.vm.as_deref() == vm) {
+            return Err(CutError::NoPlaceForSymbols { kernel: harmless(vm.unwrap_or("host")) });
+        }
     }
     let records = manifest.layers.iter().flat_map(|layer| &layer.streams).map(|stream| stream.records).sum();
     if records == 0 {
@@ -399,6 +415,18 @@ mod tests {
         assert_eq!((symbols(&file, None).as_deref(), symbols(&file, Some("vm0"))), (Some("saved"), None));
         assert_eq!(symbols(&part, None).as_deref(), Some("saved"));
         assert_eq!(symbols(&part, Some("vm0")).as_deref(), Some("given"));
+    }
+
+    #[test]
+    fn symbols_of_a_kernel_without_a_layer_in_the_part_are_refused() {
+        let (_dir, mut trace) = TestTrace::new().host(0, 10, "test:event", &[]).open();
+        trace.give_kallsyms(Some("vm0"), &Arc::from(&b"given"[..]));
+        let made = TempDir::new().unwrap();
+
+        let refused = cut_trace(&trace, &CutOptions::default(), &made.path().join("part")).unwrap_err().to_string();
+
+        assert!(refused.starts_with("the new trace has no layer of the kernel of vm0"), "{refused}");
+        assert!(!made.path().join("part").exists());
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(crate) fn copy(
 pub(crate) fn copy_symbols(layer: &TraceLayer, out: &Path, path: &str) -> Result<(), WriteError> {
     let Some(symbols) = layer.kallsyms() else { return Ok(()) };
     let failed = |source| WriteError::Write { path: out.join(kallsyms::file_of(path)), source };
-    kallsyms::write(out, path, &symbols).map_err(failed)
+    kallsyms::write(out, path, &symbols, &mut || {}).map_err(failed)
 }
 
 /// Copies the records of `times` of `stream`, which is one of `layer`'s.

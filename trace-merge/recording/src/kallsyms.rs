@@ -1,13 +1,15 @@
 //! The symbols of a kernel beside its layer, in `LAYER.kallsyms.zst`: what `/proc/kallsyms` had, compressed with zstd.
 
 use crate::files::access::Readers;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// What follows the path of a layer in that of its symbols.
 const EXTENSION: &str = ".kallsyms.zst";
 /// Symbols of a kernel take less, bytes: those of a distribution with its modules take 10 MB.
 const MAX_BYTES: u64 = 32 << 20;
+/// What is compressed at once, bytes.
+const PART: usize = 256 << 10;
 /// Level of compression: higher ones take twice as long for a twentieth.
 const LEVEL: i32 = 3;
 
@@ -17,12 +19,13 @@ pub fn file_of(path: &str) -> String {
     format!("{path}{EXTENSION}")
 }
 
-/// Writes `text`, which `/proc/kallsyms` has, beside the layer at `path` of the recording in `folder`.
+/// Writes `text`, which `/proc/kallsyms` has, beside the layer at `path` of the recording in `folder`. Calls `meanwhile`
+/// behind each part, which takes some milliseconds.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn write(folder: &Path, path: &str, text: &[u8]) -> io::Result<()> {
-    write_compressed(&folder.join(file_of(path)), &compressed(text)?)
+pub fn write(folder: &Path, path: &str, text: &[u8], meanwhile: &mut dyn FnMut()) -> io::Result<()> {
+    write_compressed(&folder.join(file_of(path)), &compressed(text, meanwhile)?)
 }
 
 /// Where the symbols of the layer in `folder` lie.
@@ -32,8 +35,14 @@ pub(crate) fn beside(folder: &Path) -> PathBuf {
     folder.with_file_name(name)
 }
 
-pub(crate) fn compressed(text: &[u8]) -> io::Result<Vec<u8>> {
-    zstd::bulk::compress(text, LEVEL)
+/// `text`, compressed. Calls `meanwhile` behind each part of it.
+pub(crate) fn compressed(text: &[u8], meanwhile: &mut dyn FnMut()) -> io::Result<Vec<u8>> {
+    let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), LEVEL)?;
+    for part in text.chunks(PART) {
+        encoder.write_all(part)?;
+        meanwhile();
+    }
+    encoder.finish()
 }
 
 /// Writes `bytes`, which are [`compressed`], to `path`.
@@ -60,12 +69,14 @@ mod tests {
     #[test]
     fn symbols_are_read_as_they_were_written() {
         let dir = TempDir::new().unwrap();
-        let text = b"ffffffff81000000 T _text\n".repeat(1000);
+        let text = b"ffffffff81000000 T _text\n".repeat(20_000);
 
-        write(dir.path(), "host-kernel", &text).unwrap();
+        let mut parts = 0;
+        write(dir.path(), "host-kernel", &text, &mut || parts += 1).unwrap();
 
         let bytes = fs::read(dir.path().join("host-kernel.kallsyms.zst")).unwrap();
         assert_eq!(read(&bytes).unwrap(), text);
+        assert_eq!(parts, 2);
         assert!(bytes.len() < 200 && read(&bytes[..bytes.len() - 5]).is_err());
     }
 }

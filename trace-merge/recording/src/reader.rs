@@ -196,6 +196,11 @@ impl Trace {
         layers.for_each(|layer| layer.symbols = Kallsyms::Given(Arc::clone(text)));
     }
 
+    /// The kernels whose symbols were given: of VMs, or `None` of the host.
+    pub fn kernels_with_given_symbols(&self) -> impl Iterator<Item = Option<&str>> {
+        self.given_symbols.keys().map(Option::as_deref)
+    }
+
     /// Whether symbols were given that are not in the recording.
     #[must_use]
     pub fn has_given_symbols(&self) -> bool {
@@ -307,19 +312,21 @@ impl TraceLayer {
     }
 }
 
-/// Finds the symbols that were saved for `layers`: those beside another layer of the same kernel are its own.
+/// Finds the symbols that were saved for `layers`: a kernel's lie beside one of its layers, the first one counts.
 fn saved_symbols(layers: &mut [TraceLayer], files: &Files) {
     let kernel_of = |layer: &TraceLayer| {
         let Layer { kind, vm, host, .. } = &layer.description;
         (*kind, vm.clone(), host.clone())
     };
-    let saved = layers.iter().filter(|layer| layer.is_of_kernel()).filter_map(|layer| {
+    let saved = layers.iter().rev().filter(|layer| layer.is_of_kernel()).filter_map(|layer| {
         let path = kallsyms::file_of(&layer.description.path);
         files.has(&path).then(|| (kernel_of(layer), path))
     });
-    for (kernel, path) in saved.collect::<Vec<_>>() {
-        let same = layers.iter_mut().filter(|layer| kernel_of(layer) == kernel);
-        same.for_each(|layer| layer.symbols = Kallsyms::Saved(path.clone()));
+    let saved: BTreeMap<_, _> = saved.collect();
+    for layer in layers.iter_mut().filter(|layer| layer.is_of_kernel()) {
+        if let Some(path) = saved.get(&kernel_of(layer)) {
+            layer.symbols = Kallsyms::Saved(path.clone());
+        }
     }
 }
 

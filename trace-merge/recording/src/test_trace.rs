@@ -374,7 +374,7 @@ impl TestTrace {
         }
         Manifest::save(&self.manifest, dir.path()).unwrap();
         for (path, text) in self.symbols {
-            kallsyms::write(dir.path(), path, text.as_bytes()).unwrap();
+            kallsyms::write(dir.path(), path, text.as_bytes(), &mut || {}).unwrap();
         }
         let trace = Trace::open(dir.path()).unwrap();
         (dir, trace)

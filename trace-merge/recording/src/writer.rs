@@ -301,7 +301,7 @@ impl LayerWriter {
     pub fn save_kallsyms(&self, text: &[u8]) -> Result<(), WriteError> {
         let path = kallsyms::beside(&self.place.folder);
         let failed = |source| WriteError::Write { path: path.clone(), source };
-        let bytes = kallsyms::compressed(text).map_err(failed)?;
+        let bytes = kallsyms::compressed(text, &mut || {}).map_err(failed)?;
         if let Some(rotation) = &self.place.rotation {
             rotation.reserve_file(&path, bytes.len() as u64)?;
         }

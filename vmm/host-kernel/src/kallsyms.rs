@@ -6,6 +6,8 @@ use std::io::{self, Read, Seek};
 
 /// What is read at once, bytes.
 const CHUNK: u64 = 256 << 10;
+/// Shown addresses are not all 0 in so many bytes of it.
+const BEGIN: u64 = 4 << 10;
 /// No kernel has more symbols, bytes.
 const MAX_BYTES: usize = 32 << 20;
 
@@ -22,7 +24,7 @@ impl Kallsyms {
 
     fn of(mut file: File) -> Option<Self> {
         let mut begin = Vec::new();
-        (&mut file).take(CHUNK).read_to_end(&mut begin).ok()?;
+        (&mut file).take(BEGIN).read_to_end(&mut begin).ok()?;
         // Addresses that are hidden are all zeros. Some per-CPU symbols at the beginning are at 0.
         let is_shown = |line: &[u8]| line.len() > 16 && line.iter().take(16).any(|&digit| digit != b'0');
         begin.split(|&byte| byte == b'\n').any(is_shown).then_some(Self(file))

@@ -542,7 +542,7 @@ impl HostWindow {
             && let Some(symbols) = self.source.kallsyms(meanwhile)
         {
             // Without them addresses are shown as numbers.
-            let _ = kallsyms::write(dir, &layer.path, &symbols);
+            let _ = kallsyms::write(dir, &layer.path, &symbols, meanwhile);
         }
         layers
     }
