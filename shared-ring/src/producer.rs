@@ -109,6 +109,13 @@ impl core::fmt::Display for NotReserved {
 
 impl core::error::Error for NotReserved {}
 
+/// What writes `payload` into a record of its size.
+#[inline(always)]
+fn whole<S: Storage>(payload: &[u8]) -> impl FnOnce(&mut Reservation<'_, S>) {
+    // SAFETY: the record is reserved with the payload's size.
+    move |record| unsafe { record.write_whole(payload) }
+}
+
 impl<S: Storage> Producer<S> {
     /// A producer for the ring that begins at the storage's first byte.
     ///
@@ -130,9 +137,9 @@ impl<S: Storage> Producer<S> {
     /// Records one event: reserve, copy `payload`, commit. `false` when it was lost (and counted).
     #[inline(always)]
     pub fn record(&self, now: impl Fn() -> u64, id: u16, payload: &[u8]) -> bool {
-        // SAFETY: the record is reserved with the payload's size.
-        let write = |record: &mut Reservation<'_, S>| unsafe { record.write_whole(payload) };
-        self.record_with(move || Some(now()), id, payload.len(), write).is_ok()
+        let now = move || Some(now());
+        self.record_inside(&now, id, payload.len(), whole(payload)).is_ok()
+            || self.record_payload_slowly(now, id, payload)
     }
 
     /// Records one event with `payload` bytes, which `fill` writes: [`try_reserve`](Self::try_reserve) and commit, with less
@@ -148,6 +155,21 @@ impl<S: Storage> Producer<S> {
         payload: usize,
         fill: F,
     ) -> Result<(), (NotReserved, F)> {
+        match self.record_inside(&now, id, payload, fill) {
+            Ok(()) => Ok(()),
+            Err(fill) => self.record_slowly(now, id, payload, fill),
+        }
+    }
+
+    /// [`record_with`](Self::record_with) on the short way; `fill` is given back where that does not lead there.
+    #[inline(always)]
+    fn record_inside<F: FnOnce(&mut Reservation<'_, S>)>(
+        &self,
+        now: &impl Fn() -> Option<u64>,
+        id: u16,
+        payload: usize,
+        fill: F,
+    ) -> Result<(), F> {
         // Each mode its own way, in which nothing asks for the mode again.
         match self.mode {
             Mode::Discard => self.record_in(Mode::Discard, now, id, payload, fill),
@@ -159,18 +181,26 @@ impl<S: Storage> Producer<S> {
     fn record_in<F: FnOnce(&mut Reservation<'_, S>)>(
         &self,
         mode: Mode,
-        now: impl Fn() -> Option<u64>,
+        now: &impl Fn() -> Option<u64>,
         id: u16,
         payload: usize,
         fill: F,
-    ) -> Result<(), (NotReserved, F)> {
-        match self.reserve_inside(mode, &now, id, payload) {
+    ) -> Result<(), F> {
+        match self.reserve_inside(mode, now, id, payload) {
             Some(reservation) => {
                 Self::finish(reservation, fill);
                 Ok(())
             }
-            None => self.record_slowly(now, id, payload, fill),
+            None => Err(fill),
         }
+    }
+
+    /// [`record`](Self::record) where the short way does not lead there. It says no more than `record` does: the short way
+    /// would else put its answer where that of this one is, in memory.
+    #[cold]
+    #[inline(never)]
+    fn record_payload_slowly(&self, now: impl Fn() -> Option<u64>, id: u16, payload: &[u8]) -> bool {
+        self.record_slowly(now, id, payload.len(), whole(payload)).is_ok()
     }
 
     /// [`record_with`](Self::record_with) where the short way does not lead there. All of it, and by value, so that nothing

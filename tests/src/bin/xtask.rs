@@ -420,7 +420,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Bench(BenchTask::Idle { seconds, repetitions, json }) => {
             bench::idle::run(&paths, &bench::idle::Options { seconds, repetitions, json })?;
         }
-        Task::Bench(BenchTask::Instructions { rings: true, .. }) => bench::instructions::check_recording(&paths)?,
+        Task::Bench(BenchTask::Instructions { rings: true, .. }) => {
+            print!("{}", bench::instructions::check_recording(&paths)?);
+        }
         Task::Bench(BenchTask::Instructions { update_document, .. }) => {
             bench::instructions::run(&paths, update_document)?
         }

@@ -255,7 +255,7 @@ impl<'p> Run<'p> {
             let lab = scope.spawn(|| provision::lab(self.paths));
             let checked = self.doc_tests_and_model_checkers().map_err(SuiteError::from);
             let counted = || instructions::check_recording(self.paths).map_err(SuiteError::Instructions);
-            (checked.and_then(|()| counted()), lab.join())
+            (checked.and_then(|()| counted().map(drop)), lab.join())
         });
         checked?;
         lab.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;

@@ -96,22 +96,24 @@ pub fn run(paths: &Paths, update_document: bool) -> anyhow::Result<()> {
 }
 
 /// Counts the ways through the rings, which take seconds, and compares them with what the file says. Other compilers make
-/// other programs: then nothing is compared, which is noted.
+/// other programs: then nothing is compared, which is noted. Returns the counts as a table, empty where there are none.
 ///
 /// # Errors
 ///
 /// When something cannot be built or installed, a program fails, or a path takes more instructions than it may.
-pub fn check_recording(paths: &Paths) -> anyhow::Result<()> {
+pub fn check_recording(paths: &Paths) -> anyhow::Result<String> {
     tools::install(paths, &[VALGRIND])?;
     let before = Counts::read(paths.workspace())?;
     let made_by = Counts::of(BTreeMap::new())?;
     if !before.is_comparable(&made_by) {
         progress::note(&format!("instructions are not compared: {}", before.difference(&made_by)));
-        return Ok(());
+        return Ok(String::new());
     }
     let ring_bench = super::ring::build(paths)?;
     let folder = BenchFolder::new(paths, "instructions-")?;
-    compare(&before, &Counts::of(count_recording(&ring_bench, folder.path())?)?)
+    let counts = Counts::of(count_recording(&ring_bench, folder.path())?)?;
+    compare(&before, &counts)?;
+    Ok(counts.table())
 }
 
 /// Fails where a path of `now` takes more than it may `before`.
