@@ -2,8 +2,7 @@
 //!
 //! The kernel describes each event in its `format` file. An [`EventSchema`] is that description brought into the form
 //! in which every layer records: a flat list of integers, character arrays and strings, packed without alignment.
-//! Arrays of bytes become hexadecimal text, short arrays of larger integers one field per element. What has no such
-//! form is left out and listed in [`EventSchema::skipped`].
+//! Short arrays of integers become one field per element, other arrays the hexadecimal text of their bytes. What has no such form is left out and listed in [`EventSchema::skipped`].
 
 pub(crate) mod copy_plan;
 pub(crate) mod format_file;
@@ -18,9 +17,11 @@ use std::fmt;
 use std::ops::Range;
 use strata_abi::class;
 
-/// Fixed arrays of integers up to this many elements become one field per element; longer ones are skipped. Enough for
-/// the arguments of a system call and for everything else in Linux that is not a table.
+/// Fixed arrays of integers up to this many elements become one field per element: enough for the arguments of a system
+/// call.
 const MAX_EXPANDED_ELEMENTS: u16 = 16;
+/// The largest array of anything else that becomes hexadecimal text, bytes.
+const MAX_HEX_BYTES: u16 = 256;
 
 /// Why an event's description could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -242,8 +243,7 @@ impl EventSchema {
         let (ty, hex, source) = match field.shape {
             Shape::Value => (integer(bytes, signed)?, hex, FieldSource::Fixed { offset, bytes }),
             Shape::Array(Element::Char) => (FieldType::CharArray(bytes), false, FieldSource::Fixed { offset, bytes }),
-            Shape::Array(Element::Integer(1)) => (FieldType::String, false, FieldSource::FixedHex { offset, bytes }),
-            Shape::Array(Element::Integer(element)) if bytes / element <= MAX_EXPANDED_ELEMENTS => {
+            Shape::Array(Element::Integer(element @ 2..)) if bytes / element <= MAX_EXPANDED_ELEMENTS => {
                 let ty = integer(element, signed)?;
                 let elements = (0..bytes / element).map(|index| {
                     let name = format!("{}_{index}", field.name);
@@ -252,10 +252,13 @@ impl EventSchema {
                 });
                 return Some(elements.collect());
             }
+            Shape::Array(element) if element == Element::Integer(1) || bytes <= MAX_HEX_BYTES => {
+                (FieldType::String, false, FieldSource::FixedHex { offset, bytes })
+            }
             Shape::Located { element: Element::Char, is_relative } => {
                 (FieldType::String, false, FieldSource::Located(Locator { offset, relative: is_relative }))
             }
-            Shape::Located { element: Element::Integer(1), is_relative } => {
+            Shape::Located { is_relative, .. } => {
                 (FieldType::String, false, FieldSource::LocatedHex(Locator { offset, relative: is_relative }))
             }
             Shape::Rest(Element::Char) => (FieldType::String, false, FieldSource::Rest { offset }),

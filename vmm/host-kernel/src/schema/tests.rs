@@ -156,18 +156,33 @@ fn short_array_of_integers_becomes_a_field_per_element() {
 }
 
 #[test]
+fn array_of_anything_else_is_the_text_of_its_bytes() {
+    let schema = schema_of(
+        "\tfield:__data_loc cpumask_t mask;\toffset:8;\tsize:4;\tsigned:0;\n\
+         \tfield:u32 table[17];\toffset:12;\tsize:68;\tsigned:0;\n\
+         \tfield:struct pair pairs[2];\toffset:80;\tsize:6;\tsigned:0;\n",
+        "\"\"",
+    );
+    let mut own = (86_u32 | (2 << 16)).to_le_bytes().to_vec();
+    own.extend([0x11; 68]);
+    own.extend([0x22; 6]);
+    own.extend([3, 0]);
+
+    assert_eq!(encode(&schema, &own), [b"0300\0", &[b'1'; 136][..], b"\0", &[b'2'; 12], b"\0"].concat());
+}
+
+#[test]
 fn what_cannot_be_recorded_is_listed() {
     let schema = schema_of(
         "\tfield:unsigned long caller[];\toffset:8;\tsize:0;\tsigned:0;\n\
-         \tfield:__data_loc cpumask_t mask;\toffset:8;\tsize:4;\tsigned:0;\n\
-         \tfield:u32 table[64];\toffset:12;\tsize:256;\tsigned:0;\n",
+         \tfield:u32 table[65];\toffset:8;\tsize:260;\tsigned:0;\n",
         "\"\"",
     );
 
     let skipped: Vec<&str> = schema.skipped.iter().map(|field| field.name.as_str()).collect();
 
-    assert_eq!(skipped, ["caller", "mask", "table"]);
-    assert_eq!(schema.skipped[2].declaration, "u32 table[64]");
+    assert_eq!(skipped, ["caller", "table"]);
+    assert_eq!(schema.skipped[1].declaration, "u32 table[65]");
     assert_eq!(schema.description.fields.len(), 1);
 }
 
@@ -363,7 +378,10 @@ fn declaration_that_is_not_ascii_is_not_cut_within_a_character() {
         "\"µs\"",
     );
 
-    assert_eq!(fields(&schema), [("gr__e", FieldType::U8, false), ("last", FieldType::U8, false)]);
+    assert_eq!(
+        fields(&schema),
+        [("data", FieldType::String, false), ("gr__e", FieldType::U8, false), ("last", FieldType::U8, false)]
+    );
 }
 
 /// `sunrpc:svc_defer_drop` and `tcp:tcp_probe` of Linux 5.10, behind the common fields.
@@ -411,7 +429,7 @@ fn array_of_integers_of_unknown_number_has_as_many_as_its_size_holds() {
 fn field_that_cannot_be_recorded_leaves_the_others_and_is_listed_as_the_kernel_declares_it() {
     let schema = schema_of(
         "\tfield:char names[4][16];\toffset:8;\tsize:64;\tsigned:0;\n\
-         \tfield:enum kind kinds[N_KINDS];\toffset:72;\tsize:8;\tsigned:0;\n\
+         \tfield:struct kind kind;\toffset:72;\tsize:12;\tsigned:0;\n\
          \tfield:u8 table[70000];\toffset:80;\tsize:70000;\tsigned:0;\n\
          \tfield:u8 half[40000];\toffset:80;\tsize:40000;\tsigned:0;\n\
          \tfield:u32 last;\toffset:8;\tsize:4;\tsigned:0;\n",
@@ -424,7 +442,7 @@ fn field_that_cannot_be_recorded_leaves_the_others_and_is_listed_as_the_kernel_d
         skipped,
         [
             ("half", "u8 half[40000]"),
-            ("kinds", "enum kind kinds[N_KINDS]"),
+            ("kind", "struct kind kind"),
             ("names", "char names[4][16]"),
             ("table", "u8 table[70000]"),
         ]
