@@ -22,6 +22,8 @@ mod reader;
 mod schema;
 mod stats;
 mod switches;
+#[cfg(test)]
+mod trace_cmd;
 mod tracefs;
 mod tracer;
 mod workers;

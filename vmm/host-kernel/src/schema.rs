@@ -438,4 +438,6 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 }
 
 #[cfg(test)]
+mod corpus;
+#[cfg(test)]
 mod tests;

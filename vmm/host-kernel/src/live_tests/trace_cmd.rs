@@ -5,6 +5,7 @@
 use super::*;
 use crate::page::format as page_format;
 use crate::reader;
+use crate::trace_cmd::{Pages, TraceDat, Value, has_trace_cmd, value_of_text, values_in};
 use shared_ring::event::FieldType;
 
 /// Groups of the events that are compared.
@@ -15,12 +16,6 @@ const TICK: Duration = Duration::from_micros(100);
 const CALLS: u32 = 50_000;
 /// Captures at the most, until one has an event that interrupted the dating of another one.
 const CAPTURES: u32 = 100;
-/// Option of a trace.dat file: the clocks, the one used in brackets.
-const OPTION_CLOCK: u16 = 4;
-
-/// What a CPU recorded: the pages as read, each in a whole page.
-type Pages = BTreeMap<u32, Vec<Vec<u8>>>;
-
 /// An event, as both sides tell it: CPU, time, thread, name, and the values of its fields.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Told {
@@ -28,13 +23,6 @@ struct Told {
     pid: i32,
     name: String,
     values: Vec<Value>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Value {
-    Number(u64),
-    Text(String),
-    Bytes(Vec<u8>),
 }
 
 /// A recording of this thread, and the instance that it was made in.
@@ -63,67 +51,21 @@ impl Capture {
         tracefs::read(&self.instance.path(relative)).unwrap().into_bytes()
     }
 
-    /// The recording as a file of version 6, as `trace-cmd record` writes it.
-    fn trace_dat(&self) -> Vec<u8> {
-        let mut file = b"\x17\x08\x44tracing6\0\x00\x08".to_vec();
-        let page_bytes = self.pages.values().flatten().map(Vec::len).max().unwrap();
-        file.extend(u32::try_from(page_bytes).unwrap().to_le_bytes());
-        for name in ["header_page", "header_event"] {
-            file.extend(name.as_bytes());
-            file.push(0);
-            append_sized(&mut file, &self.file(&format!("events/{name}")));
-        }
-        // No events of ftrace's own.
-        file.extend(0_u32.to_le_bytes());
-        let mut groups: BTreeMap<&str, Vec<&EventName>> = BTreeMap::new();
-        for schema in &self.schemas {
-            groups.entry(&schema.name.group).or_default().push(&schema.name);
-        }
-        file.extend(u32::try_from(groups.len()).unwrap().to_le_bytes());
-        for (group, events) in groups {
-            file.extend(group.as_bytes());
-            file.push(0);
-            file.extend(u32::try_from(events.len()).unwrap().to_le_bytes());
-            for event in events {
-                append_sized(&mut file, &self.file(&format!("events/{group}/{}/format", event.name)));
-            }
-        }
-        // Neither symbols of the kernel, nor formats of printk, nor names of threads.
-        file.extend([0; 4 + 4 + 8]);
-        file.extend(u32::try_from(self.pages.len()).unwrap().to_le_bytes());
-        file.extend(b"options  \0");
-        let clocks = self.file("trace_clock");
-        file.extend(OPTION_CLOCK.to_le_bytes());
-        file.extend(u32::try_from(clocks.len() + 1).unwrap().to_le_bytes());
-        file.extend(&clocks);
-        file.push(0);
-        file.extend(0_u16.to_le_bytes());
-        file.extend(b"flyrecord\0");
-        let begin = (file.len() + self.pages.len() * 16).next_multiple_of(page_bytes);
-        let mut offset = begin;
-        for pages in self.pages.values() {
-            let size = pages.len() * page_bytes;
-            file.extend((offset as u64).to_le_bytes());
-            file.extend((size as u64).to_le_bytes());
-            offset += size;
-        }
-        file.resize(begin, 0);
-        for page in self.pages.values().flatten() {
-            let end = file.len() + page_bytes;
-            file.extend(page);
-            file.resize(end, 0);
-        }
-        file
-    }
-
     /// What `trace-cmd report` makes of it: its lines, with the fields as they are.
     fn report(&self) -> String {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("trace.dat");
-        fs::write(&path, self.trace_dat()).unwrap();
-        let output = Command::new("trace-cmd").args(["report", "-R", "-N", "-i"]).arg(path).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let name = |schema: &EventSchema| schema.name.clone();
+        let format = |name: EventName| {
+            let content = self.file(&format!("events/{}/{}/format", name.group, name.name));
+            (name, content)
+        };
+        let file = TraceDat {
+            header_page: self.file("events/header_page"),
+            header_event: self.file("events/header_event"),
+            formats: self.schemas.iter().map(name).map(format).collect(),
+            clocks: self.file("trace_clock"),
+            pages: &self.pages,
+        };
+        file.report()
     }
 
     /// What we make of it: the events of each CPU, and how many were lost.
@@ -176,11 +118,6 @@ fn record_words(page: &[u8]) -> Vec<u32> {
         };
     }
     words
-}
-
-fn append_sized(file: &mut Vec<u8>, content: &[u8]) {
-    file.extend((content.len() as u64).to_le_bytes());
-    file.extend(content);
 }
 
 fn read_pages(instance: &Instance, cpu: u32) -> Vec<Vec<u8>> {
@@ -239,32 +176,6 @@ fn kernel_names(schema: &EventSchema) -> Vec<&str> {
         .collect()
 }
 
-/// Reads `NAME=VALUE NAME=VALUE` of known names; a value may hold spaces.
-fn values_of_text(names: &[&str], sizes: &[usize], text: &str) -> Vec<Value> {
-    let text = format!(" {}", text.trim_end());
-    let begins: Vec<usize> = names.iter().map(|name| text.find(&format!(" {name}=")).unwrap()).collect();
-    let ends = begins.iter().skip(1).copied().chain([text.len()]);
-    let texts = names.iter().zip(&begins).zip(ends).map(|((name, begin), end)| &text[begin + name.len() + 2..end]);
-    texts.zip(sizes).map(|(text, size)| value_of_text(text, *size)).collect()
-}
-
-/// A number of `size` bytes, or a text if that is 0.
-fn value_of_text(text: &str, size: usize) -> Value {
-    if let Some(array) = text.strip_prefix("ARRAY[") {
-        let bytes = array.trim_end_matches(']').split(", ");
-        return Value::Bytes(bytes.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect());
-    }
-    if size == 0 {
-        return Value::Text(text.to_owned());
-    }
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).unwrap(),
-        None => u64::from_le_bytes(text.parse::<i128>().unwrap().to_le_bytes()[..8].try_into().unwrap()),
-    };
-    let mask = u64::MAX >> (64 - 8 * size);
-    Value::Number(number & mask)
-}
-
 /// The events of each CPU in a report, and how many it says were dropped.
 fn told_by_report(report: &str, schemas: &[EventSchema]) -> (BTreeMap<u32, Vec<Told>>, u64) {
     let mut events: BTreeMap<u32, Vec<Told>> = BTreeMap::new();
@@ -294,19 +205,14 @@ fn told_by_report(report: &str, schemas: &[EventSchema]) -> (BTreeMap<u32, Vec<T
             time: time.trim().parse().unwrap(),
             pid: task.rsplit_once('-').unwrap().1.trim().parse().unwrap(),
             name: name.trim().to_owned(),
-            values: values_of_text(&names, &sizes, fields),
+            values: values_in(&names, fields)
+                .into_iter()
+                .zip(sizes)
+                .map(|(text, size)| value_of_text(text, size))
+                .collect(),
         });
     }
     (events, dropped)
-}
-
-/// Whether there is a trace-cmd, said loudly if not.
-fn has_trace_cmd(test: &str) -> bool {
-    let found = Command::new("trace-cmd").arg("--version").output().is_ok();
-    if !found {
-        eprintln!("SKIPPED {test}: trace-cmd is not installed here (apt-get install trace-cmd)");
-    }
-    found
 }
 
 /// Makes system calls while a timer interrupts them.
