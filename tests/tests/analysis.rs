@@ -57,6 +57,28 @@ fn time_that_a_process_of_the_host_takes_from_a_task_is_that_processs() {
     assert!(percent_off(by_hog, hog["cpu_ns"]) <= 5, "{by_hog} ns, not {}", hog["cpu_ns"]);
 }
 
+#[test]
+fn vcpu_is_not_allowed_to_run_for_as_long_as_its_control_group_throttles_it() {
+    let throttled_ns = analysis::known(&result("limited.log"), "limited").unwrap()["throttled_us"] * 1000;
+
+    let report = vcpus::report(&trace(), Window::ALL).unwrap();
+
+    let of_vcpu = report.vms[0].vcpus.iter().find(|vcpu| vcpu.vcpu == 1).unwrap();
+    let not_allowed: u64 = of_vcpu.parts.iter().filter(|part| part.state == "not_allowed").map(|part| part.ns).sum();
+    println!("{throttled_ns} ns throttled, {not_allowed} ns not allowed\n{of_vcpu:#?}");
+    assert!(not_allowed.abs_diff(throttled_ns) * 100 <= throttled_ns, "{not_allowed} ns, not {throttled_ns}");
+}
+
+#[test]
+fn task_that_gives_itself_a_name_has_the_row_of_that_name() {
+    let renames = known("renames")["count"];
+
+    let report = tasks::report(&trace(), Window::ALL).unwrap();
+
+    let is_renamed = |task: &&TaskReport| task.comm == format!("r{}", task.tid);
+    assert_eq!(report.vms[0].tasks.iter().filter(is_renamed).count() as u64, renames);
+}
+
 /// The critical paths of the task `tid`: of its `worst` longest waits, or of all its time.
 fn critical_paths(tid: u64, worst: Option<usize>) -> Vec<CriticalPath> {
     let options = CriticalPathOptions { worst, ..CriticalPathOptions::of(format!("*/{tid}").parse().unwrap()) };

@@ -7,7 +7,7 @@ mod waits;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::Pid;
+use rustix::process::{Pid, WaitOptions};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ const USAGE: &str = "usage: known_load compute CPU SECONDS | hog CPU SECONDS PER
                      held NAME sleeping|computing MILLISECONDS | chain FILE COUNT | request MILLISECONDS | \
                      inversion MILLISECONDS | competition MILLISECONDS | sleeps NAME CPU MILLISECONDS COUNT | \
                      child MILLISECONDS | cpuid COUNT | fresh-memory MEBIBYTES | port BYTES | \
-                     standstill MILLISECONDS | bursts CPU COUNT MILLISECONDS THREAD";
+                     standstill MILLISECONDS | renames COUNT | bursts CPU COUNT MILLISECONDS THREAD";
 /// Within each of these the hog computes for its share, then sleeps.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Size and alignment of a direct read, bytes.
@@ -77,6 +77,7 @@ fn run(words: &[&str]) -> Result<()> {
         ["fresh-memory", mib] => exits::fresh_memory(number(mib)?),
         ["port", count] => exits::port(number(count)?),
         ["standstill", ms] => exits::standstill(Duration::from_millis(number(ms)?)),
+        ["renames", count] => renames(number(count)?),
         ["bursts", cpu, count, ms, thread] => {
             bursts(number(cpu)?, number(count)?, Duration::from_millis(number(ms)?), number(thread)?)
         }
@@ -284,6 +285,31 @@ fn burn(time: Duration) -> Result<()> {
         cpu_time().as_nanos()
     );
     Ok(())
+}
+
+/// Has `count` children, one after the other, give themselves a name of their own, `r` and their process id.
+fn renames(count: u32) -> Result<()> {
+    for _ in 0..count {
+        let child = fork()?;
+        let Some(child) = child else {
+            let name = std::ffi::CString::new(format!("r{}", std::process::id()))?;
+            let is_named = rustix::thread::set_name(&name).is_ok();
+            std::process::exit(i32::from(!is_named));
+        };
+        let status = rustix::process::waitpid(Some(child), WaitOptions::empty())?;
+        ensure!(status.is_some_and(|(_, status)| status.exit_status() == Some(0)), "a child took no name");
+    }
+    println!("known: renames pid={} count={count}", std::process::id());
+    Ok(())
+}
+
+/// The child, in its parent.
+#[allow(unsafe_code, reason = "no library makes this call")]
+fn fork() -> Result<Option<Pid>> {
+    // SAFETY: this process has one thread, so that no lock stays held in the child.
+    let child = unsafe { libc::fork() };
+    ensure!(child >= 0, "cannot fork: {}", std::io::Error::last_os_error());
+    Ok(Pid::from_raw(child))
 }
 
 /// Makes the system calls of the mix, and no others of these names.

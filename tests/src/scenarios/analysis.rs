@@ -2,8 +2,9 @@
 //! with what the loads know of themselves.
 //!
 //! One guest with two vCPUs and a slow disk does one load after the other. During the first, a process of the host
-//! computes on the CPU that the second vCPU is kept on, and a session begins whose recording is `late.trace`. Beside the
-//! logs there are the names of the host's `threads` that were traced for the guest.
+//! computes on the CPU that the second vCPU is kept on, and a session begins whose recording is `late.trace`; after it a
+//! control group limits that vCPU. Beside the logs there are the names of the host's `threads` that were traced for the
+//! guest.
 
 use crate::build::binaries::{self, Purpose};
 use crate::build::guest_image::{self, GuestImage};
@@ -35,8 +36,8 @@ const GUEST_SCRIPT: &str = include_str!("analysis/guest.sh");
 
 const HOST_SCRIPT: &str = include_str!("analysis/host.sh");
 
-/// Runs the guest once for all tests of one test run; leaves `trace`, `guest.log`, `hog.log` and
-/// `threads`.
+/// Runs the guest once for all tests of one test run; leaves `trace`, `late.trace`, `guest.log`, `hog.log`,
+/// `limited.log` and `threads`.
 ///
 /// # Errors
 ///

@@ -8,3 +8,4 @@ known_load convoy 4 15 10
 known_load reads /dev/vda 25
 known_load syscalls
 in_cgroup /lab.slice/contained.scope known_load contained 1500
+known_load renames 400

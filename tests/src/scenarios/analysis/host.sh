@@ -16,7 +16,10 @@ until grep -q 'known: compute' "$LAB_OUT/guest.log" || [ $waited -ge 120 ]; do
 done
 for task in /proc/$strata/task/*; do
     case $(cat "$task/comm") in
-        vcpu1) known_load pin "${task##*/}" $second ;;
+        vcpu1)
+            vcpu=${task##*/}
+            known_load pin "$vcpu" $second
+            ;;
         *) known_load pin "${task##*/}" $first ;;
     esac
 done
@@ -29,10 +32,21 @@ done > "$LAB_OUT/threads"
 strata ctl vm0 session create late --events minimal --trace "$LAB_OUT/late.trace" &&
     strata ctl vm0 session start late
 known_load hog $second 3 40 > "$LAB_OUT/hog.log"
+# for a second vCPU 1 may not have all of its CPU, which nobody else wants
+limited=/sys/fs/cgroup/limited
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+echo +cpu > /sys/fs/cgroup/cgroup.subtree_control
+mkdir $limited
+echo threaded > $limited/cgroup.type
+echo "30000 100000" > $limited/cpu.max
+echo "$vcpu" > $limited/cgroup.threads
+sleep 1
+echo "$vcpu" > /sys/fs/cgroup/cgroup.threads
+sed -n 's/^throttled_usec /known: limited throttled_us=/p' $limited/cpu.stat > "$LAB_OUT/limited.log"
 wait $strata
 status=$?
 kill $limit
-cat "$LAB_OUT/hog.log"
+cat "$LAB_OUT/hog.log" "$LAB_OUT/limited.log"
 grep 'known:' "$LAB_OUT/guest.log"
 tail -n 5 "$LAB_OUT/guest.log"
 exit $status
