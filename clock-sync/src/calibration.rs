@@ -21,16 +21,35 @@ pub struct CrossTimestamp {
     pub uncertainty_ns: u64,
 }
 
-/// Reads `clock` (the trace clock, ticks) and UTC together: the tightest of several brackets clock–UTC–clock. The
-/// uncertainty is half the tightest bracket, converted with `frequency` (Hz).
+/// Reads `clock` (the trace clock, ticks) and UTC together, as [`read_bracketed`] does.
 #[must_use]
 pub fn read_together(clock: impl Fn() -> u64, frequency: u64) -> CrossTimestamp {
+    let utc = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let Bracketed { ticks, value, uncertainty_ns } = read_bracketed(clock, frequency, utc);
+    CrossTimestamp { ticks, utc_ns: u64::try_from(value.as_nanos()).unwrap_or(u64::MAX), uncertainty_ns }
+}
+
+/// What something showed, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bracketed<T> {
+    /// Trace clock, ticks.
+    pub ticks: u64,
+    /// What was read.
+    pub value: T,
+    /// It was read within this of `ticks`, ns.
+    pub uncertainty_ns: u64,
+}
+
+/// Reads `clock` (the trace clock, ticks) and, with `read`, something else together: the tightest of several brackets
+/// clock–read–clock. The uncertainty is half the tightest bracket, converted with `frequency` (Hz).
+#[must_use]
+pub fn read_bracketed<T>(clock: impl Fn() -> u64, frequency: u64, read: impl Fn() -> T) -> Bracketed<T> {
     const BRACKETS: usize = 16;
     let bracket = || {
         let before = clock();
-        let utc = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let value = read();
         let after = clock();
-        (after.wrapping_sub(before), before, utc)
+        (after.wrapping_sub(before), before, value)
     };
     let mut best = bracket();
     for _ in 1..BRACKETS {
@@ -39,10 +58,10 @@ pub fn read_together(clock: impl Fn() -> u64, frequency: u64) -> CrossTimestamp 
             best = next;
         }
     }
-    let (width, before, utc) = best;
-    CrossTimestamp {
+    let (width, before, value) = best;
+    Bracketed {
         ticks: before.wrapping_add(width / 2),
-        utc_ns: u64::try_from(utc.as_nanos()).unwrap_or(u64::MAX),
+        value,
         uncertainty_ns: ticks_to_ns(width.div_ceil(2), frequency),
     }
 }
@@ -76,6 +95,7 @@ pub fn measure_frequency(clock: impl Fn() -> u64, duration: Duration) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
     fn frequency_comes_from_two_readings() {
@@ -95,6 +115,20 @@ mod tests {
     fn ticks_become_nanoseconds() {
         assert_eq!(ticks_to_ns(2_300, 2_300_000_000), 1_000);
         assert_eq!(ticks_to_ns(u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn tightest_bracket_counts_and_its_middle_is_the_time() {
+        // Brackets of 100, 98, … ticks: the last is the tightest, 70, with its begin at 1510.
+        let (times, reads) = (Cell::new(0), Cell::new(100));
+        let clock = || times.replace(times.get() + reads.get());
+        let read = || reads.replace(reads.get() - 1);
+
+        let read = read_bracketed(clock, 1_000_000_000, read);
+
+        let begin = read.ticks - read.uncertainty_ns;
+        assert_eq!((read.value, read.uncertainty_ns), (85, 43));
+        assert!(begin < times.get(), "{begin}");
     }
 
     #[test]

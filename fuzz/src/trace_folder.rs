@@ -43,7 +43,6 @@ pub fn manifest() -> Manifest {
         error_bound_ns: 0,
         bound_derivation: "one counter".into(),
         epochs: Vec::new(),
-        utc_readings: Vec::new(),
     };
     let layer = |index: usize, kind, vm: Option<&str>, process, events| Layer {
         kind,

@@ -6,7 +6,7 @@
 //!
 //! The part, or the whole, becomes a folder or one file ([`packed`]).
 
-use crate::layer_copy::{Target, copy};
+use crate::layer_copy::{Target, copy, write_clocks};
 use crate::report::{self, ReportError, ReportOptions, seconds};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,6 +14,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use strata_recording::clock_snapshots::within;
 use strata_recording::files::access::Readers;
 use strata_recording::files::packed;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
@@ -226,6 +227,8 @@ fn cut_into_folder(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cu
         return Err(CutError::Nothing { end: seconds(trace.clock().ticks_to_ns(end.saturating_sub(start))) });
     }
     manifest.save(out)?;
+    let clocks = trace.clock_snapshots();
+    write_clocks(within(&clocks, from.max(start), *times.end()), out)?;
     let written = Trace::open(out)?;
     let bytes = written.layers().iter().flat_map(|layer| &layer.streams).map(|stream| stream.stored_bytes()).sum();
     let begin_ns = trace.clock().ticks_to_ns(written.start().unwrap_or(start).saturating_sub(start));
@@ -277,7 +280,8 @@ mod tests {
     use super::*;
     use std::fs;
     use std::sync::Arc;
-    use strata_recording::test_trace::{Field, TestTrace};
+    use strata_recording::clock_snapshots::ClockSnapshot;
+    use strata_recording::test_trace::{Field, TestTrace, clock_snapshot};
     use tempfile::TempDir;
 
     /// Records of three layers and two processes from 0 to 100 ticks, 50 ns.
@@ -312,6 +316,25 @@ mod tests {
         assert_eq!(times, [40, 41, 50, 50, 51, 60]);
         assert_eq!((written.records, written.begin_ns, written.damage), (6, 20, Damage::default()));
         assert!(written.bytes > 0);
+    }
+
+    #[test]
+    fn part_has_the_snapshots_of_the_clocks_that_belong_to_it() {
+        let dir = TempDir::new().unwrap();
+        let all = [5, 25, 45, 55, 65, 85].map(clock_snapshot);
+        let trace = TestTrace::new().clocks(&all);
+        let (_original, trace) = (0..=10).fold(trace, |trace, number| trace.host(0, 10 * number, "a:b", &[])).open();
+        let ticks = |options: &CutOptions, name: &str| {
+            let out = dir.path().join(name);
+            cut_trace(&trace, options, &out).unwrap();
+            Trace::open(&out).unwrap().clock_snapshots().iter().map(ClockSnapshot::ticks).collect::<Vec<_>>()
+        };
+
+        let (part, whole) = (within(40, 60), CutOptions::default());
+
+        assert_eq!(ticks(&part, "part"), [25, 45, 55, 65]);
+        assert_eq!(ticks(&part, "part.strata"), [25, 45, 55, 65]);
+        assert_eq!(ticks(&whole, "whole.strata"), [5, 25, 45, 55, 65, 85]);
     }
 
     #[test]

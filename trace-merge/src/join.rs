@@ -9,13 +9,14 @@
 //! A stream of the result has a gap where one of the streams that it comes from had one, and nowhere else. Where those of
 //! one recording went on and another's came to their end, the result says of each layer which it is.
 
-use crate::layer_copy::{Target, copy};
+use crate::layer_copy::{Target, copy, write_clocks};
 use crate::match_rule::{MatchError, MatchRule};
 use clock_sync::convex_hull::{ClockRelation, HullError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use strata_analysis::event;
 use strata_recording::clock::{Clock, ClockEpoch, NS_PER_SECOND};
+use strata_recording::clock_snapshots::ClockSnapshot;
 use strata_recording::files::access::Readers;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::layer::LayerKind;
@@ -193,7 +194,31 @@ fn copy_all(
         }
     }
     manifest.save(out)?;
+    write_clocks(&clocks_of(placed, relation.as_ref(), relation_bound_ns), out)?;
     Ok(Joined { manifest, relation, relation_bound_ns, shared_host_events, damage })
+}
+
+/// What the clocks of all hosts showed, on the clock of the first recording.
+fn clocks_of(
+    placed: &[(&Trace, Place)],
+    relation: Option<&ClockRelation>,
+    relation_bound_ns: u64,
+) -> Vec<ClockSnapshot> {
+    let mut clocks = Vec::new();
+    for (number, (trace, place)) in placed.iter().enumerate() {
+        let foreign = relation.filter(|_| number > 0);
+        let bound = foreign.map_or(0, |_| relation_bound_ns);
+        let map = |ticks| foreign.map_or(ticks, |relation| relation.reference_at(ticks));
+        let of_trace = trace.clock_snapshots();
+        clocks.extend(of_trace.iter().map(|snapshot| {
+            let host = place.host.clone().or_else(|| snapshot.host.clone());
+            snapshot.on_clock(host, map, bound)
+        }));
+    }
+    clocks.sort_by_key(ClockSnapshot::ticks);
+    // Parts of one recording have some in common.
+    clocks.dedup();
+    clocks
 }
 
 /// How the clock of `second` relates to that of `first`; `None` when they are the same.
@@ -366,4 +391,44 @@ fn combined_clock(one: &Clock, two: &Clock, relation: Option<&ClockRelation>, re
 #[allow(clippy::cast_precision_loss, reason = "to be shown in parts per million")]
 fn one_per(one: &Clock, two: &Clock) -> f64 {
     one.frequency_hz.max(1) as f64 / two.frequency_hz.clamp(1, u64::MAX / NS_PER_SECOND) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_recording::test_trace::{TestTrace, clock_snapshot};
+    use tempfile::TempDir;
+
+    /// Host and ticks of the snapshots of the two, merged.
+    fn clocks_of_both(first: TestTrace, second: TestTrace) -> Vec<(Option<String>, u64)> {
+        let ((first, _), (second, _)) = (first.open(), second.open());
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("out");
+        join(first.path(), &[second.path().into()], &[], &out).unwrap();
+        let clocks = Trace::open(&out).unwrap().clock_snapshots();
+        clocks.iter().map(|snapshot| (snapshot.host.clone(), snapshot.ticks())).collect()
+    }
+
+    #[test]
+    fn parts_of_a_recording_have_each_snapshot_of_the_clocks_once() {
+        let host = TestTrace::new().host(0, 5, "a:b", &[]).clocks(&[1, 3, 5].map(clock_snapshot));
+        let guest = TestTrace::new().guest(0, 6, "a:b", &[]).clocks(&[3, 5, 7].map(clock_snapshot));
+
+        assert_eq!(clocks_of_both(host, guest), [1, 3, 5, 7].map(|ticks| (None, ticks)));
+    }
+
+    #[test]
+    fn snapshots_of_another_hosts_clocks_say_whose_they_are() {
+        let trace = |time: u64| TestTrace::new().host(0, time, "a:b", &[]).clocks(&[time].map(clock_snapshot));
+
+        assert_eq!(clocks_of_both(trace(5), trace(6)), [(None, 5), (Some("trace-2".into()), 6)]);
+    }
+
+    #[test]
+    fn snapshots_on_a_related_clock_have_its_times_and_its_error_too() {
+        let mapped = clock_snapshot(10).on_clock(None, |ticks| ticks + 7, 100);
+
+        assert!(mapped.readings().iter().all(|reading| (reading.ticks, reading.uncertainty_ns) == (17, 120)));
+        assert_eq!(mapped.realtime.ns, clock_snapshot(10).realtime.ns);
+    }
 }

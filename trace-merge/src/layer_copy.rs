@@ -3,6 +3,8 @@
 use shared_ring::consumer::Lost;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use strata_recording::clock_snapshots::{self, ClockSnapshot};
+use strata_recording::files::CLOCKS_FILE;
 use strata_recording::files::access::Readers;
 use strata_recording::kallsyms;
 use strata_recording::layer::LayerKind;
@@ -72,6 +74,11 @@ pub(crate) fn copy(
     }
     copy_symbols(layer, target.out, &copied.path)?;
     Ok((copied, damage))
+}
+
+/// Writes `clocks` beside the `session.json` in `out`.
+pub(crate) fn write_clocks(clocks: &[ClockSnapshot], out: &Path) -> Result<(), WriteError> {
+    clock_snapshots::write(clocks, out).map_err(|source| WriteError::Write { path: out.join(CLOCKS_FILE), source })
 }
 
 /// Copies the symbols of the kernel of `layer`, if there are any, beside its copy at `path` of the recording in `out`.

@@ -140,7 +140,6 @@ fn manifest(vcpus: u32) -> Manifest {
             error_bound_ns: 0,
             bound_derivation: "made up".into(),
             epochs: Vec::new(),
-            utc_readings: Vec::new(),
         },
         host: Host::default(),
         vms: vec![Vm { name: "vm0".into(), vcpus, ..Vm::default() }],

@@ -35,9 +35,6 @@ pub struct Clock {
     /// The relations that were published for the vCPUs, in order, each with its own bound.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub epochs: Vec<ClockEpoch>,
-    /// The relation to UTC, measured again from time to time.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub utc_readings: Vec<UtcAnchor>,
 }
 
 /// A relation of a vCPU's counter to the trace clock, from when it was published until the next one.

@@ -20,6 +20,8 @@ use std::sync::Arc;
 pub const MANIFEST_FILE: &str = "session.json";
 /// Name of the file beside it that says what came since it was saved.
 pub const JOURNAL_FILE: &str = "session.journal";
+/// Name of the file beside them with what the host's clocks showed.
+pub const CLOCKS_FILE: &str = "session.clocks";
 /// Name of the file in a layer's folder that describes its streams.
 pub const METADATA_FILE: &str = "metadata";
 /// Largest `session.json` that is read or written, bytes.

@@ -3,8 +3,9 @@
 
 use self::chunks::StreamFiles;
 use crate::clock::Clock;
+use crate::clock_snapshots::{self, ClockSnapshot};
 use crate::files::packed::{Packed, PackedError};
-use crate::files::{Files, JOURNAL_FILE, MANIFEST_FILE, METADATA_FILE};
+use crate::files::{CLOCKS_FILE, Files, JOURNAL_FILE, MANIFEST_FILE, METADATA_FILE};
 use crate::kallsyms;
 use crate::layer::LayerKind;
 use crate::manifest::{Layer, Manifest, ManifestError};
@@ -152,7 +153,8 @@ impl Trace {
             Kallsyms::None | Kallsyms::Given(_) => None,
         }));
         let journal = self.manifest.outcome.is_none().then_some(JOURNAL_FILE);
-        [MANIFEST_FILE].into_iter().chain(journal).map(Into::into).chain(others).collect()
+        let clocks = self.files.has(CLOCKS_FILE).then_some(CLOCKS_FILE);
+        [MANIFEST_FILE].into_iter().chain(journal).chain(clocks).map(Into::into).chain(others).collect()
     }
 
     /// What `session.json` says.
@@ -165,6 +167,12 @@ impl Trace {
     #[must_use]
     pub const fn clock(&self) -> &Clock {
         &self.manifest.clock
+    }
+
+    /// What the hosts' clocks showed while it was recorded, in the order of the ticks.
+    #[must_use]
+    pub fn clock_snapshots(&self) -> Vec<ClockSnapshot> {
+        clock_snapshots::read(&self.files)
     }
 
     /// The layers, in the order in which records of the same time are shown.

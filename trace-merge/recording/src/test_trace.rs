@@ -6,6 +6,7 @@ pub mod disk_request;
 pub mod packet;
 
 use crate::clock::{Clock, NS_PER_SECOND, UtcAnchor};
+use crate::clock_snapshots::{self, ClockReading, ClockSnapshot};
 use crate::kallsyms;
 use crate::layer::LayerKind;
 use crate::manifest::{
@@ -31,8 +32,14 @@ pub fn clock() -> Clock {
         error_bound_ns: 100,
         bound_derivation: "one counter".into(),
         epochs: Vec::new(),
-        utc_readings: Vec::new(),
     }
+}
+
+/// What a host's clocks show at `ticks` of [`clock`]: all of them an hour more.
+#[must_use]
+pub const fn clock_snapshot(ticks: u64) -> ClockSnapshot {
+    let reading = ClockReading { ticks, ns: ticks / 2 + 3600 * NS_PER_SECOND, uncertainty_ns: 20 };
+    ClockSnapshot { host: None, monotonic_raw: reading, monotonic: reading, boottime: reading, realtime: reading }
 }
 
 /// An event type with `u32` fields of the given names.
@@ -76,7 +83,6 @@ pub fn manifest_of(vms: Vec<Vm>) -> Manifest {
             error_bound_ns: 0,
             bound_derivation: "one counter".into(),
             epochs: Vec::new(),
-            utc_readings: Vec::new(),
         },
         host: Host::default(),
         vms,
@@ -172,6 +178,7 @@ pub struct TestTrace {
     never_joined: Vec<u32>,
     /// Layers whose kernel's symbols are saved, and those.
     symbols: Vec<(&'static str, &'static str)>,
+    clocks: Vec<ClockSnapshot>,
 }
 
 impl Default for TestTrace {
@@ -185,7 +192,8 @@ impl TestTrace {
     pub fn new() -> Self {
         let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
         let manifest = Manifest { vms: vec![vm], ..manifest() };
-        Self { manifest, records: Vec::new(), losses: Vec::new(), never_joined: Vec::new(), symbols: Vec::new() }
+        let (records, losses, never_joined) = (Vec::new(), Vec::new(), Vec::new());
+        Self { manifest, records, losses, never_joined, symbols: Vec::new(), clocks: Vec::new() }
     }
 
     /// The same beside another VM on its host, `name`, of one vCPU with this thread and without records of its own.
@@ -327,6 +335,12 @@ impl TestTrace {
         self
     }
 
+    /// Says what the host's clocks showed.
+    pub fn clocks(mut self, snapshots: &[ClockSnapshot]) -> Self {
+        self.clocks.extend_from_slice(snapshots);
+        self
+    }
+
     /// Writes the recording and opens it. The folder must be kept.
     pub fn open(mut self) -> (TempDir, Trace) {
         let dir = TempDir::new().unwrap();
@@ -373,6 +387,7 @@ impl TestTrace {
             self.manifest.layers.push(layer.layer());
         }
         Manifest::save(&self.manifest, dir.path()).unwrap();
+        clock_snapshots::write(&self.clocks, dir.path()).unwrap();
         for (path, text) in self.symbols {
             kallsyms::write(dir.path(), path, text.as_bytes(), &mut || {}).unwrap();
         }

@@ -17,7 +17,7 @@ pub use stream::StreamWriter;
 
 use crate::clock::Clock;
 use crate::compression::Compression;
-use crate::files::access::{Readers, open_to_append};
+use crate::files::access::{Readers, append_line, open_to_append};
 use crate::files::{JOURNAL_FILE, METADATA_FILE};
 use crate::kallsyms;
 use crate::layer::LayerKind;
@@ -552,7 +552,7 @@ impl LayerWriter {
         if let Some(rotation) = &self.place.rotation {
             rotation.reserve_journal(path, line.len() as u64)?;
         }
-        journal::append(path, &line).map_err(|source| WriteError::Write { path: path.clone(), source })
+        append_line(path, &line).map_err(|source| WriteError::Write { path: path.clone(), source })
     }
 
     fn append_metadata(&mut self, text: &str) -> Result<(), WriteError> {

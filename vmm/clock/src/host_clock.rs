@@ -118,7 +118,6 @@ impl HostClock {
             error_bound_ns: self.error_bound_ns(),
             bound_derivation: self.bound_derivation(),
             epochs: Vec::new(),
-            utc_readings: vec![utc.into()],
         }
     }
 }

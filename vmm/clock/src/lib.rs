@@ -1,6 +1,7 @@
 //! The trace clock: what it counts on this host, how the counter of each vCPU relates to it, and how wrong that can be.
 //!
 //! - [`HostTime`]: the host's counter that a trace clock counts; [`HostClock`]: what comparing the host's CPUs showed.
+//! - [`kernel_clocks`]: the kernel's clocks and the trace clock, read together.
 //! - [`time_namespace`]: what this process's clocks show beyond the kernel's own.
 //! - [`guest_tsc`]: a vCPU's time stamp counter as KVM sets and shows it; [`DebugfsVm`]: the same of machines that
 //!   other processes run, and their threads.
@@ -9,12 +10,13 @@
 //! - [`KickTimer`] and [`RenewalThread`]: what takes a vCPU out of the guest so that its counter can be compared.
 //!
 //! Nothing here knows of machines, rings or recordings, but for the form in which a recording states its clock
-//! (`strata_recording::clock`).
+//! (`strata_recording::clock`) and what the kernel's clocks showed (`strata_recording::clock_snapshots`).
 
 mod counter_comparison;
 pub mod guest_tsc;
 mod host_clock;
 mod host_time;
+pub mod kernel_clocks;
 mod kick_timer;
 mod kvm_debugfs;
 mod renewal_thread;

@@ -107,7 +107,6 @@ fn record(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
             error_bound_ns: clock.error_bound_ns(),
             bound_derivation: "one counter".into(),
             epochs: Vec::new(),
-            utc_readings: Vec::new(),
         },
         host: describe_host(probed.kind.name()),
         vms: Vec::new(),

@@ -21,14 +21,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use strata_recording::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
+use strata_recording::clock_snapshots::{self, ClockSnapshot};
 use strata_recording::files::access::Readers;
-use strata_recording::files::open_regular;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
+use strata_recording::files::{CLOCKS_FILE, open_regular};
 use strata_recording::foreign::Foreign;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{
     FORMAT_VERSION, Guest, Host, Layer, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
 };
+use strata_recording::reader::Trace;
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use thiserror::Error;
 use uuid::Uuid;
@@ -103,6 +105,10 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
     let memory = map(&path).map_err(|source| RecoverError::Read { path: path.clone(), source })?;
     let region = CrashRegion::open(memory).map_err(|source| RecoverError::NotARegion { path: path.clone(), source })?;
     let manifest = describe(&region, &path, folder);
+    // What lies there of another recording has another clock.
+    let is_beside =
+        |folder: &&Path| Manifest::load(folder).is_ok_and(|beside| beside.clock.uuid == manifest.clock.uuid);
+    let clocks = folder.filter(is_beside).map(clock_snapshots::beside).unwrap_or_default();
     let mut recovered = Recovered { traces: Vec::new(), damage: Vec::new(), written_before: None };
     if folder.is_none() {
         recovered
@@ -134,6 +140,7 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
         let folder = TraceFolder::create(&dir, Readers::Owner)?;
         let described = found.as_ref().filter(|_| slot == 0);
         let trace = write(&region, &crashed, described, folder.path(), manifest.clone())?;
+        write_clocks(&clocks, &dir)?;
         folders.push(folder);
         recovered.traces.push((dir, trace));
     }
@@ -201,7 +208,6 @@ fn describe(region: &CrashRegion, path: &Path, folder: Option<&Path>) -> Manifes
             error_bound_ns: 0,
             bound_derivation: "nothing but the trace region was left: the clock's error is not known".into(),
             epochs: Vec::new(),
-            utc_readings: Vec::new(),
         },
         host: Host::default(),
         vms: Vec::new(),
@@ -305,6 +311,15 @@ fn write(
     manifest.layers = layers;
     manifest.save(dir)?;
     Ok(manifest)
+}
+
+/// Writes those of `clocks` that belong to the trace in `dir`.
+fn write_clocks(clocks: &[ClockSnapshot], dir: &Path) -> Result<(), WriteError> {
+    let Some((begin, end)) = Trace::open(dir).ok().and_then(|trace| Some((trace.start()?, trace.end()?))) else {
+        return Ok(());
+    };
+    clock_snapshots::write(clock_snapshots::within(clocks, begin, end), dir)
+        .map_err(|source| WriteError::Write { path: dir.join(CLOCKS_FILE), source })
 }
 
 /// Takes what `layer`'s rings hold. Nobody knows how late it was when the process died: only a time that no trace on

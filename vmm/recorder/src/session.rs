@@ -48,6 +48,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use strata_abi::class;
+use strata_recording::clock_snapshots::{ClockLog, Keep};
 use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
@@ -234,9 +235,12 @@ impl Session {
         events: String,
         kernel: Option<KernelRings>,
         layers: Layers,
-        recording: Recording,
+        mut recording: Recording,
         say: Say,
     ) -> Self {
+        let keep = if mode == Mode::Discard { Keep::Written } else { Keep::Latest };
+        recording.clock_log = ClockLog::new(keep, recording.rotation.clone());
+        recording.read_clocks();
         Self {
             name,
             mode,
@@ -294,6 +298,9 @@ impl Session {
             if self.active {
                 self.enable();
             }
+        }
+        if self.recording.clock_log.is_due(Instant::now()) {
+            self.recording.read_clocks();
         }
         let is_changed = self.recording.update();
         self.is_copy_old |= is_changed;
@@ -481,6 +488,7 @@ impl Session {
         let triggers = armed(&mut self.triggers, &self.recording);
         self.layers.stop(&mut self.recording, triggers);
         self.tell_triggers(Some(self.recording.clocks.time().now()));
+        self.recording.read_clocks();
         let untaken = self.triggers.as_ref().and_then(Triggers::untaken);
         let outcome = untaken.map_or_else(|| outcome.into(), |why| format!("{outcome}; {why}"));
         let layers = self.layers.finish(&mut self.recording);

@@ -95,7 +95,6 @@ fn manifest() -> Manifest {
             error_bound_ns: 20,
             bound_derivation: "made up".into(),
             epochs: Vec::new(),
-            utc_readings: Vec::new(),
         },
         host: Host::default(),
         vms: vec![Vm { name: "vm0".into(), vcpus: VCPUS, vcpu_threads: threads.collect(), ..Vm::default() }],

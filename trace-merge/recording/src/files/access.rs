@@ -161,6 +161,21 @@ impl Readers {
     }
 }
 
+/// Appends `line` to the file `path`, which is made if it is not there; a part of it does not stay.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
+    let mut file = match open_to_append(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Readers::of(path.parent().unwrap_or(path))?.create_file(path)
+        }
+        file => file,
+    }?;
+    let length = file.metadata()?.len();
+    file.write_all(line).inspect_err(|_| drop(file.set_len(length)))
+}
+
 /// Opens the file `path`, which is there, to append to it. A link that somebody laid there is not followed.
 pub(crate) fn open_to_append(path: &Path) -> io::Result<File> {
     let flags = i32::from_ne_bytes(OFlags::NOFOLLOW.bits().to_ne_bytes());

@@ -6,11 +6,9 @@
 //! says, removes the journal. A half-written line is the last one, and no record needs it yet.
 
 use super::{Layer, Manifest};
-use crate::files::access::{Readers, open_to_append};
 use crate::files::{Files, JOURNAL_FILE};
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 
 /// The line that says of `layer` what it describes.
@@ -19,21 +17,6 @@ pub(crate) fn line(layer: &Layer) -> Vec<u8> {
     let mut line = serde_json::to_vec(layer).unwrap_or_default();
     line.push(b'\n');
     line
-}
-
-/// Appends `line` to the journal `path`; a part of it does not stay.
-///
-/// # Errors
-/// When it cannot be written.
-pub(crate) fn append(path: &Path, line: &[u8]) -> io::Result<()> {
-    let mut file = match open_to_append(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Readers::of(path.parent().unwrap_or(path))?.create_file(path)
-        }
-        file => file,
-    }?;
-    let length = file.metadata()?.len();
-    file.write_all(line).inspect_err(|_| drop(file.set_len(length)))
 }
 
 /// Removes the journal beside `session.json`, `path`, which says all that it says. One that stays says nothing new.

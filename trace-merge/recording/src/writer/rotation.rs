@@ -163,6 +163,15 @@ impl Rotation {
         Ok(())
     }
 
+    /// Makes room for `session.clocks`, `path`, which grows from `before` to `after` bytes. It is there twice while it is
+    /// replaced.
+    ///
+    /// # Errors
+    /// When it does not fit, or what is old cannot be deleted.
+    pub fn reserve_clocks(&self, path: &Path, before: u64, after: u64) -> Result<(), WriteError> {
+        self.lock().replace_fixed(path, 2 * blocks(before), 2 * blocks(after))
+    }
+
     /// Bytes of the journal.
     #[cfg(test)]
     pub(super) fn journal_bytes(&self) -> u64 {

@@ -300,6 +300,35 @@ fn discard_mode_refuses_snapshots_and_flushes_on_demand() {
     assert!(bench.records("trace", LayerKind::GuestKernel) >= 7);
 }
 
+#[test]
+fn clocks_of_the_host_are_in_a_recording_from_its_first_moment_on() {
+    let bench = Bench::new(Mode::Discard);
+    bench.record(0, Mode::Discard, 7);
+    bench.flush(0);
+    let Bench { dir, region: _region, recorder, .. } = bench;
+    let folder = dir.path().join("trace");
+
+    // As a recorder leaves it that is killed now.
+    let while_it_runs = Trace::open(&folder).unwrap().clock_snapshots();
+    recorder.finish("done".into()).unwrap();
+
+    let clocks = Trace::open(&folder).unwrap().clock_snapshots();
+    let (first, last) = (clocks.first().unwrap(), clocks.last().unwrap());
+    assert_eq!(while_it_runs.first(), Some(first));
+    assert!(first.ticks() < last.ticks() && first.monotonic_raw.ns < last.monotonic_raw.ns, "{clocks:?}");
+}
+
+#[test]
+fn snapshot_of_a_flight_recorder_has_the_clocks_of_the_host() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.record(0, Mode::FlightRecorder, 7);
+
+    bench.snapshot("snapshot");
+
+    let clocks = Trace::open(&bench.path("snapshot")).unwrap().clock_snapshots();
+    assert!(clocks.len() >= 2, "{clocks:?}");
+}
+
 /// Bytes that the files below `dir` take on the disk.
 fn disk_usage(dir: &Path) -> u64 {
     let below = fs::read_dir(dir).unwrap().map(|entry| {

@@ -15,6 +15,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use strata_clock::HostTime;
 use strata_observer::Observer;
+use strata_recording::test_trace::clock_snapshot;
 use tempfile::TempDir;
 use trace_merge::check;
 
@@ -83,6 +84,23 @@ fn everything_committed_is_recovered_twice_and_the_region_stays_as_it_was() {
     assert_eq!((records(&first.traces[0].1), records(&second.traces[0].1)), (10, 10));
     assert_eq!(first.written_before, Some("/tmp/trace".into()));
     assert!(fs::read(&region).unwrap() == before);
+}
+
+#[test]
+fn clocks_beside_the_region_are_recovered_where_they_belong_to_it() {
+    let snapshots: Vec<ClockSnapshot> = [1, 3, 8, 20, 30].into_iter().map(clock_snapshot).collect();
+    let recovered = |uuid: Uuid| {
+        let (runtime, region) = dead_after(Mode::Discard, [5, 9, 12]);
+        let mut manifest = strata_recording::test_trace::manifest();
+        manifest.clock.uuid = uuid;
+        manifest.save(region.parent().unwrap()).unwrap();
+        clock_snapshots::write(&snapshots, region.parent().unwrap()).unwrap();
+        let out = runtime.path().join("out");
+        recover(&region, &out).unwrap();
+        Trace::open(&out).unwrap().clock_snapshots().iter().map(ClockSnapshot::ticks).collect::<Vec<_>>()
+    };
+
+    assert_eq!((recovered(Uuid::from_u128(7)), recovered(Uuid::from_u128(8))), (vec![3, 8, 20], vec![]));
 }
 
 #[test]

@@ -6,7 +6,6 @@ use crate::region::{EnabledEvents, MAIN_SESSION, TraceRegion, enabled_among, gue
 use crate::selection::{Selection, SelectionError};
 use crate::session::{cpu_limits, thread_times};
 use crate::vmm_events::VmmTracer;
-use clock_sync::calibration::read_together;
 use shared_ring::event::EventDescription;
 use shared_ring::layout::AGENT_ABSENT;
 use shared_ring::region::Rings;
@@ -14,10 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 use strata_abi::class;
 use strata_analysis::event::name::RECORDING_STOPS;
-use strata_clock::{EpochSink, VcpuClocks};
+use strata_clock::{EpochSink, VcpuClocks, kernel_clocks};
 use strata_host_kernel::namespace::recorded_thread_id;
+use strata_recording::clock_snapshots::{ClockLog, Keep};
 use strata_recording::files::MANIFEST_FILE;
 use strata_recording::files::access::Readers;
 use strata_recording::files::reserve::Reserve;
@@ -28,8 +29,6 @@ use thiserror::Error;
 
 /// Most vCPUs whose threads are named: KVM has no more on x86.
 const MAX_VCPUS: u32 = 4096;
-/// Most readings of UTC that are kept.
-const MAX_UTC_READINGS: usize = 128;
 
 /// Why a recording cannot go on.
 #[derive(Debug, Error)]
@@ -63,6 +62,8 @@ pub struct Recording {
     pub rotation: Option<Rotation>,
     /// Room for the last manifest.
     pub reserve: Reserve,
+    /// What the kernel's clocks showed.
+    pub clock_log: ClockLog,
     /// Name of the VM.
     pub vm: String,
     /// Which events are wanted.
@@ -122,6 +123,7 @@ impl Recording {
             manifest,
             rotation: None,
             reserve: Reserve::default(),
+            clock_log: ClockLog::new(Keep::Latest, None),
             vm,
             selection,
             vcpu_threads: VcpuThreads::default(),
@@ -179,23 +181,29 @@ impl Recording {
         self.update_threads() || guest_changed
     }
 
-    /// Updates the vCPUs' epochs in the manifest, and relates the clock to UTC again.
+    /// Updates the vCPUs' epochs in the manifest.
     fn update_clock(&mut self) {
         let clock = &mut self.manifest.clock;
         clock.epochs = self.clocks.epochs();
         let worst = clock.epochs.iter().map(|epoch| epoch.bound_ns).max().unwrap_or(0);
         clock.error_bound_ns = clock.error_bound_ns.max(worst);
-        let time = self.clocks.time();
-        let reading = read_together(|| time.now(), clock.frequency_hz);
-        if clock.utc_readings.len() >= MAX_UTC_READINGS {
-            // Every other reading is dropped: the rest covers the same time.
-            let mut index = 0;
-            clock.utc_readings.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
-        }
-        clock.utc_readings.push(reading.into());
+    }
+
+    /// Reads the kernel's clocks, and writes what they show into the recording's folder, if it has one, and beside the
+    /// region.
+    pub fn read_clocks(&mut self) {
+        let snapshot = kernel_clocks::read(self.clocks.time(), self.manifest.clock.frequency_hz);
+        let begin = self.begin();
+        let beside = self.guest.as_ref().and_then(|guest| guest.beside_region.as_deref());
+        let dirs: Vec<&Path> = self.dir.as_deref().into_iter().chain(beside).collect();
+        // What cannot be written is kept: that the disk is full is told when the manifest is saved.
+        let _ = self.clock_log.add(snapshot, Instant::now(), begin, &dirs);
+    }
+
+    /// From when on something of each stream is there, ticks: what is older was dropped.
+    fn begin(&self) -> u64 {
+        let streams = self.manifest.layers.iter().flat_map(|layer| &layer.streams);
+        streams.map(|stream| stream.dropped.map_or(0, |dropped| dropped.until)).min().unwrap_or(0)
     }
 
     fn update_guest(&mut self) -> bool {

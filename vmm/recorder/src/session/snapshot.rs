@@ -7,8 +7,11 @@ use crate::session::layers::Layers;
 use crate::session::recording::{Recording, RecordingError, note_threads};
 use crate::trigger::Triggers;
 use std::path::Path;
+use strata_recording::clock_snapshots;
+use strata_recording::files::CLOCKS_FILE;
 use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::manifest::{Manifest, SNAPSHOT};
+use strata_recording::writer::WriteError;
 
 impl Session {
     /// Writes what a flight recorder holds to the new folder `dir`; tracing goes on. Returns the number of records.
@@ -29,6 +32,7 @@ impl Session {
             return Err(SessionError::RelativePath(dir.into()));
         }
         let mut folder = TraceFolder::create(dir, self.recording.readers)?;
+        self.recording.read_clocks();
         let mut triggers = self.triggers.as_mut().filter(|triggers| triggers.is_armed());
         recorder.poll(&self.recording, triggers.as_deref_mut());
         // Before the other layers, so that the vCPUs' periods cover the guest's records.
@@ -62,5 +66,7 @@ fn write_snapshot(
     }
     manifest.layers = layers;
     manifest.save(dir)?;
+    clock_snapshots::write(recording.clock_log.kept(), dir)
+        .map_err(|source| WriteError::Write { path: dir.join(CLOCKS_FILE), source })?;
     Ok(manifest)
 }

@@ -66,7 +66,6 @@ fn recorded_vm() -> RecordedVm {
             error_bound_ns: 10,
             bound_derivation: "none".into(),
             epochs: Vec::new(),
-            utc_readings: Vec::new(),
         },
         clocks: Arc::new(VcpuClocks::new("vm0", 1, parameters, Box::new(|_, _, _| ()))),
         vcpu_threads: VcpuThreads::default(),
