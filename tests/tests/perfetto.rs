@@ -17,6 +17,7 @@ use std::process::Command;
 use strata_analysis::completeness::Completeness;
 use strata_analysis::syscall_names;
 use strata_export::{Options, perfetto};
+use strata_recording::clock_snapshots::{self, ClockReading, ClockSnapshot};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{StreamRecord, Trace};
 use strata_recording::terminal::harmless;
@@ -284,6 +285,62 @@ fn path_of_a_task_is_read_as_slices_that_lie_in_each_other_and_fill_it() {
     let labels: BTreeSet<String> =
         why.paths.iter().flat_map(|path| path.steps.iter().map(|step| step.label(&path.task))).collect();
     assert_eq!(names.iter().map(|row| text(row, "name")).collect::<BTreeSet<_>>(), labels);
+}
+
+/// `CLOCK_MONOTONIC` of a host whose trace clock shows `ns`: 10 ppm faster, and a minute ahead.
+fn monotonic(ns: u64) -> u64 {
+    ns + ns / 100_000 + 60_000_000_000
+}
+
+#[test]
+fn times_of_records_are_those_of_the_hosts_clocks_to_within_the_widths_of_the_snapshots() {
+    const WIDTH: u64 = 20;
+    const RAW: u64 = 3_000_000_000;
+    const YEAR_2023: u64 = 1_700_000_000_000_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let processor = trace_processor::fetch(&Paths::of_workspace()).unwrap();
+    let made = made(folder.path(), 5_000);
+    let trace = Trace::open(&made).unwrap();
+    let (clock, begin, end) = (trace.clock(), trace.start().unwrap(), trace.end().unwrap());
+    let interval = (end - begin) / 50;
+    let snapshot = |ticks: u64| {
+        // Each is read a little later than the one before, as wrong as it may be.
+        let read = |place: u64, show: &dyn Fn(u64) -> u64| {
+            let ticks = ticks + 500 * place;
+            ClockReading { ticks, ns: show(clock.ticks_to_ns(ticks)) + WIDTH, uncertainty_ns: WIDTH }
+        };
+        ClockSnapshot {
+            host: None,
+            monotonic_raw: read(0, &|ns| ns + RAW),
+            monotonic: read(1, &monotonic),
+            boottime: read(2, &monotonic),
+            realtime: read(3, &|ns| monotonic(ns) + YEAR_2023),
+        }
+    };
+    let snapshots: Vec<_> = (0..=50).map(|number| snapshot(begin + number * interval)).collect();
+    clock_snapshots::write(&snapshots, &made).unwrap();
+    let queries = [
+        QUERIES[0],
+        "select ts, to_monotonic(ts) monotonic, to_realtime(ts) realtime from ftrace_event order by ts",
+        "select slice.ts from slice join track on track.id = track_id where track.name = 'what this trace holds'",
+    ];
+    let path = folder.path().join("trace.pftrace");
+    let trace = Trace::open(&made).unwrap();
+    perfetto::export(&trace, &Options::default(), fs::File::create(&path).unwrap()).unwrap();
+
+    let answers = processor.query(&path, &queries).unwrap();
+
+    verify(&trace, &Answers::of(&processor, &trace, folder.path()));
+    assert_eq!(answers[0], Vec::<Row>::new());
+    assert_eq!(number(&answers[2][0], "ts"), clock.ticks_to_ns(begin) + RAW + WIDTH);
+    assert!(answers[1].len() > 1_000, "{}", answers[1].len());
+    // Perfetto counts on from the snapshot before, while the clocks drift apart; it rounds to nanoseconds.
+    let bound = 2 * WIDTH + clock.ticks_to_ns(interval) / 100_000 + 3;
+    for row in &answers[1] {
+        let truth = monotonic(number(row, "ts") - RAW - WIDTH);
+        assert!(number(row, "monotonic").abs_diff(truth) <= bound, "{row:?} {truth}");
+        assert!(number(row, "realtime").abs_diff(truth + YEAR_2023) <= bound, "{row:?} {truth}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 mod applications;
 mod generic;
 mod generic_type;
+mod host_clocks;
 mod host_processes;
 mod kernel;
 mod losses;
@@ -22,6 +23,7 @@ mod why;
 use super::{ExportError, Exported, Options};
 use applications::Applications;
 use generic::GenericRecords;
+use host_clocks::HostClocks;
 use kernel::{KernelRecord, KernelRecords};
 use losses::Losses;
 use packets::{Machine, PacketWriter};
@@ -67,8 +69,9 @@ pub fn export_with(
     out: impl Write + Send,
 ) -> Result<Exported, ExportError> {
     let window = trace.window(options.from, options.to).ok_or(ReportError::EmptyWindow)?;
-    let mut exporter = Exporter::new(trace, window, options.progress, out);
-    exporter.introduce(trace);
+    let host_clocks = HostClocks::of(trace, window);
+    let mut exporter = Exporter::new(trace, window, options.progress, PacketWriter::new(out, host_clocks.offset()));
+    exporter.introduce(trace, &host_clocks);
     let passed = strata_analysis::pass(trace, window, &mut [&mut exporter]);
     let Some(part) = passed.window else { return Err(ExportError::Nothing) };
     let incomplete = passed.completeness.line();
@@ -80,7 +83,13 @@ pub fn export_with(
     }
     let end = exporter.ns(part.end);
     let begin = exporter.begin_ns();
-    let notes = losses::Notes { incomplete: incomplete.as_deref(), records, drawn, clock: trace.clock() };
+    let notes = losses::Notes {
+        incomplete: incomplete.as_deref(),
+        records,
+        drawn,
+        clock: trace.clock(),
+        host_clocks: &host_clocks,
+    };
     notes.write(&mut exporter.out, (begin, end));
     let bytes = exporter.out.finish().map_err(ExportError::Write)?;
     Ok(Exported { bytes, records, drawn, incomplete })
@@ -121,7 +130,7 @@ struct Exporter<'t, W> {
 }
 
 impl<'t, W: Write + Send> Exporter<'t, W> {
-    fn new(trace: &'t Trace, window: Window, progress: Option<&'t AtomicU64>, out: W) -> Self {
+    fn new(trace: &'t Trace, window: Window, progress: Option<&'t AtomicU64>, out: PacketWriter<W>) -> Self {
         let source = |layer: &strata_recording::reader::TraceLayer| Source {
             recorded_by: (layer.description.kind == LayerKind::HostKernel).then(|| RunnerEvents::new(layer)),
             process: layer.description.process.as_ref().map(|process| process.pid),
@@ -135,7 +144,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
             begun: false,
             progress,
             sources,
-            out: PacketWriter::new(out),
+            out,
             running: RunningThreads::default(),
             kernel: KernelRecords::default(),
             generic: GenericRecords::new(trace),
@@ -162,20 +171,21 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
     }
 
     /// Introduces machines, and the tracks that are there whatever is recorded.
-    fn introduce(&mut self, trace: &Trace) {
+    fn introduce(&mut self, trace: &Trace, host_clocks: &HostClocks) {
         let manifest = trace.manifest();
-        let utc = |ticks| u64::try_from(self.clock.utc_ns(ticks)).unwrap_or(0);
-        let moment = (self.begin_ns(), utc(self.window.begin));
         let timeline = Timeline::new(trace);
         for (index, host) in timeline.hosts.iter().enumerate() {
             let name = host.name.clone().unwrap_or_else(|| manifest.host.hostname.clone());
-            self.out.machine(tracks::host(index), &name, &manifest.host.kernel, moment);
+            let machine = tracks::host(index);
+            let is_first = machine == Machine::HOST;
+            let clocks = if is_first { host_clocks.of_host() } else { vec![host_clocks.of_others()] };
+            self.out.machine(machine, &name, &manifest.host.kernel, clocks);
         }
         for (index, vm) in manifest.vms.iter().enumerate() {
             let kernel = vm.guest.as_ref().map_or("", |guest| &guest.kernel);
-            self.out.machine(tracks::guest(index), &vm.name, kernel, moment);
+            self.out.machine(tracks::guest(index), &vm.name, kernel, vec![host_clocks.of_others()]);
         }
-        let begin = moment.0;
+        let begin = self.begin_ns();
         host_processes::introduce(&mut self.out, &manifest.vms, &timeline, begin);
         self.states.introduce(&mut self.out, &timeline, begin);
         self.applications.introduce(&mut self.out, trace, &timeline, begin);

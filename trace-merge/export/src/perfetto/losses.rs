@@ -1,5 +1,6 @@
 //! What is not there: periods in which records of a stream may be missing, how many were lost, and a note of it all.
 
+use super::host_clocks::HostClocks;
 use super::packets::{Machine, Name, PacketWriter, number, text};
 use super::proto::TrackEvent;
 use super::running::NOT_RECORDED;
@@ -123,13 +124,14 @@ impl<'t> Losses<'t> {
 }
 
 /// What holds for all of an export.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Notes<'n> {
     /// What is missing, one line.
     pub(super) incomplete: Option<&'n str>,
     pub(super) records: u64,
     pub(super) drawn: u64,
     pub(super) clock: &'n Clock,
+    pub(super) host_clocks: &'n HostClocks,
 }
 
 impl Notes<'_> {
@@ -137,13 +139,17 @@ impl Notes<'_> {
     pub(super) fn write<W: Write>(&self, out: &mut PacketWriter<W>, window: (u64, u64)) {
         let track = uuid(Kind::Notes, 0, 0);
         out.track(Machine::HOST, window.0, tracks::named(track, None, "what this trace holds"));
-        let annotations = vec![
+        let mut annotations = vec![
             number("records", self.records),
             number("records_drawn", self.drawn),
             number("clock_error_bound_ns", self.clock.error_bound_ns),
             text("clock_error_bound_from", &self.clock.bound_derivation),
             text("clock", &self.clock.source),
         ];
+        if let (snapshots @ 1.., uncertainty_ns) = self.host_clocks.known() {
+            annotations.push(number("clock_snapshots", snapshots));
+            annotations.push(number("clock_snapshots_error_bound_ns", uncertainty_ns));
+        }
         let event = TrackEvent { debug_annotations: annotations, ..TrackEvent::default() };
         let name = format!("{} of {} records are drawn", self.drawn, self.records);
         out.slice(Machine::HOST, track, window, Name::Few(&name), Some(&event));

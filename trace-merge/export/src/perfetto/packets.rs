@@ -6,9 +6,9 @@
 use super::generic_type::GenericType;
 use super::proto::wire::{close_message, open_message, put_bytes, put_message, put_number};
 use super::proto::{
-    CLOCK_BOOTTIME, CLOCK_REALTIME, Clock, ClockSnapshot, DebugAnnotation, EventName, EventType,
-    GenericEventDescriptor, InternedData, ProcessTree, SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE,
-    SystemInfo, TaskState, TracePacket, TrackDescriptor, TrackEvent, Utsname, field,
+    ClockSnapshot, DebugAnnotation, EventName, EventType, FTRACE_CLOCK_MONO_RAW, GenericEventDescriptor, InternedData,
+    ProcessTree, SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TaskState, TracePacket,
+    TrackDescriptor, TrackEvent, Utsname, field,
 };
 use foldhash::HashMap;
 use prost::Message;
@@ -100,6 +100,8 @@ pub(super) struct PacketWriter<W> {
     packet: Vec<u8>,
     /// Whether that packet refers to what was interned.
     refers: bool,
+    /// What is added to times, ns, to have `CLOCK_MONOTONIC_RAW`; `None` where they are written as they are given.
+    monotonic_raw: Option<i64>,
     /// Whether nothing is to be written for the time being.
     pub(super) muted: bool,
     failed: Option<io::Error>,
@@ -107,10 +109,18 @@ pub(super) struct PacketWriter<W> {
 }
 
 impl<W: Write> PacketWriter<W> {
-    pub(super) fn new(out: W) -> Self {
+    /// Writes to `out`. To times, which are the trace clock, it adds `monotonic_raw` ns, if that makes them
+    /// `CLOCK_MONOTONIC_RAW`.
+    pub(super) fn new(out: W, monotonic_raw: Option<i64>) -> Self {
         let (packet, sequences, last, refers, muted, failed, bytes) =
             (Vec::new(), Vec::new(), 0, false, false, None, 0);
-        Self { out, sequences, last, packet, refers, muted, failed, bytes }
+        Self { out, sequences, last, packet, refers, monotonic_raw, muted, failed, bytes }
+    }
+
+    /// The time that is written for `time` of the trace clock, ns.
+    #[inline(always)]
+    fn shown(&self, time: u64) -> u64 {
+        time.wrapping_add_signed(self.monotonic_raw.unwrap_or(0))
     }
 
     #[inline(always)]
@@ -135,27 +145,28 @@ impl<W: Write> PacketWriter<W> {
         self.failed.is_some()
     }
 
-    /// Introduces a machine: what it is called, the release of its kernel, and one moment in the trace clock and in UTC, ns.
-    pub(super) fn machine(&mut self, machine: Machine, name: &str, kernel: &str, (time, utc): (u64, u64)) {
-        let clock = |clock_id, timestamp| Clock { clock_id: Some(clock_id), timestamp: Some(timestamp) };
-        let clocks = vec![clock(CLOCK_BOOTTIME, time), clock(CLOCK_REALTIME, utc)];
+    /// Introduces a machine: what it is called, the release of its kernel, and what its clocks showed.
+    pub(super) fn machine(&mut self, machine: Machine, name: &str, kernel: &str, clocks: Vec<ClockSnapshot>) {
         let text = |text: &str| Some(text.to_string());
         let utsname = Utsname { sysname: text("Linux"), release: text(kernel), machine: text("x86_64") };
         let system_info = SystemInfo { utsname: Some(utsname), machine_name: text(name) };
-        self.packet(machine, &TracePacket { clock_snapshot: Some(ClockSnapshot { clocks }), ..TracePacket::default() });
+        for snapshot in clocks {
+            self.packet(machine, &TracePacket { clock_snapshot: Some(snapshot), ..TracePacket::default() });
+        }
         self.packet(machine, &TracePacket { system_info: Some(system_info), ..TracePacket::default() });
     }
 
     /// Describes a track.
     pub(super) fn track(&mut self, machine: Machine, time: u64, descriptor: TrackDescriptor) {
-        let packet =
-            TracePacket { timestamp: Some(time), track_descriptor: Some(descriptor), ..TracePacket::default() };
+        let timestamp = Some(self.shown(time));
+        let packet = TracePacket { timestamp, track_descriptor: Some(descriptor), ..TracePacket::default() };
         self.packet(machine, &packet);
     }
 
     /// Describes processes, and which threads are theirs.
     pub(super) fn processes(&mut self, machine: Machine, time: u64, tree: ProcessTree) {
-        let packet = TracePacket { timestamp: Some(time), process_tree: Some(tree), ..TracePacket::default() };
+        let timestamp = Some(self.shown(time));
+        let packet = TracePacket { timestamp, process_tree: Some(tree), ..TracePacket::default() };
         self.packet(machine, &packet);
     }
 
@@ -227,6 +238,7 @@ impl<W: Write> PacketWriter<W> {
             more(out);
         });
         // With what changes most at the end, packets are alike for longer, and compress better.
+        let time = self.shown(time);
         put_number(field::PACKET_TIMESTAMP, time, &mut self.packet);
         self.write(machine);
     }
@@ -280,6 +292,7 @@ impl<W: Write> PacketWriter<W> {
                 put_number(field::TASK_STATE_PRIO, i64::from(priority).cast_unsigned(), out);
             }
         });
+        let time = self.shown(time);
         put_number(field::PACKET_TIMESTAMP, time, &mut self.packet);
         self.write(machine);
     }
@@ -289,6 +302,7 @@ impl<W: Write> PacketWriter<W> {
         if self.muted {
             return;
         }
+        let time = self.shown(time);
         let bundle = self.sequence(machine).bundles.entry(cpu).or_default();
         put_message(field::BUNDLE_EVENT, &mut bundle.fields, |out| {
             put_number(field::FTRACE_TIMESTAMP, time, out);
@@ -314,9 +328,13 @@ impl<W: Write> PacketWriter<W> {
 
     /// Writes a bundle of records of `cpu`, whose fields are these.
     fn bundle(&mut self, machine: Machine, cpu: u32, fields: &[u8]) {
+        let is_monotonic_raw = self.monotonic_raw.is_some();
         open_message(&mut self.packet);
         put_message(field::PACKET_FTRACE_EVENTS, &mut self.packet, |out| {
             put_number(field::BUNDLE_CPU, cpu.into(), out);
+            if is_monotonic_raw {
+                put_number(field::BUNDLE_FTRACE_CLOCK, FTRACE_CLOCK_MONO_RAW.into(), out);
+            }
             out.extend_from_slice(fields);
         });
         self.write(machine);

@@ -20,6 +20,7 @@ pub(super) mod field {
     pub(in super::super) const PACKET_TASK_STATE: u32 = 117;
     pub(in super::super) const BUNDLE_CPU: u32 = 1;
     pub(in super::super) const BUNDLE_EVENT: u32 = 2;
+    pub(in super::super) const BUNDLE_FTRACE_CLOCK: u32 = 5;
     pub(in super::super) const BUNDLE_GENERIC_EVENT_DESCRIPTORS: u32 = 11;
     pub(in super::super) const TASK_STATE_CPU: u32 = 1;
     pub(in super::super) const TASK_STATE_COMM: u32 = 2;
@@ -63,7 +64,7 @@ pub(super) struct TracePacket {
     pub(super) process_tree: Option<ProcessTree>,
     #[prost(message, optional, tag = "6")]
     pub(super) clock_snapshot: Option<ClockSnapshot>,
-    /// Nanoseconds of `CLOCK_BOOTTIME`, for which the trace clock stands.
+    /// Nanoseconds of the clock that a snapshot names, else of `CLOCK_BOOTTIME`.
     #[prost(uint64, optional, tag = "8")]
     pub(super) timestamp: Option<u64>,
     #[prost(uint32, optional, tag = "10")]
@@ -126,6 +127,9 @@ pub(super) struct Thread {
 pub(super) struct ClockSnapshot {
     #[prost(message, repeated, tag = "1")]
     pub(super) clocks: Vec<Clock>,
+    /// The clock of times without one; `CLOCK_BOOTTIME` where none is named.
+    #[prost(uint32, optional, tag = "2")]
+    pub(super) primary_trace_clock: Option<u32>,
 }
 
 /// `ClockSnapshot.Clock`.
@@ -139,6 +143,10 @@ pub(super) struct Clock {
 
 /// `common/builtin_clock.proto`: UTC.
 pub(super) const CLOCK_REALTIME: u32 = 1;
+/// `common/builtin_clock.proto`.
+pub(super) const CLOCK_MONOTONIC: u32 = 3;
+/// `common/builtin_clock.proto`.
+pub(super) const CLOCK_MONOTONIC_RAW: u32 = 5;
 /// `common/builtin_clock.proto`: the clock that packets without another one have.
 pub(super) const CLOCK_BOOTTIME: u32 = 6;
 
@@ -198,9 +206,15 @@ pub(super) struct FtraceEventBundle {
     pub(super) cpu: Option<u32>,
     #[prost(message, repeated, tag = "2")]
     pub(super) event: Vec<FtraceEvent>,
+    /// The clock of its records; `CLOCK_BOOTTIME` where none is named.
+    #[prost(uint32, optional, tag = "5")]
+    pub(super) ftrace_clock: Option<u32>,
     #[prost(message, repeated, tag = "11")]
     pub(super) generic_event_descriptors: Vec<GenericEventDescriptor>,
 }
+
+/// `FtraceClock`: `CLOCK_MONOTONIC_RAW`.
+pub(super) const FTRACE_CLOCK_MONO_RAW: u32 = 4;
 
 /// `FtraceEventBundle.GenericEventDescriptor`: what an event is that has this number among the fields of `FtraceEvent`.
 #[derive(Clone, PartialEq, Message)]

@@ -1,15 +1,15 @@
 //! Shows: A Perfetto export holds exactly the records, shows what is missing, and gives the reports' figures.
 
-use super::proto::{EventType, FieldType, FtraceEvent, TaskState, TracePacket, TrackDescriptor};
+use super::proto::{EventType, FTRACE_CLOCK_MONO_RAW, FieldType, FtraceEvent, TaskState, TracePacket, TrackDescriptor};
 use super::tracks::{Kind, uuid};
 use super::*;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use strata_recording::test_trace::Field::{Arguments, Hex, Number, Stack, Text};
-use strata_recording::test_trace::TestTrace;
 use strata_recording::test_trace::disk_request::{Place, VDA, whole};
 use strata_recording::test_trace::packet::there_and_back;
+use strata_recording::test_trace::{TestTrace, clock_snapshot};
 use trace_merge::report::scenario::{preempted_and, preempted_in_an_exit};
 
 /// `trace/trace.proto`, `Trace`.
@@ -465,7 +465,7 @@ fn requests_that_overlap_are_drawn_beside_each_other() {
     let mut requests = Requests::of_disks();
     let (_dir, trace) = preempted_in_an_exit().open();
     let timeline = Timeline::new(&trace);
-    let mut out = PacketWriter::new(Vec::new());
+    let mut out = PacketWriter::new(Vec::new(), None);
 
     let lanes = [(0, 100), (50, 60), (70, 80), (100, 110)]
         .map(|(begin, end)| requests.lane(&mut out, &timeline, 0, begin, end));
@@ -497,7 +497,7 @@ fn exits_are_counted_by_period() {
 #[test]
 fn names_are_numbered_up_to_a_limit_and_written_out_beyond() {
     let mut bytes = Vec::new();
-    let mut out = PacketWriter::new(&mut bytes);
+    let mut out = PacketWriter::new(&mut bytes, None);
     for number in 0..5_000 {
         let name = number.to_string();
         out.slice(Machine::HOST, 1, (0, 0), packets::Name::Few(&name), None);
@@ -689,4 +689,39 @@ fn path_of_a_task_is_a_track_of_slices_that_lie_in_each_other() {
     let (machine, begin, end, name) = slices[0].clone();
     assert_eq!((machine, begin, name.as_str()), (0, 11_000 / 2, "app/10"));
     assert!(slices.iter().all(|slice| slice.1 >= begin && slice.2 <= end), "{slices:?}");
+}
+
+const HOUR: u64 = 3_600_000_000_000;
+
+#[test]
+fn recording_with_snapshots_of_clocks_is_the_same_in_another_clock() {
+    let recording = || preempted_and(|trace| trace.user(42, 0, 70, "app:work", &[]));
+    let without = read(recording());
+
+    let with = read(recording().clocks(&[0, 100].map(clock_snapshot)));
+
+    let later = |packet: &TracePacket| {
+        let mut packet = packet.clone();
+        packet.timestamp = packet.timestamp.map(|time| time + HOUR);
+        if let Some(bundle) = &mut packet.ftrace_events {
+            bundle.ftrace_clock = Some(FTRACE_CLOCK_MONO_RAW);
+            bundle.event.iter_mut().for_each(|event| event.timestamp = event.timestamp.map(|time| time + HOUR));
+        }
+        packet
+    };
+    let is_same = |packet: &&TracePacket| packet.clock_snapshot.is_none() && !is_note(packet);
+    // Those without a time lie among others here.
+    let mut expected: Vec<_> =
+        without.packets.iter().filter(is_same).map(|packet| later(packet).encode_to_vec()).collect();
+    let mut found: Vec<_> = with.packets.iter().filter(is_same).map(TracePacket::encode_to_vec).collect();
+    expected.sort();
+    found.sort();
+    assert!(found == expected, "{found:?}\n{expected:?}");
+    let snapshots = with.packets.iter().filter_map(|packet| packet.clock_snapshot.as_ref());
+    assert_eq!(snapshots.map(|snapshot| snapshot.clocks.len()).collect::<Vec<_>>(), [4, 4, 1]);
+}
+
+fn is_note(packet: &TracePacket) -> bool {
+    let event = packet.track_event.as_ref();
+    event.is_some_and(|event| event.debug_annotations.iter().any(|note| note.name() == "clock_error_bound_ns"))
 }
