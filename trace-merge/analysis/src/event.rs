@@ -642,6 +642,12 @@ pub fn next_priority(record: &StreamRecord<'_>) -> Option<i64> {
     record.number("next_prio")
 }
 
+/// Address of the instruction that the guest was at, in the record of an [`Event::KvmExit`].
+#[must_use]
+pub fn guest_instruction(record: &StreamRecord<'_>) -> Option<u64> {
+    record.unsigned("guest_rip")
+}
+
 /// What the handler said in the record of an [`Event::InterruptExit`] of an [`Interrupt::Irq`]: `irqreturn_t`.
 #[must_use]
 pub fn handler_result(record: &StreamRecord<'_>) -> Option<i64> {

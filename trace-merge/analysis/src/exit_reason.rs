@@ -68,6 +68,16 @@ impl ExitReason {
         }
     }
 
+    /// Whether the guest entered a guest of its own.
+    #[must_use]
+    pub const fn is_nested_entry(&self) -> bool {
+        match self.numbering {
+            ExitNumbering::Vmx => matches!(self.number & VMX_BASIC, 20 | 24),
+            ExitNumbering::Svm => self.number == 0x80,
+            ExitNumbering::Kvm | ExitNumbering::Unknown => false,
+        }
+    }
+
     /// Whether the guest accessed a port or memory that is not there, as it does to notify a device.
     #[must_use]
     pub const fn is_device_access(&self) -> bool {

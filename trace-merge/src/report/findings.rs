@@ -53,6 +53,8 @@ const OWN_COST: u64 = 10;
 const OWN_SHARE: u64 = 200;
 /// Exits for one reason are a storm when handling them takes this much of that time, thousandths.
 const EXIT_STORM: u64 = 100;
+/// A function of the guest is named where one in so many exits for the reason is in it.
+const NOTABLE_PART: u64 = 5;
 /// A lock of the kernel is a convoy when tasks wait for it for this much of the window, all together, thousandths.
 const CONVOY: u64 = 50;
 /// A disk is slow when one in a hundred requests takes longer than this, ns.
@@ -354,14 +356,21 @@ fn exit_storm(exits: &VmExits, tasks: &VmTasks, busy_ns: u64, next: NextCommand<
     if share < EXIT_STORM {
         return None;
     }
+    let part = |count: u64, what: String| match count * 2 > worst.count {
+        true => format!(", most of them ({count}) {what}"),
+        false => format!(", {count} of them {what}"),
+    };
     let operations = exits.operations.iter().filter(|operation| operation.reason == worst.reason);
-    let about = operations.max_by_key(|operation| operation.time.count).map_or_else(String::new, |operation| {
-        let count = operation.time.count;
-        match count * 2 > worst.count {
-            true => format!(", most of them ({count}) {},", operation.plural()),
-            false => format!(", {count} of them {},", operation.plural()),
-        }
-    });
+    let about = operations.max_by_key(|operation| operation.time.count);
+    let about = about.map(|operation| part(operation.time.count, operation.plural()));
+    let functions = exits.functions.iter().filter(|function| function.reason == worst.reason && function.is_named);
+    let largest = functions.max_by_key(|function| function.count);
+    let place = largest.filter(|function| function.count * NOTABLE_PART >= worst.count);
+    let place = place.map(|function| part(function.count, format!("in {}", harmless(&function.function))));
+    let mut parts: String = about.into_iter().chain(place).collect();
+    if !parts.is_empty() {
+        parts.push(',');
+    }
     let ticks = |task: &TaskReport| {
         let is_of_reason =
             |part: &&Part| matches!(part.state, "exit" | "vmm") && part.detail.as_ref() == Some(&worst.reason);
@@ -379,7 +388,7 @@ fn exit_storm(exits: &VmExits, tasks: &VmTasks, busy_ns: u64, next: NextCommand<
     Some(Finding {
         kind: FindingKind::ExitStorm,
         text: format!(
-            "{} exits of {} for {}{about} took {}, {} of what its tasks were to run",
+            "{} exits of {} for {}{parts} took {}, {} of what its tasks were to run",
             worst.count,
             harmless(&exits.vm),
             worst.reason,

@@ -4,6 +4,7 @@ use super::super::scenario;
 use super::*;
 use crate::report::devices::flows::Milestone;
 use crate::report::kernels::exits::ReasonExits;
+use crate::report::kernels::exits::functions::FunctionExits;
 use crate::report::kernels::exits::operations::OperationExits;
 use crate::report::kernels::irqs::{CpuTimes, Interrupt};
 use crate::report::kernels::locks::KernelLock;
@@ -57,6 +58,9 @@ fn with_exits(kvm_ns: u64, halted_ns: u64) -> VmExits {
         count: 7,
         unfinished: 0,
         reasons: vec![reason],
+        functions: Vec::new(),
+        is_nested: false,
+        other_functions: 0,
         operations: Vec::new(),
         accesses: Vec::new(),
         other_operations: 0,
@@ -143,6 +147,33 @@ fn finding_on_exits_names_what_most_of_them_are_about() {
 
     assert!(most.starts_with("7 exits of vm0 for ioio, most of them (4) writes of TSC_DEADLINE, took"), "{most}");
     assert!(some.starts_with("7 exits of vm0 for ioio, 3 of them writes of TSC_DEADLINE, took"), "{some}");
+}
+
+#[test]
+fn finding_on_exits_names_the_function_of_the_guest_where_a_notable_part_of_them_is() {
+    let function = |function: &str, is_named, count| FunctionExits {
+        reason: "ioio".into(),
+        function: function.into(),
+        is_named,
+        count,
+        total_ns: 10,
+        max_ns: 5,
+    };
+    let text = |functions| {
+        let exits = VmExits { functions, ..with_operation(4) };
+        exit_storm(&exits, &with_thief(0), 1_000, NextCommand::on_any()).unwrap().text
+    };
+
+    let texts = [
+        text(vec![function("io_serial_in", true, 2), function("native_write_msr", true, 4)]),
+        text(vec![function("io_serial_in", true, 2), function("0xffffffff81000000", false, 5)]),
+        text(vec![function("io_serial_in", true, 1)]),
+    ];
+
+    let before = "7 exits of vm0 for ioio, most of them (4) writes of TSC_DEADLINE";
+    assert!(texts[0].starts_with(&format!("{before}, most of them (4) in native_write_msr, took")), "{}", texts[0]);
+    assert!(texts[1].starts_with(&format!("{before}, 2 of them in io_serial_in, took")), "{}", texts[1]);
+    assert!(texts[2].starts_with(&format!("{before}, took")), "{}", texts[2]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Why vCPUs left the guest, and what the time went on until they were in it again.
 
+pub mod functions;
 pub mod operations;
 
 use crate::report::description::{Asked, Description};
@@ -13,6 +14,7 @@ use crate::report::statistics::ended::{Ended, Keep, KeepsEnded};
 use crate::report::statistics::samples::{Row, Sampled, Samples, ToldBy, told};
 use crate::report::{Report, ReportBuilder, ReportError, Window};
 use foldhash::HashMap;
+use functions::{FunctionExits, Instructions};
 use operations::{AccessExits, OperationExits, Operations};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -23,20 +25,20 @@ use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::timeline::vcpu::{Vcpu, VcpuState};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};
 use strata_analysis::{Analysis, Passed};
-use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {
     name: "exits",
-    about: "Why vCPUs left the guest, how long each reason took, in KVM and in the VMM",
+    about: "Why and where in the guest vCPUs left it, how long each reason took, in KVM and in the VMM",
     asked: Asked::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
     rows: &[
         columns::rows::<ReasonExits>("vms[].reasons[]"),
+        columns::rows::<FunctionExits>("vms[].functions[]"),
         columns::rows::<OperationExits>("vms[].operations[]"),
         columns::rows::<AccessExits>("vms[].accesses[]"),
     ],
@@ -64,12 +66,19 @@ pub struct VmExits {
     /// By reason, the one that took longest first.
     #[serde(serialize_with = "columns::serialize")]
     pub reasons: Vec<ReasonExits>,
+    /// Where in the guest the exits were, where KVM tells it, the place that took longest first.
+    #[serde(serialize_with = "columns::serialize")]
+    pub functions: Vec<FunctionExits>,
+    /// Whether the guest ran guests of its own, so that none of `functions` has a name.
+    pub is_nested: bool,
     /// What the exits were about, where KVM's events tell it, the one that took longest first.
     #[serde(serialize_with = "columns::serialize")]
     pub operations: Vec<OperationExits>,
     /// The accesses to devices in the VMM, the one that took longest first.
     #[serde(serialize_with = "columns::serialize")]
     pub accesses: Vec<AccessExits>,
+    /// Exits that KVM told the place of and that are not in `functions`, which has the costliest 4096 places.
+    pub other_functions: u64,
     /// Exits that are not in `operations`, which has the first 4096 things that exits were about.
     pub other_operations: u64,
     /// Exits that are not in `accesses`, which has the first 4096 places.
@@ -138,7 +147,7 @@ pub fn report(trace: &Trace, window: Window) -> Result<Exits, ReportError> {
     crate::report::make(trace, window, ExitTimes::new(window))
 }
 
-/// The report in the making. Takes memory for each reason, for the first 4096 registers, leaves, ports and pages of a
+/// The report in the making. Takes memory for each reason, for the first 65,536 instructions, 4096 registers, leaves, ports and pages of a
 /// VM, and for the first 4096 places in its devices.
 #[derive(Debug)]
 pub struct ExitTimes {
@@ -170,6 +179,7 @@ struct VmSums {
     count: u64,
     unfinished: u64,
     reasons: HashMap<ExitReason, ReasonSums>,
+    instructions: Instructions,
     operations: Operations,
 }
 
@@ -226,6 +236,8 @@ struct OpenExit {
     until: u64,
     parts: Parts,
     access: Option<Access>,
+    /// Address of the instruction that the guest was at.
+    instruction: Option<u64>,
     /// What the guest did first of what KVM told.
     operation: Option<KvmAccess>,
     /// How often its vCPU's location had been lost when it began.
@@ -332,6 +344,9 @@ impl ExitTimes {
         let row = || Row { what: exit.reason.name().into_owned(), waits: exit.reason.is_halt() };
         self.samples.add(Some(key.0), exit.begin, ticks, row);
         of_reason.parts = of_reason.parts.plus(exit.parts);
+        if let Some(instruction) = exit.instruction {
+            sums.instructions.add(exit.reason, instruction, ticks);
+        }
         if let Some(operation) = exit.operation {
             sums.operations.add(exit.reason, operation, ticks);
         }
@@ -379,7 +394,7 @@ impl Analysis for ExitTimes {
         }
         let Some(Crossing { key, vcpu, exit }) = Crossing::of(input, timeline) else { return };
         match exit {
-            Some(reason) => self.begin(key, input.time(), reason, vcpu),
+            Some(reason) => self.begin(key, input, reason, vcpu),
             None => self.end(key, input.time(), vcpu),
         }
     }
@@ -399,13 +414,23 @@ impl Analysis for ExitTimes {
 }
 
 impl ExitTimes {
-    /// The vCPU leaves the guest at `time`: what it did before is over.
-    fn begin(&mut self, key: (usize, u32), time: u64, reason: ExitReason, vcpu: &Vcpu) {
+    /// The vCPU leaves the guest with `input`: what it did before is over.
+    fn begin(&mut self, key: (usize, u32), input: &Input<'_>, reason: ExitReason, vcpu: &Vcpu) {
+        let time = input.time();
         self.end(key, time, vcpu);
         if time < self.window.end {
-            let (parts, lost) = (Parts::default(), vcpu.lost);
-            let exit = OpenExit { reason, begin: time, until: time, parts, access: None, operation: None, lost };
+            let exit = OpenExit {
+                reason,
+                begin: time,
+                until: time,
+                parts: Parts::default(),
+                access: None,
+                instruction: event::guest_instruction(&input.record),
+                operation: None,
+                lost: vcpu.lost,
+            };
             self.open.insert(key, exit);
+            self.vms.entry(key.0).or_default().instructions.left(reason);
         }
     }
 }
@@ -452,7 +477,7 @@ impl ReportBuilder for ExitTimes {
 
     fn finish(mut self, trace: &Trace, passed: &Passed) -> Result<Exits, ReportError> {
         self.end_open();
-        let of_vm = |(index, sums)| Some(of_vm(passed.timeline.vm(index)?, sums, trace.clock()));
+        let of_vm = |(index, sums)| Some(of_vm(passed.timeline.vm(index)?, sums, trace));
         let vms: Vec<VmExits> = self.vms.into_iter().filter_map(of_vm).collect();
         if vms.is_empty() {
             let missing =
@@ -463,7 +488,8 @@ impl ReportBuilder for ExitTimes {
     }
 }
 
-fn of_vm(vm: &Vm, sums: VmSums, clock: &Clock) -> VmExits {
+fn of_vm(vm: &Vm, sums: VmSums, trace: &Trace) -> VmExits {
+    let clock = trace.clock();
     let reason = |(reason, sums): (ExitReason, ReasonSums)| ReasonExits {
         reason: reason.name().into_owned(),
         count: sums.count,
@@ -478,6 +504,7 @@ fn of_vm(vm: &Vm, sums: VmSums, clock: &Clock) -> VmExits {
     by_reason.sort_unstable_by_key(|(reason, _)| *reason);
     let mut reasons: Vec<ReasonExits> = by_reason.into_iter().map(reason).collect();
     reasons.sort_by_key(|reason| Reverse((reason.time.total_ns, reason.count)));
+    let functions = sums.instructions.rows(trace, &vm.name, clock);
     let (operations, accesses) = sums.operations.rows(clock);
     let VmSums { count, unfinished, .. } = sums;
     VmExits {
@@ -486,6 +513,9 @@ fn of_vm(vm: &Vm, sums: VmSums, clock: &Clock) -> VmExits {
         count,
         unfinished,
         reasons,
+        functions: functions.rows,
+        is_nested: functions.is_nested,
+        other_functions: functions.others,
         operations: operations.rows,
         accesses: accesses.rows,
         other_operations: operations.others,
@@ -504,6 +534,7 @@ impl Report for Exits {
             if vm.unfinished > 0 {
                 writeln!(out, "{} of them have no time: their end is not in the records", vm.unfinished)?;
             }
+            functions::write(vm, out)?;
             operations::write(vm, out)?;
         }
         Ok(())

@@ -194,18 +194,24 @@ impl<K: Ord> TimesBy<K> {
 pub(super) fn write(vm: &VmExits, out: &mut dyn Write) -> io::Result<()> {
     if !vm.operations.is_empty() {
         writeln!(out, "\n{}: what exits were about, as KVM's events tell, and the time of the exits", vm.vm)?;
-        write_rows(&vm.operations, vm.other_operations, out)?;
+        write_rows(&vm.operations, out)?;
+        write_others(vm.other_operations, out)?;
     }
     if !vm.accesses.is_empty() {
         writeln!(out, "\n{}: accesses to devices, and the time in the VMM", vm.vm)?;
-        write_rows(&vm.accesses, vm.other_accesses, out)?;
+        write_rows(&vm.accesses, out)?;
+        write_others(vm.other_accesses, out)?;
     }
     Ok(())
 }
 
-fn write_rows<R: ReportRow>(rows: &[R], others: u64, out: &mut dyn Write) -> io::Result<()> {
+/// Writes the first [`MOST_SHOWN`] of `rows`.
+pub(super) fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Write) -> io::Result<()> {
     columns::write(rows.iter().take(MOST_SHOWN), out)?;
-    write_more(rows.len(), MOST_SHOWN, "rows", out)?;
+    write_more(rows.len(), MOST_SHOWN, "rows", out)
+}
+
+fn write_others(others: u64, out: &mut dyn Write) -> io::Result<()> {
     match others {
         0 => Ok(()),
         others => writeln!(out, "{others} exits were about other things than the first {MOST}, which have rows"),

@@ -93,6 +93,84 @@ fn operation_without_a_name_or_a_direction_has_none_in_json() {
     assert_eq!(serde_json::json!(found), serde_json::json!(["ioio", "cpuid", "0x40000000", null, null]));
 }
 
+/// Exits of the vCPU of the thread 100, of 100 ns each, for these reasons of AMD's processors at these instructions.
+fn exits_at(exits: &[(i64, u64)]) -> TestTrace {
+    let (thread, vcpu) = (("common_pid", Field::Number(100)), ("vcpu_id", Field::Number(0)));
+    let fields = [("vcpu", Field::Number(0)), ("tid", Field::Number(100))];
+    let mut trace =
+        TestTrace::new().vmm(0, 10, "vmm:vcpu_thread", &fields).host(0, 20, "kvm:kvm_entry", &[thread, vcpu]);
+    for (place, &(reason, instruction)) in (1..).zip(exits) {
+        let exit = [
+            thread,
+            ("exit_reason", Field::Number(reason)),
+            ("isa", Field::Number(2)),
+            ("guest_rip", Field::Hex(instruction)),
+            vcpu,
+        ];
+        trace = trace.host(0, 1_000 * place, "kvm:kvm_exit", &exit);
+        trace = trace.host(0, 1_000 * place + 200, "kvm:kvm_entry", &[thread, vcpu]);
+    }
+    trace
+}
+
+/// Reason, function, number of exits and time of each row, and the text.
+fn by_function(trace: TestTrace) -> (Vec<(String, String, u64, u64)>, String) {
+    let (_dir, trace) = trace.open();
+    let exits = report(&trace, Window::ALL).unwrap();
+    let rows = &exits.vms[0].functions;
+    let rows = rows.iter().map(|row| (row.reason.clone(), row.function.clone(), row.count, row.total_ns)).collect();
+    let mut text = Vec::new();
+    exits.write_text(&mut text).unwrap();
+    (rows, String::from_utf8(text).unwrap())
+}
+
+const MSR: i64 = 0x7c;
+const VMRUN: i64 = 0x80;
+const FUNCTION: u64 = 0xffff_ffff_8100_0000;
+
+#[test]
+fn exits_are_broken_down_by_function_of_the_guest_and_by_address_where_it_has_no_name() {
+    let exits = [(MSR, FUNCTION + 4), (MSR, FUNCTION + 8), (MSR, FUNCTION + 0x80), (0x7b, FUNCTION), (MSR, 0x40_1000)];
+
+    let (rows, text) = by_function(exits_at(&exits).symbol(9_000, FUNCTION, "native_write_msr"));
+
+    let row = |reason: &str, function: &str, count| (reason.to_owned(), function.to_owned(), count, 100 * count);
+    let expected = [
+        row("msr", "native_write_msr", 2),
+        row("ioio", "native_write_msr", 1),
+        row("msr", "0x401000", 1),
+        row("msr", "0xffffffff81000080", 1),
+    ];
+    let mut sorted = rows[1..].to_vec();
+    sorted.sort();
+    assert_eq!((&rows[..1], &sorted[..]), (&expected[..1], &expected[1..]));
+    assert!(text.contains("vm0: where in the guest the exits were"), "{text}");
+    assert!(text.contains("native_write_msr") && !text.contains("NOTE"), "{text}");
+}
+
+#[test]
+fn nothing_is_named_where_the_guest_runs_guests() {
+    let exits = [(MSR, FUNCTION + 4), (VMRUN, FUNCTION + 8)];
+
+    let (rows, text) = by_function(exits_at(&exits).symbol(9_000, FUNCTION, "native_write_msr"));
+
+    assert_eq!(rows.iter().map(|row| &*row.1).collect::<Vec<_>>(), ["0xffffffff81000004", "0xffffffff81000008"]);
+    assert!(text.contains("NOTE: vm0 runs guests of its own"), "{text}");
+}
+
+#[test]
+fn exits_at_places_beyond_the_limit_are_counted() {
+    let mut instructions = Instructions::default();
+    let reason = ExitReason { numbering: strata_analysis::exit_reason::ExitNumbering::Svm, number: 0x7c };
+    (0..=1 << 16).for_each(|address| instructions.add(reason, address, 2));
+    let (_dir, trace) = scenario::preempted_in_an_exit().open();
+
+    let functions = instructions.rows(&trace, "vm0", trace.clock());
+
+    // One had no room, and all but the rows have none.
+    assert_eq!((functions.rows.len(), functions.others), (4096, 1 + (1 << 16) - 4096));
+}
+
 #[test]
 fn window_counts_the_exits_that_begin_in_it() {
     let (_dir, trace) = scenario::preempted_in_an_exit().open();

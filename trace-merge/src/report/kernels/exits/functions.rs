@@ -1,0 +1,140 @@
+//! In which functions of the guest vCPUs left it, as KVM tells the instruction's address.
+
+use super::VmExits;
+use super::operations::write_rows;
+use crate::report::rows::columns::{Column, ReportRow, Unit, column};
+use crate::report::statistics::distribution::DurationSum;
+use foldhash::HashMap;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use strata_analysis::exit_reason::ExitReason;
+use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbols};
+use strata_recording::clock::Clock;
+use strata_recording::reader::Trace;
+use strata_recording::terminal::harmless;
+
+/// Instructions of a VM whose exits are counted: interrupts come at any.
+const MOST_INSTRUCTIONS: usize = 1 << 16;
+/// Rows of a VM.
+const MOST: usize = 4096;
+/// Records of each of a guest's CPUs that are looked through for symbols.
+const MOST_RECORDS: usize = 1 << 17;
+
+/// The exits for one reason in one function of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionExits {
+    /// Name of the reason.
+    pub reason: String,
+    /// Name of the function, with its module in brackets; the instruction's address where it has none.
+    pub function: String,
+    /// Whether `function` is a name.
+    pub is_named: bool,
+    /// Number of exits.
+    pub count: u64,
+    /// Time from each exit until the vCPU was in the guest again, all together, ns.
+    pub total_ns: u64,
+    /// The longest, ns.
+    pub max_ns: u64,
+}
+
+impl ReportRow for FunctionExits {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("reason", "reason", Unit::Text, "Name of the reason", |row| (&row.reason).into()),
+        column(
+            "function",
+            "function",
+            Unit::Text,
+            "Function of the guest's kernel; the instruction's address where it has no name",
+            |row| (&row.function).into(),
+        ),
+        column("count", "count", Unit::Count, "How many", |row| row.count.into()),
+        column(
+            "total_ns",
+            "total",
+            Unit::Ns,
+            "From the exit until the vCPU was in the guest again, all of them together",
+            |row| row.total_ns.into(),
+        ),
+        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.max_ns.into()),
+    ];
+}
+
+/// The exits of a VM by instruction, in the making.
+#[derive(Debug, Default)]
+pub(super) struct Instructions {
+    times: HashMap<(ExitReason, u64), DurationSum>,
+    /// Exits at other instructions.
+    others: u64,
+    /// Whether the guest ran guests of its own.
+    has_guests: bool,
+}
+
+/// Rows, and what they lack.
+#[derive(Debug)]
+pub(super) struct Functions {
+    pub(super) rows: Vec<FunctionExits>,
+    /// Exits without a row.
+    pub(super) others: u64,
+    /// Whether nothing is named because instructions may be those of the guest's own guests.
+    pub(super) is_nested: bool,
+}
+
+impl Instructions {
+    /// Adds an exit that took `ticks`, at the instruction at `address`.
+    pub(super) fn add(&mut self, reason: ExitReason, address: u64, ticks: u64) {
+        if self.times.len() >= MOST_INSTRUCTIONS && !self.times.contains_key(&(reason, address)) {
+            self.others += 1;
+            return;
+        }
+        self.times.entry((reason, address)).or_default().add(ticks);
+    }
+
+    /// Takes note of an exit, over or not.
+    pub(super) fn left(&mut self, reason: ExitReason) {
+        self.has_guests |= reason.is_nested_entry();
+    }
+
+    /// The rows of the VM called `vm`, those that took longest first.
+    pub(super) fn rows(self, trace: &Trace, vm: &str, clock: &Clock) -> Functions {
+        let is_of_kernel = |&(_, address): &(ExitReason, u64)| address >= KERNEL_HALF;
+        let wants_names = !self.has_guests && self.times.keys().any(is_of_kernel);
+        let symbols = wants_names.then(|| KernelSymbols::of_guest_within(trace, vm, MOST_RECORDS)).unwrap_or_default();
+        let mut by_function: BTreeMap<(ExitReason, Result<String, u64>), DurationSum> = BTreeMap::new();
+        for ((reason, address), times) in self.times {
+            let function = symbols.find(address).map(|(symbol, _)| symbol.label().into_owned()).ok_or(address);
+            let sum = by_function.entry((reason, function)).or_default();
+            *sum = sum.plus(&times);
+        }
+        let row = |((reason, function), times): ((ExitReason, Result<String, u64>), DurationSum)| FunctionExits {
+            reason: reason.name().into_owned(),
+            is_named: function.is_ok(),
+            function: function.unwrap_or_else(|address| format!("{address:#x}")),
+            count: times.count,
+            total_ns: clock.ticks_to_ns(times.total),
+            max_ns: clock.ticks_to_ns(times.max),
+        };
+        let mut rows: Vec<FunctionExits> = by_function.into_iter().map(row).collect();
+        rows.sort_by_key(|row| Reverse((row.total_ns, row.count)));
+        let more: u64 = rows.iter().skip(MOST).map(|row| row.count).sum();
+        rows.truncate(MOST);
+        Functions { rows, others: self.others + more, is_nested: self.has_guests }
+    }
+}
+
+/// Writes in which functions of its guest the exits of `vm` were.
+pub(super) fn write(vm: &VmExits, out: &mut dyn Write) -> io::Result<()> {
+    if vm.functions.is_empty() {
+        return Ok(());
+    }
+    let name = harmless(&vm.vm);
+    writeln!(out, "\n{name}: where in the guest the exits were, and the time of the exits")?;
+    if vm.is_nested {
+        writeln!(out, "NOTE: {name} runs guests of its own: an address may be one of theirs, so none has a name")?;
+    }
+    write_rows(&vm.functions, out)?;
+    match vm.other_functions {
+        0 => Ok(()),
+        others => writeln!(out, "{others} exits were elsewhere; the costliest {MOST} places have rows"),
+    }
+}
