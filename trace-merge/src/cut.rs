@@ -9,24 +9,20 @@
 use crate::layer_copy::{Target, copy, write_clocks};
 use crate::report::{self, ReportError, ReportOptions, seconds};
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use strata_recording::clock_snapshots::within;
 use strata_recording::files::access::Readers;
 use strata_recording::files::packed;
-use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, ManifestError, Missing, Vm};
-use strata_recording::pack::{self, PackError};
+use strata_recording::one_file::{OneFile, OneFileError};
 use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Damage, ReadError, Trace, TraceLayer};
 use strata_recording::terminal::harmless;
 use strata_recording::writer::WriteError;
-use tempfile::NamedTempFile;
 use thiserror::Error;
 
 /// What is cut out.
@@ -84,30 +80,9 @@ pub enum CutError {
     /// The description cannot be written.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The one file is there.
-    #[error("{}: is there already; give another name, or remove it", .path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
     /// The one file cannot be made.
-    #[error("{}: cannot be written; check the space and the permissions of its folder", .path.display())]
-    Make {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The recording does not become one file.
-    #[error("{}: cannot be written", .path.display())]
-    Pack {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: PackError,
-    },
+    #[error(transparent)]
+    OneFile(#[from] OneFileError),
 }
 
 /// What was cut out.
@@ -149,32 +124,16 @@ pub fn cut_trace(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cut,
 
 /// Writes what `options` ask for of `trace` as the file `out`, which appears when it is complete.
 fn cut_into_file(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cut, CutError> {
-    if out.symlink_metadata().is_ok() {
-        return Err(CutError::Exists { path: out.into() });
-    }
-    let failed = |source| CutError::Make { path: out.into(), source };
-    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let work = tempfile::Builder::new().prefix(".strata-cut-").tempdir_in(folder).map_err(failed)?;
-    let guard = RemovedOnSignal::new(work.path()).map_err(failed)?;
-    let file = NamedTempFile::new_in(work.path()).map_err(failed)?;
+    let file = OneFile::begin(out)?;
     let cut = if options.is_whole() && !trace.has_given_symbols() {
-        let bytes = pack(trace, file.as_file(), out)?;
+        let bytes = file.pack(trace)?;
         Cut { records: records_in(trace), bytes, begin_ns: 0, damage: Damage::default() }
     } else {
-        let part = work.path().join("part");
-        let cut = cut_into_folder(trace, options, &part)?;
-        Cut { bytes: pack(&Trace::open(&part)?, file.as_file(), out)?, ..cut }
+        let cut = cut_into_folder(trace, options, &file.folder())?;
+        Cut { bytes: file.pack_folder()?, ..cut }
     };
-    file.persist_noclobber(out).map_err(|error| match error.error.kind() {
-        io::ErrorKind::AlreadyExists => CutError::Exists { path: out.into() },
-        _ => failed(error.error),
-    })?;
-    drop(guard);
+    file.keep()?;
     Ok(cut)
-}
-
-fn pack(trace: &Trace, file: &File, out: &Path) -> Result<u64, CutError> {
-    pack::pack(trace, file).map_err(|source| CutError::Pack { path: out.into(), source })
 }
 
 /// How many records `trace` has that can be read.
@@ -462,7 +421,10 @@ mod tests {
 
         let taken = cut(recording().path(), &CutOptions::default(), &out).unwrap_err();
 
-        assert!(matches!(empty, CutError::Nothing { .. }) && matches!(taken, CutError::Exists { .. }));
+        assert!(
+            matches!(empty, CutError::Nothing { .. })
+                && matches!(taken, CutError::OneFile(OneFileError::Exists { .. }))
+        );
         assert_eq!(fs::read_to_string(&out).unwrap(), "mine");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }

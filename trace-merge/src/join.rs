@@ -21,6 +21,7 @@ use strata_recording::files::access::Readers;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, ManifestError, Missing, Vm};
+use strata_recording::one_file::{self, OneFileError};
 use strata_recording::reader::{Damage, ReadError, Trace, TraceLayer};
 use strata_recording::terminal::harmless;
 use strata_recording::writer::WriteError;
@@ -79,6 +80,9 @@ pub enum JoinError {
     /// The description cannot be written.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// The one file cannot be made.
+    #[error(transparent)]
+    OneFile(#[from] OneFileError),
 }
 
 /// How recordings were merged.
@@ -96,11 +100,16 @@ pub struct Joined {
     pub damage: Damage,
 }
 
-/// Merges the recordings in `first` and `others` into the new folder `out`.
+/// Merges the recordings in `first` and `others` into `out`: a new folder, or a new file where its name
+/// [is that of one](strata_recording::files::packed::is_name).
 ///
 /// # Errors
-/// When they cannot be read or related, or `out` cannot be written. Nothing is written before the clocks are related.
+/// When they cannot be read or related, or `out` cannot be written. Then nothing is left of `out`.
 pub fn join(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: &Path) -> Result<Joined, JoinError> {
+    one_file::write(out, |folder| join_into_folder(first, others, rules, folder))
+}
+
+fn join_into_folder(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: &Path) -> Result<Joined, JoinError> {
     let folders: Vec<&Path> = std::iter::once(first).chain(others.iter().map(PathBuf::as_path)).collect();
     let first = Trace::open(first)?;
     let others: Vec<Trace> = others.iter().map(|dir| Trace::open(dir)).collect::<Result<_, _>>()?;
@@ -415,6 +424,25 @@ mod tests {
         let guest = TestTrace::new().guest(0, 6, "a:b", &[]).clocks(&[3, 5, 7].map(clock_snapshot));
 
         assert_eq!(clocks_of_both(host, guest), [1, 3, 5, 7].map(|ticks| (None, ticks)));
+    }
+
+    #[test]
+    fn result_is_one_file_where_its_name_says_so_and_nothing_where_it_cannot_be_made() {
+        let ((first, _), (second, _)) =
+            (TestTrace::new().host(0, 5, "a:b", &[]).open(), TestTrace::new().guest(0, 6, "a:b", &[]).open());
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("both.strata");
+        let join = |others: &[PathBuf]| join(first.path(), others, &[], &out);
+
+        let failed = join(&[dir.path().join("missing")]);
+        let is_left = std::fs::read_dir(dir.path()).unwrap().count();
+        let joined = join(&[second.path().into()]).unwrap();
+        let again = join(&[second.path().into()]);
+
+        assert!(matches!((failed, is_left), (Err(JoinError::Read(_)), 0)));
+        assert_eq!(Trace::open(&out).unwrap().manifest(), &joined.manifest);
+        assert!(matches!(again, Err(JoinError::OneFile(OneFileError::Exists { .. }))), "{again:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

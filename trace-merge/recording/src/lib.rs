@@ -17,6 +17,7 @@ pub mod layer;
 pub mod manifest;
 pub mod metadata;
 pub mod nearest;
+pub mod one_file;
 pub mod pack;
 pub mod reader;
 pub mod schema;

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use strata_recording::clock::{Clock, MAX_FREQUENCY, UtcAnchor};
 use strata_recording::clock_snapshots::{self, ClockSnapshot};
 use strata_recording::files::access::Readers;
+use strata_recording::files::packed;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::files::{CLOCKS_FILE, open_regular};
 use strata_recording::foreign::Foreign;
@@ -30,6 +31,7 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{
     FORMAT_VERSION, Guest, Host, Layer, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
 };
+use strata_recording::one_file::{OneFile, OneFileError};
 use strata_recording::reader::Trace;
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use thiserror::Error;
@@ -70,6 +72,9 @@ pub enum RecoverError {
     /// The trace folder cannot be used.
     #[error(transparent)]
     TraceFolder(#[from] TraceFolderError),
+    /// The one file cannot be made.
+    #[error(transparent)]
+    OneFile(#[from] OneFileError),
     /// A layer cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -81,7 +86,7 @@ pub enum RecoverError {
 /// What was recovered.
 #[derive(Debug)]
 pub struct Recovered {
-    /// The trace, and where it lies: one for each session that the VM had, the one that it was started with first.
+    /// The trace, and where it lies, in a folder or in one file: one for each session that the VM had, the one that it was started with first.
     pub traces: Vec<(PathBuf, Manifest)>,
     /// What of the region could not be read, a line each.
     pub damage: Vec<String>,
@@ -90,7 +95,8 @@ pub struct Recovered {
 }
 
 /// Makes traces of the region in the file (or VM's folder) `path`: of the session that the VM was started with in the new
-/// folder `out`, of each other session in a folder beside it, `out-NAME`.
+/// folder `out`, of each other session in a folder beside it, `out-NAME`. Where the name of `out`
+/// [is that of one file](packed::is_name), each becomes a file: `out.strata`, `out-NAME.strata`.
 ///
 /// # Errors
 /// When `path` is not a trace region, its VM is running, or a folder cannot be written. What was made is removed then.
@@ -115,7 +121,7 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
             .damage
             .push("what lies beside the region is not used: its folder is not yours alone (chmod 700)".into());
     }
-    let (mut folders, mut names) = (Vec::new(), Vec::new());
+    let (mut folders, mut files, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for slot in 0..SESSION_SLOTS {
         let crashed = match region.session(slot) {
             Ok(Some(crashed)) => crashed,
@@ -137,14 +143,21 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
         }
         let dir = if slot == 0 { out.to_path_buf() } else { beside(out, &name) };
         names.push(name);
-        let folder = TraceFolder::create(&dir, Readers::Owner)?;
+        let file = packed::is_name(&dir).then(|| OneFile::begin(&dir)).transpose()?;
+        let folder = file.as_ref().map_or_else(|| dir.clone(), OneFile::folder);
+        let folder = TraceFolder::create(&folder, Readers::Owner)?;
         let described = found.as_ref().filter(|_| slot == 0);
         let trace = write(&region, &crashed, described, folder.path(), manifest.clone())?;
-        write_clocks(&clocks, &dir)?;
+        write_clocks(&clocks, folder.path())?;
+        if let Some(file) = file {
+            file.pack_folder()?;
+            files.push(file);
+        }
         folders.push(folder);
         recovered.traces.push((dir, trace));
     }
     folders.iter_mut().for_each(TraceFolder::keep);
+    files.into_iter().try_for_each(OneFile::keep)?;
     Ok(recovered)
 }
 
@@ -335,10 +348,15 @@ fn session_name(crashed: &Session) -> String {
     if is_vm_name(&name) { name } else { format!("session{}", crashed.slot) }
 }
 
-/// The folder `out-NAME`.
+/// The folder `out-NAME`, or the file `out-NAME.strata`.
 fn beside(out: &Path, name: &str) -> PathBuf {
-    let mut file_name = out.file_name().unwrap_or_default().to_os_string();
+    let is_file = packed::is_name(out);
+    let stem = if is_file { out.file_stem() } else { out.file_name() };
+    let mut file_name = stem.unwrap_or_default().to_os_string();
     file_name.push(format!("-{name}"));
+    if is_file {
+        file_name.push(format!(".{}", packed::EXTENSION));
+    }
     out.with_file_name(file_name)
 }
 

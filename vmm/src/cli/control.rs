@@ -268,12 +268,13 @@ impl CtlCommand {
 /// Arguments of `strata recover`.
 #[derive(Debug, Args)]
 #[command(after_help = "`strata ps` names the region files of VMs whose process died.\n\nExample:\n  \
-    strata recover /run/strata/vm0-4242/region -o recovered")]
+    strata recover /run/strata/vm0-4242/region -o recovered\n  \
+    strata recover /run/strata/vm0-4242/region -o recovered.strata")]
 pub struct RecoverArgs {
     /// File of the trace region, or the folder that it lies in
     pub region: PathBuf,
-    /// New folder for the trace
-    #[arg(short = 'o', long = "out", value_name = "DIR")]
+    /// New folder for the trace, or, where the name ends with .strata, one new file
+    #[arg(short = 'o', long = "out", value_name = "PATH")]
     pub out: PathBuf,
 }
 

@@ -220,6 +220,7 @@ pub struct ReadArgs {
     second. Give rules for both directions, as for messages and their answers. The result is on the clock of the \
     first trace; its session.json states the error bound and its derivation.\n\nExamples:\n  \
     strata merge web db cache -o all\n  \
+    strata merge web db cache -o all.strata\n  \
     strata merge a b -o both --match 'net:send before net:receive by seq' --match 'net:receive after net:send by seq'"
 )]
 pub struct MergeArgs {
@@ -231,8 +232,8 @@ pub struct MergeArgs {
     /// Which events belong together: 'EVENT before|after EVENT [by FIELD[=FIELD],...]'. May be repeated
     #[arg(long = "match", value_name = "RULE")]
     pub rules: Vec<MatchRule>,
-    /// New folder for the result
-    #[arg(short, long, value_name = "DIR", default_value = "merged")]
+    /// New folder for the result, or, where the name ends with .strata, one new file
+    #[arg(short, long, value_name = "PATH", default_value = "merged")]
     pub output: PathBuf,
 }
 

@@ -159,6 +159,27 @@ fn sessions_that_a_damaged_region_calls_the_same_are_recovered_side_by_side() {
 }
 
 #[test]
+fn each_session_becomes_one_file_where_the_name_says_so() {
+    let runtime = runtime();
+    let mut directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
+    leave_region(&directory, Mode::Discard, 1..=10, &["disk"]);
+    directory.keep();
+    let (region, out) = (directory.region(), TempDir::new().unwrap());
+    drop(directory);
+
+    let recovered = recover(&region, &out.path().join("out.strata")).unwrap();
+    let again = recover(&region, &out.path().join("out.strata")).unwrap_err().to_string();
+
+    let mut files: Vec<_> = fs::read_dir(out.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    files.sort();
+    assert_eq!(files, ["out-disk.strata", "out.strata"]);
+    for (path, manifest) in &recovered.traces {
+        assert_eq!(Trace::open(path).unwrap().manifest(), manifest);
+    }
+    assert!(again.contains("out.strata: is there already"), "{again}");
+}
+
+#[test]
 fn region_of_a_running_vm_is_refused() {
     let runtime = runtime();
     let directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
