@@ -299,7 +299,7 @@ fn times_of_records_are_those_of_the_hosts_clocks_to_within_the_widths_of_the_sn
     const YEAR_2023: u64 = 1_700_000_000_000_000_000;
     let folder = tempfile::tempdir().unwrap();
     let processor = trace_processor::fetch(&Paths::of_workspace()).unwrap();
-    let made = made(folder.path(), 5_000);
+    let made = made(folder.path(), 60_000);
     let trace = Trace::open(&made).unwrap();
     let (clock, begin, end) = (trace.clock(), trace.start().unwrap(), trace.end().unwrap());
     let interval = (end - begin) / 50;

@@ -41,21 +41,11 @@ pub struct FunctionExits {
 impl ReportRow for FunctionExits {
     const COLUMNS: &'static [Column<Self>] = &[
         column("reason", "reason", Unit::Text, "Name of the reason", |row| (&row.reason).into()),
-        column(
-            "function",
-            "function",
-            Unit::Text,
-            "Function of the guest's kernel; the instruction's address where it has no name",
-            |row| (&row.function).into(),
-        ),
+        column("function", "function", Unit::Text, "Of the guest's kernel; an address where there is no name", |row| {
+            (&row.function).into()
+        }),
         column("count", "count", Unit::Count, "How many", |row| row.count.into()),
-        column(
-            "total_ns",
-            "total",
-            Unit::Ns,
-            "From the exit until the vCPU was in the guest again, all of them together",
-            |row| row.total_ns.into(),
-        ),
+        column("total_ns", "total", Unit::Ns, "Until in the guest again", |row| row.total_ns.into()),
         column("max_ns", "longest", Unit::Ns, "The longest", |row| row.max_ns.into()),
     ];
 }
@@ -99,7 +89,11 @@ impl Instructions {
     pub(super) fn rows(self, trace: &Trace, vm: &str, clock: &Clock) -> Functions {
         let is_of_kernel = |&(_, address): &(ExitReason, u64)| address >= KERNEL_HALF;
         let wants_names = !self.has_guests && self.times.keys().any(is_of_kernel);
-        let symbols = wants_names.then(|| KernelSymbols::of_guest_within(trace, vm, MOST_RECORDS)).unwrap_or_default();
+        let symbols = if wants_names {
+            KernelSymbols::of_guest_within(trace, vm, MOST_RECORDS)
+        } else {
+            KernelSymbols::default()
+        };
         let mut by_function: BTreeMap<(ExitReason, Result<String, u64>), DurationSum> = BTreeMap::new();
         for ((reason, address), times) in self.times {
             let function = symbols.find(address).map(|(symbol, _)| symbol.label().into_owned()).ok_or(address);
