@@ -228,6 +228,23 @@ impl Schema {
         fields.map(|(_, value)| value)
     }
 
+    /// The position of the field `name` among the fields.
+    #[must_use]
+    #[inline]
+    pub fn position_of(&self, name: &str) -> Option<usize> {
+        self.description.fields.iter().position(|field| field.name == name)
+    }
+
+    /// The value of the field at `position` in `payload`; `None` when the payload ends before it.
+    #[must_use]
+    #[inline]
+    pub fn value<'a>(&'a self, position: usize, payload: &'a [u8]) -> Option<Value<'a>> {
+        match self.placed.get(position) {
+            Some(field) => field.read(payload),
+            None => self.values_behind_placed(payload).nth(position - self.placed.len()),
+        }
+    }
+
     /// The first fields, as long as they are integers and text of a fixed size.
     #[must_use]
     pub fn placed_fields(&self) -> &[PlacedField] {

@@ -37,7 +37,7 @@ impl<'t> StreamRecord<'t> {
     /// The value of the field `name`.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<Value<'t>> {
-        self.schema.fields(self.payload).find(|(field, _)| field.name == name).map(|(_, value)| value)
+        self.schema.value(self.schema.position_of(name)?, self.payload)
     }
 
     /// The integer field `name`; one that does not fit wraps, so that a cast gives its bits.
