@@ -3,6 +3,7 @@
 mod count;
 pub mod current_task;
 mod json;
+mod known;
 mod line;
 mod nothing;
 mod pipeline;

@@ -67,6 +67,17 @@ impl FieldNames {
         }
     }
 
+    /// What a record's `payload` says besides a number that decides on the number's name: names of equal numbers are equal
+    /// where this is.
+    #[must_use]
+    #[inline]
+    pub fn beside(&self, payload: &[u8]) -> Option<i64> {
+        match &self.0 {
+            Of::Numbers(named) => named.beside(payload),
+            Of::Addresses(symbols) => symbols.thread(payload),
+        }
+    }
+
     /// The symbol of the call `address` of a stack in a record's `payload`; `None` where it has none.
     #[must_use]
     pub fn call(&self, address: u64, payload: &[u8]) -> Option<SymbolOffset<'_>> {

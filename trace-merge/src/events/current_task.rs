@@ -12,12 +12,24 @@ use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Stream, StreamRecord, StreamRecords, TraceLayer};
 
 /// A task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Eq)]
 pub struct Task<'t> {
     /// Thread id; 0 for a CPU's idle task.
     pub tid: i32,
     /// Its name; `None` where nothing tells.
     pub comm: Option<&'t [u8]>,
+}
+
+impl PartialEq for Task<'_> {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        let is_same_name = match (self.comm, other.comm) {
+            // Mostly it is the same text of the same switch.
+            (Some(one), Some(two)) => std::ptr::eq(one, two) || one == two,
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        self.tid == other.tid && is_same_name
+    }
 }
 
 impl<'t> Task<'t> {

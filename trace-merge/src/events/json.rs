@@ -23,7 +23,7 @@ impl Form for Objects {
     }
 
     #[inline]
-    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>, _: bool) {
+    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>) {
         match task {
             Some(Task { tid, comm }) => {
                 lines.constant(b"{\"tid\":");
@@ -38,6 +38,10 @@ impl Form for Objects {
             None => lines.constant(b"null"),
         }
         lines.constant(b",\"event\":");
+    }
+
+    fn same_task(&self) -> Option<Vec<u8>> {
+        None
     }
 
     fn no_task(&self, _: &TraceLayer, _: bool) -> Vec<u8> {

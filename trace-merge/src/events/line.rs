@@ -7,12 +7,14 @@ use strata_recording::terminal;
 
 /// Bytes that are copied at once: most names and literals are not longer.
 const CHUNK: usize = 16;
-/// Bytes of a longer literal that are copied at once behind the first ones: nothing longer is.
+/// Bytes of a longer literal that are copied at once behind the first ones.
 const LONG_CHUNK: usize = 32;
+/// Bytes that are copied at once, at most.
+pub(super) const MOST_AT_ONCE: usize = 96;
 /// Bytes that are written before they are moved behind the others: few, so that they stay in the fastest cache and are
 /// moved without setting up a long copy.
 const WINDOW: usize = 1 << 10;
-/// Bytes that a group of three digits is written with; the last one is room.
+/// Bytes that up to three digits, and how many they are, take in a table.
 const GROUP: usize = 4;
 
 /// Text that is the same in many lines, in pieces that are copied without asking how long they are.
@@ -60,13 +62,13 @@ pub(super) struct Lines {
     /// What does not change any more.
     bytes: Vec<u8>,
     /// What comes behind it: the first `length` bytes are text.
-    window: Box<[u8; WINDOW + LONG_CHUNK]>,
+    window: Box<[u8; WINDOW + MOST_AT_ONCE]>,
     length: usize,
 }
 
 impl Default for Lines {
     fn default() -> Self {
-        Self { bytes: Vec::new(), window: Box::new([0; WINDOW + LONG_CHUNK]), length: 0 }
+        Self { bytes: Vec::new(), window: Box::new([0; WINDOW + MOST_AT_ONCE]), length: 0 }
     }
 }
 
@@ -81,6 +83,11 @@ impl Lines {
     #[inline]
     pub(super) const fn len(&self) -> usize {
         self.bytes.len() + self.length
+    }
+
+    /// What was written behind the first `begin` bytes; `None` where that lies in two places.
+    pub(super) fn since(&self, begin: usize) -> Option<&[u8]> {
+        self.window.get(begin.checked_sub(self.bytes.len())?..self.length)
     }
 
     /// Forgets the lines, not their memory.
@@ -98,8 +105,8 @@ impl Lines {
 
     /// Writes `bytes`, the first `length` of which are text. Inlined, so that this is a comparison and a copy.
     #[inline(always)]
-    fn put<const N: usize>(&mut self, bytes: &[u8; N], length: usize) {
-        const { assert!(N <= LONG_CHUNK) };
+    pub(super) fn put<const N: usize>(&mut self, bytes: &[u8; N], length: usize) {
+        const { assert!(N <= MOST_AT_ONCE) };
         let begin = if self.length <= WINDOW {
             self.length
         } else {
@@ -141,41 +148,27 @@ impl Lines {
     #[inline]
     pub(super) fn decimal(&mut self, number: u64) {
         if number < 1000 {
-            return self.leading_group(number);
+            return self.few_digits(number);
         }
-        self.groups(number);
+        self.digits(number);
     }
 
     /// A number of four digits or more.
-    fn groups(&mut self, number: u64) {
-        const MILLION: u64 = 1_000_000;
-        let (above, below) = (number / MILLION, number % MILLION);
-        match above {
-            0 => return self.two_groups(below),
-            1..1000 => self.leading_group(above),
-            _ => self.groups(above),
+    fn digits(&mut self, number: u64) {
+        const EIGHT_DIGITS: u64 = 100_000_000;
+        if number >= EIGHT_DIGITS {
+            self.decimal(number / EIGHT_DIGITS);
+            return self.put(&eight_digits(number % EIGHT_DIGITS).to_le_bytes(), 8);
         }
-        self.group(below / 1000);
-        self.group(below % 1000);
+        let digits = eight_digits(number);
+        let zeros = (digits ^ ZEROS).trailing_zeros() / 8;
+        self.put(&(digits >> (8 * zeros)).to_le_bytes(), 8 - zeros as usize);
     }
 
-    /// A number of four to six digits.
+    /// The digits of a number of up to three.
     #[inline]
-    fn two_groups(&mut self, number: u64) {
-        self.leading_group(number / 1000);
-        self.group(number % 1000);
-    }
-
-    /// Three digits of a number that has others before them.
-    #[inline]
-    fn group(&mut self, number: u64) {
-        self.put(&digits_of(number), GROUP - 1);
-    }
-
-    /// The first digits of a number, up to three: those that are not zeros before it.
-    #[inline]
-    fn leading_group(&mut self, number: u64) {
-        let digits = LEADING_DIGITS[place_of(number)];
+    fn few_digits(&mut self, number: u64) {
+        let digits = FEW_DIGITS[place_of(number)];
         let [_, _, _, length] = digits;
         self.put(&digits, usize::from(length));
     }
@@ -194,8 +187,7 @@ impl Lines {
         const { assert!(N + DECIMALS <= CHUNK) };
         let mut chunk = [0; CHUNK];
         chunk[..N].copy_from_slice(&before);
-        let decimals = u128::from_le_bytes(decimals(nanoseconds)) << (8 * N);
-        self.put(&(u128::from_le_bytes(chunk) | decimals).to_le_bytes(), N + DECIMALS);
+        self.put(&(u128::from_le_bytes(chunk) | decimals(nanoseconds) << (8 * N)).to_le_bytes(), N + DECIMALS);
     }
 
     /// Hexadecimal with `0x`.
@@ -309,28 +301,12 @@ const fn place_of(number: u64) -> usize {
     (number % 1024) as usize
 }
 
-/// All numbers of three digits. Those behind them have any.
-static DIGITS: [[u8; GROUP]; PLACES] = {
-    let mut numbers = [[b'0'; GROUP]; PLACES];
+/// The digits of all numbers of up to three, and how many they are. Those behind them have any.
+static FEW_DIGITS: [[u8; GROUP]; PLACES] = {
+    let mut numbers = [[b'0', 0, 0, 1]; PLACES];
     let mut number = 1;
     while number < 1000 {
-        let [hundreds, tens, ones, room] = numbers[number - 1];
-        numbers[number] = match (tens, ones) {
-            (b'9', b'9') => [hundreds + 1, b'0', b'0', room],
-            (_, b'9') => [hundreds, tens + 1, b'0', room],
-            _ => [hundreds, tens, ones + 1, room],
-        };
-        number += 1;
-    }
-    numbers
-};
-
-/// The same without zeros before the number, and how many digits are left.
-static LEADING_DIGITS: [[u8; GROUP]; PLACES] = {
-    let mut numbers = DIGITS;
-    let mut number = 0;
-    while number < 1000 {
-        let [hundreds, tens, ones, _] = numbers[number];
+        let (hundreds, tens, ones) = (digit(number / 100), digit(number / 10), digit(number));
         numbers[number] = match number {
             0..10 => [ones, 0, 0, 1],
             10..100 => [tens, ones, 0, 2],
@@ -341,25 +317,36 @@ static LEADING_DIGITS: [[u8; GROUP]; PLACES] = {
     numbers
 };
 
-/// The digits of a number of at most three.
+/// The last digit of a number.
+const fn digit(number: usize) -> u8 {
+    b'0' + (number % 10) as u8
+}
+
+/// Eight digits that are zeros.
+const ZEROS: u64 = 0x3030_3030_3030_3030;
+
+/// The digits of a number of at most eight, and zeros before it; the first one in the lowest byte.
 #[inline]
-fn digits_of(number: u64) -> [u8; GROUP] {
-    DIGITS[place_of(number)]
+const fn eight_digits(number: u64) -> u64 {
+    // Divided at the same time: two numbers of four digits in 32 bits each, and then four of two digits in 16 bits each. What
+    // stands for the divisions is exact for numbers of so many digits.
+    let fours = number / 10_000 | (number % 10_000) << 32;
+    let hundreds = (fours * 5243 >> 19) & 0x0000_007f_0000_007f;
+    let twos = hundreds | (fours - hundreds * 100) << 16;
+    let tens = (twos * 103 >> 10) & 0x000f_000f_000f_000f;
+    (tens | (twos - tens * 10) << 8) + ZEROS
 }
 
 /// Decimals of a second in nanoseconds.
 const DECIMALS: usize = 9;
 
-/// The decimals of `nanoseconds`, which are less than a second, and zeros behind them.
+/// The decimals of `nanoseconds`, which are less than a second, the first one in the lowest byte, and zeros behind them.
 #[inline]
-fn decimals(nanoseconds: u64) -> [u8; CHUNK] {
-    const ROOM: u32 = u32::MAX >> 8;
+fn decimals(nanoseconds: u64) -> u128 {
     // More bits than these it does not have, and dividing fewer bits is cheaper.
     let nanoseconds = (nanoseconds % (1 << 30)) as u32;
-    let digits = |group: u32| u128::from(u32::from_le_bytes(digits_of(u64::from(group))) & ROOM);
-    let (thousands, last) = (nanoseconds / 1000, nanoseconds % 1000);
-    let text = digits(thousands / 1000) | digits(thousands % 1000) << 24 | digits(last) << 48;
-    text.to_le_bytes()
+    let (first, others) = (nanoseconds / 100_000_000, nanoseconds % 100_000_000);
+    u128::from(u64::from(b'0') + u64::from(first)) | u128::from(eight_digits(others.into())) << 8
 }
 
 /// `text` with spaces behind it; `None` where it is longer.

@@ -131,6 +131,7 @@ fn format<'t, F: Form>(
     filled: &Sender<Filled>,
 ) {
     let mut batch: Vec<Selected<'t>> = Vec::with_capacity(BATCH);
+    let mut known = plan.nothing_known();
     // A buffer comes before the turn: who has the oldest batch can always finish it.
     while let Ok(mut lines) = empty.recv() {
         batch.clear();
@@ -152,7 +153,7 @@ fn format<'t, F: Form>(
         lines.clear();
         let mut before = before.as_ref();
         for record in &batch {
-            plan.write(&mut lines, &mut times, record, before);
+            plan.write(&mut lines, (&mut times, &mut known), record, before);
             before = Some(record);
         }
         if filled.send(Filled { number, worker, lines }).is_err() {

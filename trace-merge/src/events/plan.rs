@@ -2,6 +2,7 @@
 //! before the first one is written.
 
 use super::current_task::Task;
+use super::known::{Known, Number};
 use super::line::{Lines, Literal};
 use super::time::Times;
 use shared_ring::event::{FieldDescription, FieldType};
@@ -19,9 +20,11 @@ pub(super) trait Form: Sync {
     /// What comes between the time and the task, for the records of `stream`.
     fn prefix(&self, layer: &TraceLayer, stream: &Stream) -> Vec<u8>;
 
-    /// Writes the task of a record of a kernel, and what comes between it and the event; `is_same` says whether the line
-    /// before is the same task's in the same stream.
-    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>, is_same: bool);
+    /// Writes the task of a record of a kernel, and what comes between it and the event.
+    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>);
+
+    /// The same where the line before is the same task's in the same stream; `None` where it is written again.
+    fn same_task(&self) -> Option<Vec<u8>>;
 
     /// What comes between [`Form::prefix`] and the event in place of a task, for the records of other layers; `is_same`
     /// says whether the line before is of the same stream.
@@ -112,6 +115,8 @@ pub(super) struct Selected<'t> {
 pub(super) struct Plan<F> {
     form: F,
     sources: Vec<SourcePlan>,
+    /// What stands for a task that is that of the line before, where it is not written again.
+    same_task: Option<Literal>,
     /// By layer, then by the event type's position in it.
     events: Vec<Vec<EventPlan>>,
 }
@@ -150,6 +155,8 @@ pub(super) struct FieldPlan {
 /// The names of a field's numbers, and how they are written behind them.
 #[derive(Debug)]
 struct Names {
+    /// Number of the field among those of the plan whose numbers have names.
+    field: u32,
     before: Literal,
     behind: Literal,
     names: FieldNames,
@@ -194,12 +201,13 @@ impl FieldPlan {
 impl<F: Form> Plan<F> {
     /// How `form` shows the records of a merge of `streams` of a recording with these `symbols`.
     pub(super) fn new(form: F, streams: &[(&TraceLayer, &Stream)], symbols: &mut AddressSymbols<'_>) -> Self {
-        let (mut sources, mut events) = (Vec::new(), Vec::new());
+        let (mut sources, mut events, mut named) = (Vec::new(), Vec::new(), 0);
         let mut last: Option<&TraceLayer> = None;
         for &(layer, stream) in streams {
             // The streams of a layer follow one another.
             if !last.is_some_and(|last| std::ptr::eq(last, layer)) {
-                events.push(layer.schemas.iter().map(|schema| EventPlan::new::<F>(layer, schema, symbols)).collect());
+                let plan = |schema| EventPlan::new::<F>(layer, schema, symbols, &mut named);
+                events.push(layer.schemas.iter().map(plan).collect());
                 last = Some(layer);
             }
             let has_tasks = matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel);
@@ -210,17 +218,23 @@ impl<F: Form> Plan<F> {
             let layer = events.len() - 1;
             sources.push(SourcePlan { prefix: prefix(false), prefix_again: prefix(true), has_tasks, layer });
         }
-        Self { form, sources, events }
+        let same_task = form.same_task().map(|text| Literal::from(&text[..]));
+        Self { form, same_task, sources, events }
+    }
+
+    /// What a worker knows of a plan's lines before it writes the first one.
+    pub(super) fn nothing_known<'t>(&self) -> Known<'t> {
+        Known::new(self.sources.len())
     }
 
     /// Writes the line of `record` behind that of the record `before`.
     #[inline]
-    pub(super) fn write(
+    pub(super) fn write<'t>(
         &self,
         lines: &mut Lines,
-        times: &mut Times<'_>,
-        record: &Selected<'_>,
-        before: Option<&Selected<'_>>,
+        (times, known): (&mut Times<'_>, &mut Known<'t>),
+        record: &Selected<'t>,
+        before: Option<&Selected<'t>>,
     ) {
         let source = &self.sources[record.source];
         let event = &self.events[source.layer][record.schema.position()];
@@ -228,9 +242,14 @@ impl<F: Form> Plan<F> {
         let same_source = before.filter(|before| before.source == record.source);
         lines.literal(if same_source.is_some() { &source.prefix_again } else { &source.prefix });
         if source.has_tasks {
-            self.form.task(lines, record.task, same_source.is_some_and(|before| before.task == record.task));
+            match &self.same_task {
+                Some(same) if record.task.is_some() && same_source.is_some_and(|before| before.task == record.task) => {
+                    lines.literal(same);
+                }
+                _ => known.task(lines, record.source, record.task, |lines| self.form.task(lines, record.task)),
+            }
         }
-        event.write::<F>(lines, record.schema, record.payload);
+        event.write::<F>(lines, known, record.schema, record.payload);
     }
 }
 
@@ -241,11 +260,18 @@ impl Names {
         position: usize,
         field: &FieldDescription,
         symbols: &mut AddressSymbols<'_>,
+        named: &mut u32,
     ) -> Option<Box<Self>> {
         let names = FieldNames::of(layer, schema, position, symbols)?;
         let is_list = matches!(field.ty, FieldType::Array(..) | FieldType::Sequence(_));
         let [before, behind] = F::around_name(&names.key(field), is_list).map(|text| Literal::from(&text[..]));
-        Some(Box::new(Self { before, behind, names }))
+        *named += 1;
+        Some(Box::new(Self { field: *named, before, behind, names }))
+    }
+
+    /// What the text of the number that is `bits` depends on in a record with this `payload`.
+    fn number(&self, bits: u64, payload: &[u8]) -> Number {
+        Number { field: self.field, bits, beside: self.names.beside(payload) }
     }
 
     /// Writes the name of `number` in a record's `payload`, where it has one.
@@ -296,7 +322,7 @@ fn write_symbol(lines: &mut Lines, SymbolOffset { symbol, offset }: SymbolOffset
 }
 
 impl EventPlan {
-    fn new<F: Form>(layer: &TraceLayer, schema: &Schema, symbols: &mut AddressSymbols<'_>) -> Self {
+    fn new<F: Form>(layer: &TraceLayer, schema: &Schema, symbols: &mut AddressSymbols<'_>, named: &mut u32) -> Self {
         let fields = &schema.description().fields;
         let Some((first, others)) = fields.split_first() else {
             return Self { fields: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), call: None };
@@ -306,7 +332,7 @@ impl EventPlan {
             before: Literal::from(&before[..]),
             place: schema.placed_fields().get(number).copied(),
             notation: F::notation(field),
-            names: Names::of::<F>(layer, schema, number, field, symbols),
+            names: Names::of::<F>(layer, schema, number, field, symbols, named),
         };
         let fields = before.zip(fields).enumerate().map(plan).collect();
         let call = Named::all(schema).into_iter().find(Named::is_call);
@@ -316,16 +342,19 @@ impl EventPlan {
     /// Writes the fields of a record's `payload` and the end of the line, with the names of what numbers stand for, and of
     /// a system call's arguments; ends early where the payload does.
     #[inline]
-    fn write<F: Form>(&self, lines: &mut Lines, schema: &Schema, payload: &[u8]) {
+    fn write<F: Form>(&self, lines: &mut Lines, known: &mut Known<'_>, schema: &Schema, payload: &[u8]) {
         let mut behind = None;
         for field in &self.fields {
             match field.place {
                 Some(PlacedField::Integer(place)) => {
                     let Some(bits) = place.bits(payload) else { break };
                     lines.literal(&field.before);
-                    field.bits(lines, bits, place.is_signed());
-                    if let Some(names) = &field.names {
-                        names.write(lines, bits, payload);
+                    match &field.names {
+                        Some(names) => known.number(lines, names.number(bits, payload), |lines| {
+                            field.bits(lines, bits, place.is_signed());
+                            names.write(lines, bits, payload);
+                        }),
+                        None => field.bits(lines, bits, place.is_signed()),
                     }
                 }
                 Some(PlacedField::Text(place)) => {

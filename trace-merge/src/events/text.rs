@@ -52,10 +52,9 @@ impl Form for Columns {
     }
 
     #[inline]
-    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>, is_same: bool) {
+    fn task(&self, lines: &mut Lines, task: Option<Task<'_>>) {
         let begin = lines.len();
         match task {
-            Some(_) if is_same => {}
             Some(Task { tid, comm }) => {
                 lines.signed(tid.into());
                 if let Some(comm) = comm {
@@ -67,6 +66,10 @@ impl Form for Columns {
         }
         lines.pad_to(begin + self.widths[3]);
         lines.constant(b"  ");
+    }
+
+    fn same_task(&self) -> Option<Vec<u8>> {
+        Some(vec![b' '; self.widths[3] + 2])
     }
 
     fn no_task(&self, layer: &TraceLayer, is_same: bool) -> Vec<u8> {

@@ -105,6 +105,18 @@ impl Named {
         }
     }
 
+    /// What a record's `payload` says besides the number that decides on the name: the ABI of a system call, or which
+    /// processor's numbers of exits they are.
+    #[must_use]
+    #[inline]
+    pub fn beside(&self, payload: &[u8]) -> Option<i64> {
+        match self.kind {
+            Kind::Call(field) => field?.read(payload),
+            Kind::ProcessorExit(isa) => isa.read(payload),
+            _ => None,
+        }
+    }
+
     /// The system call that `number` of a record's `payload` is, and the names of its arguments.
     pub fn arguments(&self, number: i64, payload: &[u8]) -> Option<(i64, &'static [&'static str])> {
         let Kind::Call(abi) = self.kind else { return None };
