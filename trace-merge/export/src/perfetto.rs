@@ -4,6 +4,7 @@
 //! concerns several layers at once is drawn on the host's machine, because Perfetto's flows do not cross machines.
 //! `docs/perfetto.md` says what is drawn where, and what is not.
 
+mod annotations;
 mod applications;
 mod generic;
 mod generic_type;
@@ -41,6 +42,7 @@ use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::reader::merge::Merge;
+use strata_recording::terminal::harmless;
 use strata_recording::window::Window;
 use trace_merge::critical_path::CriticalPaths;
 use trace_merge::progress::DONE;
@@ -103,6 +105,8 @@ struct Source {
     process: Option<u32>,
     /// Which layer of the recording it belongs to.
     layer: usize,
+    /// What the events of a track are called, by the event type's position in the layer; none of a kernel.
+    events: Vec<String>,
 }
 
 /// The export in the making.
@@ -135,6 +139,12 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
             recorded_by: (layer.description.kind == LayerKind::HostKernel).then(|| RunnerEvents::new(layer)),
             process: layer.description.process.as_ref().map(|process| process.pid),
             layer: trace.layers().iter().position(|of| std::ptr::eq(of, layer)).unwrap_or(0),
+            events: match layer.description.kind {
+                LayerKind::HostKernel | LayerKind::GuestKernel => Vec::new(),
+                LayerKind::Vmm | LayerKind::GuestUser => {
+                    layer.schemas.iter().map(|schema| harmless(schema.name())).collect()
+                }
+            },
         };
         // In the order of the merge of a pass, which reads all layers.
         let sources = Merge::new(trace.layers(), 0).streams().map(|(layer, _)| source(layer)).collect();
@@ -228,14 +238,25 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
         self.losses.record(&mut self.out, packet, &self.clock, Window { end, ..self.window });
         let Some((machine, cpu)) = tracks::place(input.origin, timeline) else { return };
         match input.origin {
-            Origin::User { vm, .. } => {
-                let process = self.sources.get(input.source).and_then(|source| source.process);
-                self.applications.record(&mut self.out, process, (vm, cpu), time, input, timeline);
-            }
-            Origin::Vmm { vm, thread } => self.vmm.record(&mut self.out, (machine, vm, thread), time, input, timeline),
+            Origin::User { .. } | Origin::Vmm { .. } => self.take_tracked((machine, cpu), time, input, timeline),
             Origin::Host { .. } | Origin::Guest { .. } => self.take_kernel((machine, cpu), time, input, timeline),
         }
         self.drawn += u64::from(self.begun);
+    }
+
+    /// Takes in a record of a VMM or of an application, which is drawn on a track.
+    fn take_tracked(&mut self, (machine, cpu): (Machine, u32), time: u64, input: &Input<'_>, timeline: &Timeline) {
+        let Some(source) = self.sources.get(input.source) else { return };
+        let Some(name) = source.events.get(input.record.schema.position()) else { return };
+        match input.origin {
+            Origin::User { vm, .. } => {
+                self.applications.record(&mut self.out, (source.process, name), (vm, cpu), time, input, timeline);
+            }
+            Origin::Vmm { vm, thread } => {
+                self.vmm.record(&mut self.out, (machine, vm, thread), (time, name), input, timeline);
+            }
+            Origin::Host { .. } | Origin::Guest { .. } => {}
+        }
     }
 
     /// Takes in a record of a kernel.

@@ -1,17 +1,15 @@
 //! Events of guests' applications, with their fields: on the thread that recorded them where that is known, otherwise on
 //! their process.
 
-use super::generic_type;
 use super::packets::{Name, PacketWriter};
-use super::proto::{DebugAnnotation, ProcessDescriptor, TrackDescriptor, TrackEvent};
+use super::proto::{ProcessDescriptor, TrackDescriptor};
 use super::tracks::{self, Kind, uuid};
 use foldhash::HashSet;
 use std::io::Write;
 use strata_analysis::timeline::states::{Current, TaskIndex};
 use strata_analysis::timeline::{Input, Timeline};
 use strata_recording::layer::LayerKind;
-use strata_recording::reader::{StreamRecord, Trace};
-use strata_recording::schema::Value;
+use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
 /// Draws events of applications.
@@ -44,11 +42,11 @@ impl Applications {
         }
     }
 
-    /// Draws a record that `process` of the VM made on `cpu`.
+    /// Draws a record that `process` of the VM made on `cpu`; its event is called `name`.
     pub(super) fn record<W: Write>(
         &mut self,
         out: &mut PacketWriter<W>,
-        process: Option<u32>,
+        (process, name): (Option<u32>, &str),
         (vm, cpu): (usize, u32),
         time: u64,
         input: &Input<'_>,
@@ -75,25 +73,6 @@ impl Applications {
             }
             None => uuid(Kind::Process, vm, process as usize),
         };
-        let name = harmless(input.record.schema.name());
-        out.instant(tracks::guest(vm), track, time, Name::Any(&name), &with_fields(&input.record));
-    }
-}
-
-/// An event with the fields of `record`.
-pub(super) fn with_fields(record: &StreamRecord<'_>) -> TrackEvent {
-    let fields = record.schema.fields(record.payload);
-    let debug_annotations = fields.map(|(field, value)| annotation(&field.name, field.hex, value)).collect();
-    TrackEvent { debug_annotations, ..TrackEvent::default() }
-}
-
-fn annotation(name: &str, hex: bool, value: Value<'_>) -> DebugAnnotation {
-    let base = DebugAnnotation { name: Some(name.into()), ..DebugAnnotation::default() };
-    match value {
-        Value::Unsigned(number) if hex => DebugAnnotation { pointer_value: Some(number), ..base },
-        Value::Unsigned(number) => DebugAnnotation { uint_value: Some(number), ..base },
-        Value::Signed(number) => DebugAnnotation { int_value: Some(number), ..base },
-        Value::Text(text) => DebugAnnotation { string_value: Some(String::from_utf8_lossy(text).into_owned()), ..base },
-        Value::Array(elements) => DebugAnnotation { string_value: Some(generic_type::list(elements, hex)), ..base },
+        out.record(tracks::guest(vm), track, time, Name::Any(name), &input.record);
     }
 }

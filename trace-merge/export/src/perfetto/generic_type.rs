@@ -1,11 +1,12 @@
 //! An event type that describes itself to Perfetto, and the fields of its records.
 
-use super::proto::wire::{put_bytes, put_message, put_number};
+use super::proto::wire::{Key, put_bytes_behind, put_message_behind, put_number_behind};
 use super::proto::{DescriptorProto, FieldDescriptorProto, FieldType, GenericEventDescriptor};
 use shared_ring::event::FieldDescription;
 use std::io::Write;
 use strata_analysis::address_symbols::AddressSymbols;
-use strata_analysis::field_names::FieldNames;
+use strata_analysis::field_names::{FieldNames, Name};
+use strata_analysis::kernel_symbols::SymbolOffset;
 use strata_recording::reader::{StreamRecord, TraceLayer};
 use strata_recording::schema::{Elements, PlacedField, Schema, Value, hex_digits, is_text_in_json};
 use strata_recording::terminal::harmless;
@@ -27,8 +28,8 @@ pub(super) struct GenericType {
 /// A field of such an event type.
 #[derive(Debug)]
 struct GenericField {
-    /// `None` where it is not written.
-    number: Option<u32>,
+    /// What stands before its value; `None` where it is not written.
+    key: Option<ValueKey>,
     /// The names of its numbers, where they have any; and the number of the field for the names.
     names: Option<(u32, FieldNames)>,
     /// Where it lies, if that is the same in all payloads.
@@ -37,6 +38,20 @@ struct GenericField {
     is_text: bool,
     /// Whether its numbers are hexadecimal in text.
     hex: bool,
+}
+
+/// What stands before a value.
+#[derive(Clone, Copy, Debug)]
+struct ValueKey {
+    field: u32,
+    of_number: Key,
+    with_length: Key,
+}
+
+impl ValueKey {
+    const fn new(field: u32) -> Self {
+        Self { field, of_number: Key::of_number(field), with_length: Key::with_length(field) }
+    }
 }
 
 impl GenericType {
@@ -48,7 +63,7 @@ impl GenericType {
         let field = |(position, (number, field)): (usize, (u32, &FieldDescription))| {
             let names = FieldNames::of(layer, schema, position, symbols);
             GenericField {
-                number: (field.name != THREAD).then_some(number),
+                key: (field.name != THREAD).then(|| ValueKey::new(number)),
                 names: names.and_then(|names| Some((free.next()?, names))),
                 place: placed.next().copied(),
                 is_text: is_text_in_json(field),
@@ -67,7 +82,7 @@ impl GenericType {
             r#type: Some(of.into()),
         };
         let fields = || self.fields.iter().zip(&schema.description().fields);
-        let values = fields().filter_map(|(of, field)| Some(described(&field.name, of.number?, field_type(field))));
+        let values = fields().filter_map(|(of, field)| Some(described(&field.name, of.key?.field, field_type(field))));
         let names = fields().filter_map(|(of, field)| {
             let (number, names) = of.names.as_ref()?;
             Some(described(&names.key(field), *number, FieldType::String))
@@ -89,8 +104,8 @@ impl GenericType {
                 None => behind.get_or_insert_with(|| record.schema.values_behind_placed(record.payload)).next(),
             };
             let Some(value) = value else { return };
-            if let Some(number) = field.number {
-                field.encode(number, value, out);
+            if let Some(key) = field.key {
+                field.encode(key, value, out);
             }
             if let Some((number, names)) = &field.names {
                 encode_name(*number, names, value, record.payload, out);
@@ -100,17 +115,18 @@ impl GenericType {
 }
 
 impl GenericField {
-    fn encode(&self, number: u32, value: Value<'_>, out: &mut Vec<u8>) {
+    #[inline]
+    fn encode(&self, key: ValueKey, value: Value<'_>, out: &mut Vec<u8>) {
         match value {
-            Value::Unsigned(value) if self.is_text => put_message(number, out, |out| {
-                let (digits, length) = hex_digits(value);
-                out.extend_from_slice(b"0x");
-                out.extend_from_slice(digits.get(..length).unwrap_or_default());
-            }),
-            Value::Unsigned(value) => put_number(number, value, out),
-            Value::Signed(value) => put_number(number, value.cast_unsigned(), out),
-            Value::Text(text) => put_bytes(number, String::from_utf8_lossy(text).as_bytes(), out),
-            Value::Array(elements) => put_bytes(number, list(elements, self.hex).as_bytes(), out),
+            Value::Unsigned(value) if self.is_text => {
+                put_message_behind(key.with_length, out, |out| append_hex(value, out));
+            }
+            Value::Unsigned(value) => put_number_behind(key.of_number, value, out),
+            Value::Signed(value) => put_number_behind(key.of_number, value.cast_unsigned(), out),
+            Value::Text(text) => put_bytes_behind(key.with_length, String::from_utf8_lossy(text).as_bytes(), out),
+            Value::Array(elements) => {
+                put_message_behind(key.with_length, out, |out| append_list(elements, self.hex, out));
+            }
         }
     }
 }
@@ -122,10 +138,32 @@ fn encode_name(number: u32, names: &FieldNames, value: Value<'_>, payload: &[u8]
         Value::Signed(bits) => bits.cast_unsigned(),
         Value::Text(_) | Value::Array(_) => return,
     };
-    if let Some(name) = names.name(bits, payload) {
-        // Memory takes all that is written.
-        put_message(number, out, |out| drop(write!(out, "{name}")));
+    let key = Key::with_length(number);
+    match names.name(bits, payload) {
+        Some(Name::Text(name)) => put_bytes_behind(key, name.as_bytes(), out),
+        Some(Name::Symbol(symbol)) => put_message_behind(key, out, |out| append_symbol(symbol, out)),
+        None => {}
     }
+}
+
+/// Appends `symbol` as it displays itself, without what formatting costs.
+fn append_symbol(SymbolOffset { symbol, offset }: SymbolOffset<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(symbol.name.as_bytes());
+    if offset > 0 {
+        out.push(b'+');
+        append_hex(offset, out);
+    }
+    if let Some(module) = symbol.module {
+        out.extend_from_slice(b" [");
+        out.extend_from_slice(module.as_bytes());
+        out.push(b']');
+    }
+}
+
+fn append_hex(number: u64, out: &mut Vec<u8>) {
+    let (digits, length) = hex_digits(number);
+    out.extend_from_slice(b"0x");
+    out.extend_from_slice(digits.get(..length).unwrap_or_default());
 }
 
 /// Addresses are text: SQL has no unsigned integers of 64 bits.
@@ -137,16 +175,18 @@ fn field_type(field: &FieldDescription) -> FieldType {
     }
 }
 
-/// The numbers of an array as text.
-pub(super) fn list(elements: Elements<'_>, hex: bool) -> String {
-    let elements: Vec<String> = elements
-        .iter()
-        .map(|element| match element {
-            Value::Unsigned(number) if hex => format!("{number:#x}"),
-            Value::Unsigned(number) => number.to_string(),
-            Value::Signed(number) => number.to_string(),
-            Value::Text(_) | Value::Array(_) => String::new(),
-        })
-        .collect();
-    format!("[{}]", elements.join(", "))
+/// Appends the numbers of an array as text.
+pub(super) fn append_list(elements: Elements<'_>, hex: bool, out: &mut Vec<u8>) {
+    out.push(b'[');
+    for (index, element) in elements.iter().enumerate() {
+        out.extend_from_slice(if index == 0 { b"" } else { b", " });
+        match element {
+            Value::Unsigned(number) if hex => append_hex(number, out),
+            // Memory takes all that is written.
+            Value::Unsigned(number) => drop(write!(out, "{number}")),
+            Value::Signed(number) => drop(write!(out, "{number}")),
+            Value::Text(_) | Value::Array(_) => {}
+        }
+    }
+    out.push(b']');
 }

@@ -5,6 +5,7 @@
 
 use super::packets::{FtraceKind, Machine, PacketWriter};
 use foldhash::HashMap;
+use std::borrow::Cow;
 use std::io::Write;
 use strata_analysis::event::{self, Event, Interrupt};
 use strata_analysis::timeline::states::{Runner, TaskIndex};
@@ -32,7 +33,7 @@ pub(super) struct KernelRecord {
 /// Writes records of kernels, and what ends where records are missing.
 #[derive(Debug, Default)]
 pub(super) struct KernelRecords {
-    /// By CPU: the interrupts that are handled, the innermost last.
+    /// By CPU: the interrupts that are handled, the innermost last; with names where nothing was to be drawn yet.
     interrupts: HashMap<(Machine, u32), Vec<(Interrupt, String)>>,
     /// The calls that guests' tasks are in.
     calls: HashMap<(Machine, TaskIndex), Call>,
@@ -87,12 +88,12 @@ impl KernelRecords {
             }
             Event::InterruptEnter(interrupt) => {
                 let name = match interrupt {
-                    Interrupt::Irq(_) => event::handler_name(&input.record).unwrap_or_default().into_owned(),
+                    Interrupt::Irq(_) => event::handler_name(&input.record).unwrap_or_default(),
                     Interrupt::Vector(_) => event::vector_name(input.record.schema.name())
-                        .map_or_else(String::new, |(name, _)| format!("vector {name}")),
-                    Interrupt::Softirq(_) => String::new(),
+                        .map_or(Cow::Borrowed(""), |(name, _)| ["vector ", name].concat().into()),
+                    Interrupt::Softirq(_) => Cow::Borrowed(""),
                 };
-                self.enter(out, place, by, (interrupt, name));
+                self.enter(out, place, by, (interrupt, &name));
             }
             Event::InterruptExit(interrupt) => {
                 let result = match interrupt {
@@ -122,12 +123,13 @@ impl KernelRecords {
         out: &mut PacketWriter<W>,
         place: (Machine, u32),
         by: (u64, i64),
-        interrupt: (Interrupt, String),
+        (interrupt, name): (Interrupt, &str),
     ) {
         let nested = self.interrupts.entry(place).or_default();
         if nested.len() < MAX_NESTED {
-            out.ftrace(place, by, entry(&interrupt));
-            nested.push(interrupt);
+            out.ftrace(place, by, entry(interrupt, name));
+            // What is drawn has been given its name.
+            nested.push((interrupt, if out.muted { name.to_owned() } else { String::new() }));
         }
     }
 
@@ -212,8 +214,8 @@ impl KernelRecords {
     /// Draws from `time` on what has begun before, when nothing was to be drawn.
     pub(super) fn resume<W: Write>(&mut self, out: &mut PacketWriter<W>, time: u64) {
         for (&(machine, cpu), nested) in &self.interrupts {
-            for interrupt in nested {
-                out.ftrace((machine, cpu), (time, 0), entry(interrupt));
+            for (interrupt, name) in nested {
+                out.ftrace((machine, cpu), (time, 0), entry(*interrupt, name));
             }
         }
         for (&(machine, _), call) in &self.calls {
@@ -222,8 +224,8 @@ impl KernelRecords {
     }
 }
 
-fn entry((interrupt, name): &(Interrupt, String)) -> FtraceKind<'_> {
-    match *interrupt {
+const fn entry(interrupt: Interrupt, name: &str) -> FtraceKind<'_> {
+    match interrupt {
         Interrupt::Irq(irq) | Interrupt::Vector(irq) => FtraceKind::IrqEntry { irq, name },
         Interrupt::Softirq(vector) => FtraceKind::SoftirqEntry(vector.unsigned_abs()),
     }

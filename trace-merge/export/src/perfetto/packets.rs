@@ -3,6 +3,7 @@
 //! Packets need not be in the order of their times: Perfetto sorts all of a trace. Those of one time stay in the order in
 //! which they were written.
 
+use super::annotations;
 use super::generic_type::GenericType;
 use super::proto::wire::{close_message, open_message, put_bytes, put_message, put_number};
 use super::proto::{
@@ -193,6 +194,22 @@ impl<W: Write> PacketWriter<W> {
     pub(super) fn instant(&mut self, machine: Machine, track: u64, time: u64, name: Name<'_>, event: &TrackEvent) {
         if !self.muted {
             self.event(machine, track, time, EventType::Instant, Some(name), |out| encode(event, out));
+        }
+    }
+
+    /// A record that was made on `track` at `time`, with its fields.
+    pub(super) fn record(
+        &mut self,
+        machine: Machine,
+        track: u64,
+        time: u64,
+        name: Name<'_>,
+        record: &StreamRecord<'_>,
+    ) {
+        if !self.muted {
+            self.event(machine, track, time, EventType::Instant, Some(name), |out| {
+                annotations::put_fields(record, out);
+            });
         }
     }
 

@@ -27,11 +27,17 @@ pub(super) mod field {
     pub(in super::super) const TASK_STATE_TID: u32 = 3;
     pub(in super::super) const TASK_STATE_STATE: u32 = 4;
     pub(in super::super) const TASK_STATE_PRIO: u32 = 5;
+    pub(in super::super) const TRACK_EVENT_ANNOTATION: u32 = 4;
     pub(in super::super) const TRACK_EVENT_TYPE: u32 = 9;
     pub(in super::super) const TRACK_EVENT_NAME_IID: u32 = 10;
     pub(in super::super) const TRACK_EVENT_TRACK_UUID: u32 = 11;
     pub(in super::super) const TRACK_EVENT_NAME: u32 = 23;
     pub(in super::super) const TRACK_EVENT_COUNTER_VALUE: u32 = 30;
+    pub(in super::super) const ANNOTATION_UNSIGNED: u32 = 3;
+    pub(in super::super) const ANNOTATION_SIGNED: u32 = 4;
+    pub(in super::super) const ANNOTATION_TEXT: u32 = 6;
+    pub(in super::super) const ANNOTATION_POINTER: u32 = 7;
+    pub(in super::super) const ANNOTATION_NAME: u32 = 10;
     pub(in super::super) const FTRACE_TIMESTAMP: u32 = 1;
     pub(in super::super) const FTRACE_PID: u32 = 2;
     pub(in super::super) const FTRACE_WAKEUP: u32 = 17;

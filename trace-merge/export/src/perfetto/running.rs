@@ -141,7 +141,8 @@ impl RunningThreads {
             let runs = matches!(&cpu.doing, Doing::Thread(thread) if thread.tid == prev.tid);
             end(out, (machine, number), time, (!runs).then_some(prev));
         } else if prev.tid != 0 {
-            out.stops(machine, time, number, (prev.tid.into(), &comm(prev)), state(prev_state));
+            let comm = String::from_utf8_lossy(prev.comm);
+            out.stops(machine, time, number, (prev.tid.into(), &comm), state(prev_state));
         }
         cpu.doing = Doing::Idle;
         if next.tid != 0 {

@@ -1,12 +1,10 @@
 //! Records of VMMs, with their fields: those of each vCPU's thread on a track, and those of all other threads on one more.
 
-use super::applications::with_fields;
 use super::packets::{Machine, Name, PacketWriter};
 use super::tracks::{self, Kind, uuid};
 use foldhash::HashSet;
 use std::io::Write;
 use strata_analysis::timeline::{Input, Timeline};
-use strata_recording::terminal::harmless;
 
 /// Draws records of VMMs.
 #[derive(Debug, Default)]
@@ -16,12 +14,12 @@ pub(super) struct VmmRecords {
 }
 
 impl VmmRecords {
-    /// Draws a record that `thread` of the VMM of `vm` made.
+    /// Draws a record that `thread` of the VMM of `vm` made; its event is called `event`.
     pub(super) fn record<W: Write>(
         &mut self,
         out: &mut PacketWriter<W>,
         (machine, vm, thread): (Machine, usize, u32),
-        time: u64,
+        (time, event): (u64, &str),
         input: &Input<'_>,
         timeline: &Timeline,
     ) {
@@ -35,7 +33,6 @@ impl VmmRecords {
             out.track(machine, time, tracks::named(group, None, format!("{}: events of the VMM", known.name)));
             out.track(machine, time, tracks::named(track, Some(group), name));
         }
-        let name = harmless(input.record.schema.name());
-        out.instant(machine, track, time, Name::Few(&name), &with_fields(&input.record));
+        out.record(machine, track, time, Name::Few(event), &input.record);
     }
 }

@@ -51,16 +51,51 @@ fn put_varint(number: u64, out: &mut Vec<u8>) {
     }
 }
 
+/// What stands before the value of a field, encoded: its number, and how its value is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Key {
+    word: u64,
+    length: usize,
+}
+
+impl Key {
+    /// Of the field `field`, which is a number or a value of an enumeration.
+    #[inline(always)]
+    pub(in super::super) const fn of_number(field: u32) -> Self {
+        Self::new(field, NUMBER)
+    }
+
+    /// Of the field `field`, which is text or another message.
+    #[inline(always)]
+    pub(in super::super) const fn with_length(field: u32) -> Self {
+        Self::new(field, WITH_LENGTH)
+    }
+
+    #[inline(always)]
+    const fn new(field: u32, wire_type: u64) -> Self {
+        match varint((field as u64) << 3 | wire_type) {
+            Some((word, length)) => Self { word, length },
+            // A field's number has 29 bits.
+            None => Self { word: 0, length: 0 },
+        }
+    }
+}
+
 /// Appends the field `field` of a message: a number, or a value of an enumeration.
 #[inline(always)]
 pub(in super::super) fn put_number(field: u32, number: u64, out: &mut Vec<u8>) {
-    let key = u64::from(field) << 3 | NUMBER;
-    match (varint(key), varint(number)) {
-        (Some((key, before)), Some((word, length))) if before + length <= WORD => {
-            put_word(key | word << (8 * before), before + length, out);
+    put_number_behind(Key::of_number(field), number, out);
+}
+
+/// The same behind a key that is known.
+#[inline(always)]
+pub(in super::super) fn put_number_behind(key: Key, number: u64, out: &mut Vec<u8>) {
+    match varint(number) {
+        Some((word, length)) if key.length + length <= WORD => {
+            put_word(key.word | word << (8 * key.length), key.length + length, out);
         }
         _ => {
-            put_varint(key, out);
+            put_word(key.word, key.length, out);
             put_varint(number, out);
         }
     }
@@ -69,18 +104,28 @@ pub(in super::super) fn put_number(field: u32, number: u64, out: &mut Vec<u8>) {
 /// Appends the field `field` of a message: text, or another message, encoded.
 #[inline]
 pub(in super::super) fn put_bytes(field: u32, bytes: &[u8], out: &mut Vec<u8>) {
-    put_varint(u64::from(field) << 3 | WITH_LENGTH, out);
-    put_varint(bytes.len() as u64, out);
+    put_bytes_behind(Key::with_length(field), bytes, out);
+}
+
+/// The same behind a key that is known.
+#[inline]
+pub(in super::super) fn put_bytes_behind(key: Key, bytes: &[u8], out: &mut Vec<u8>) {
+    put_number_behind(key, bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
 
 /// Appends the field `field` of a message: another message, which `put` appends.
 #[inline]
 pub(in super::super) fn put_message(field: u32, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
-    put_varint(u64::from(field) << 3 | WITH_LENGTH, out);
+    put_message_behind(Key::with_length(field), out, put);
+}
+
+/// The same behind a key that is known.
+#[inline]
+pub(in super::super) fn put_message_behind(key: Key, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     // Most messages are so short that their length takes one byte.
-    let place = out.len();
-    out.push(0);
+    put_number_behind(key, 0, out);
+    let place = out.len() - 1;
     put(out);
     let length = out.len() - place - 1;
     match (u8::try_from(length), out.get_mut(place)) {
