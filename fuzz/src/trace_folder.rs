@@ -53,6 +53,7 @@ pub fn manifest() -> Manifest {
         packet_size: PACKET_SIZE,
         process,
         events,
+        flag_names: Vec::new(),
         limit: None,
         ended: None,
         streams: vec![StreamDescription { file: "stream_0".into(), records: 6, ..StreamDescription::default() }],

@@ -278,6 +278,18 @@ mod tests {
     }
 
     #[test]
+    fn part_has_the_names_of_flags() {
+        let trace = TestTrace::new().flags("kmem:kmalloc", "gfp_flags", &[(1, "DMA")]).host(0, 5, "kmem:kmalloc", &[]);
+        let (original, trace) = trace.open();
+
+        let out = original.path().join("part");
+        cut_trace(&trace, &CutOptions::default(), &out).unwrap();
+
+        let names = |trace: &Trace| trace.layers()[0].description.flag_names.clone();
+        assert_eq!((names(&Trace::open(&out).unwrap()), names(&trace).len()), (names(&trace), 1));
+    }
+
+    #[test]
     fn part_has_the_snapshots_of_the_clocks_that_belong_to_it() {
         let dir = TempDir::new().unwrap();
         let all = [5, 25, 45, 55, 65, 85].map(clock_snapshot);

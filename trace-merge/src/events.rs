@@ -584,6 +584,25 @@ mod tests {
     }
 
     #[test]
+    fn flags_are_shown_by_the_names_that_the_kernel_gives_them() {
+        let gfp = [(0xcc0, "GFP_KERNEL"), (0x40, "__GFP_IO"), (0x100, "__GFP_ZERO")];
+        let trace = || {
+            [0xdc0, 0x140, 0]
+                .into_iter()
+                .fold(TestTrace::new().flags("kmem:kmalloc", "gfp_flags", &gfp), |trace, flags| {
+                    trace.host(0, 1, "kmem:kmalloc", &[("gfp_flags", Field::Number(flags))])
+                })
+        };
+
+        let (text, json) = (fields_of(trace(), false), fields_of(trace(), true));
+
+        let names =
+            ["gfp_flags = 3520 (GFP_KERNEL|__GFP_ZERO)", "gfp_flags = 320 (__GFP_IO|__GFP_ZERO)", "gfp_flags = 0"];
+        assert_eq!(text, names);
+        assert_eq!(json[0], r#"{"gfp_flags":3520,"gfp_flags_name":"GFP_KERNEL|__GFP_ZERO"}"#);
+    }
+
+    #[test]
     fn results_vectors_signals_and_flags_are_shown_by_name() {
         let trace = TestTrace::new()
             .guest(0, 1, "raw_syscalls:sys_exit", &[("id", Field::Number(257)), ("ret", Field::Number(-2))])

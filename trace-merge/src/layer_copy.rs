@@ -69,6 +69,7 @@ pub(crate) fn copy(
     let mut copied = writer.layer();
     copied.ended = Some(has_ended).filter(|&has_ended| has_ended != target.manifest.has_ended(&copied));
     copied.host.clone_from(&target.host);
+    copied.flag_names.clone_from(&description.flag_names);
     if !folder.is_empty() {
         copied.path = format!("{folder}/{}", copied.path);
     }

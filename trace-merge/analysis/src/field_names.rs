@@ -6,6 +6,7 @@ use crate::kernel_symbols::SymbolOffset;
 use shared_ring::event::FieldDescription;
 use std::borrow::Cow;
 use std::fmt;
+use strata_recording::manifest::FlagNames;
 use strata_recording::reader::TraceLayer;
 use strata_recording::schema::Schema;
 
@@ -17,6 +18,8 @@ pub struct FieldNames(Of);
 enum Of {
     /// Things that are numbered.
     Numbers(Named),
+    /// Flags that the kernel names.
+    Flags(FlagNames),
     /// Addresses of kernels.
     Addresses(SymbolsOf),
 }
@@ -45,8 +48,9 @@ impl FieldNames {
     pub fn of(layer: &TraceLayer, schema: &Schema, position: usize, symbols: &mut AddressSymbols<'_>) -> Option<Self> {
         let field = schema.description().fields.get(position)?;
         let named = Named::all(schema).into_iter().find(|named| named.position == position);
+        let flags = || FlagNames::of(&layer.description, schema.name(), &field.name).cloned().map(Of::Flags);
         let addresses = || symbols.of(layer, schema, field).map(Of::Addresses);
-        named.map(Of::Numbers).or_else(addresses).map(Self)
+        named.map(Of::Numbers).or_else(flags).or_else(addresses).map(Self)
     }
 
     /// The key of the name, where the number's is that of `field`.
@@ -54,6 +58,7 @@ impl FieldNames {
     pub fn key(&self, field: &FieldDescription) -> Cow<'static, str> {
         match &self.0 {
             Of::Numbers(named) => named.key(&field.name),
+            Of::Flags(_) => format!("{}_name", field.name).into(),
             Of::Addresses(_) => format!("{}_symbol", field.name).into(),
         }
     }
@@ -63,6 +68,7 @@ impl FieldNames {
     pub fn name(&self, number: u64, payload: &[u8]) -> Option<Name<'_>> {
         match &self.0 {
             Of::Numbers(named) => named.name(named.number(payload)?, payload).map(Name::Text),
+            Of::Flags(names) => names.text(number).map(|text| Name::Text(text.into())),
             Of::Addresses(symbols) => symbols.find(payload)?.named(number).map(Name::Symbol),
         }
     }
@@ -82,7 +88,7 @@ impl FieldNames {
     #[must_use]
     pub fn call(&self, address: u64, payload: &[u8]) -> Option<SymbolOffset<'_>> {
         match &self.0 {
-            Of::Numbers(_) => None,
+            Of::Numbers(_) | Of::Flags(_) => None,
             Of::Addresses(symbols) => symbols.find(payload)?.named_call(address),
         }
     }

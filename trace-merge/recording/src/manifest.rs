@@ -8,6 +8,7 @@ use crate::files::reserve::Reserve;
 use crate::files::{Files, MANIFEST_FILE, MAX_MANIFEST_BYTES};
 use crate::foreign::Foreign;
 use crate::layer::LayerKind;
+pub use flag_names::FlagNames;
 pub use limit::RecordLimit;
 use serde::{Deserialize, Serialize};
 use shared_ring::consumer::Lost;
@@ -20,6 +21,7 @@ use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 use uuid::Uuid;
 
+mod flag_names;
 mod foreign;
 pub(crate) mod journal;
 mod limit;
@@ -409,6 +411,9 @@ pub struct Layer {
     pub process: Option<Process>,
     /// Event types.
     pub events: Vec<EventDescription>,
+    /// Names of flags in fields of its events, where its kernel tells them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flag_names: Vec<FlagNames>,
     /// The limit of its records, if it had one, and how often it met that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<RecordLimit>,

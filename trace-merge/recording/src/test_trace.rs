@@ -10,7 +10,8 @@ use crate::clock_snapshots::{self, ClockReading, ClockSnapshot};
 use crate::kallsyms;
 use crate::layer::LayerKind;
 use crate::manifest::{
-    Attached, CpuLimit, FORMAT_VERSION, Guest, Host, Manifest, Process, Started, StrataThread, VcpuThread, Vm,
+    Attached, CpuLimit, FORMAT_VERSION, FlagNames, Guest, Host, Manifest, Process, Started, StrataThread, VcpuThread,
+    Vm,
 };
 use crate::metadata::TraceDescription;
 use crate::reader::Trace;
@@ -179,6 +180,7 @@ pub struct TestTrace {
     /// Layers whose kernel's symbols are saved, and those.
     symbols: Vec<(&'static str, &'static str)>,
     clocks: Vec<ClockSnapshot>,
+    flag_names: Vec<FlagNames>,
 }
 
 impl Default for TestTrace {
@@ -193,7 +195,15 @@ impl TestTrace {
         let vm = Vm { name: "vm0".into(), vcpus: 2, vcpu_threads: vec![100, 101], ..Vm::default() };
         let manifest = Manifest { vms: vec![vm], ..manifest() };
         let (records, losses, never_joined) = (Vec::new(), Vec::new(), Vec::new());
-        Self { manifest, records, losses, never_joined, symbols: Vec::new(), clocks: Vec::new() }
+        Self {
+            manifest,
+            records,
+            losses,
+            never_joined,
+            symbols: Vec::new(),
+            clocks: Vec::new(),
+            flag_names: Vec::new(),
+        }
     }
 
     /// The same beside another VM on its host, `name`, of one vCPU with this thread and without records of its own.
@@ -335,6 +345,13 @@ impl TestTrace {
         self
     }
 
+    /// Says what flags in a field of the host's events are called.
+    pub fn flags(mut self, event: &str, field: &str, flags: &[(u64, &str)]) -> Self {
+        let flags = flags.iter().map(|&(mask, name)| (mask, name.to_owned())).collect();
+        self.flag_names.push(FlagNames { fields: vec![(event.into(), field.into())], flags });
+        self
+    }
+
     /// Says what the host's clocks showed.
     pub fn clocks(mut self, snapshots: &[ClockSnapshot]) -> Self {
         self.clocks.extend_from_slice(snapshots);
@@ -384,7 +401,11 @@ impl TestTrace {
                 self.never_joined.iter().for_each(|&cpu| layer.set_never_joined(cpu));
             }
             layer.flush().unwrap();
-            self.manifest.layers.push(layer.layer());
+            let mut described = layer.layer();
+            if described.kind == LayerKind::HostKernel {
+                described.flag_names.clone_from(&self.flag_names);
+            }
+            self.manifest.layers.push(described);
         }
         Manifest::save(&self.manifest, dir.path()).unwrap();
         clock_snapshots::write(&self.clocks, dir.path()).unwrap();

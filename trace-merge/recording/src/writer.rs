@@ -539,6 +539,7 @@ impl LayerWriter {
             packet_size: self.place.packet_size,
             process: self.trace.process.clone(),
             events,
+            flag_names: Vec::new(),
             limit: None,
             ended: None,
             streams,

@@ -75,6 +75,11 @@ pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> R
         }
     }
     let mut layer = writer.layer();
+    for names in layers.iter().flat_map(|of| &of.description.flag_names) {
+        if !layer.flag_names.contains(names) {
+            layer.flag_names.push(names.clone());
+        }
+    }
     // One boot has one kernel.
     if let Some(with_symbols) = layers.iter().find(|layer| layer.kallsyms().is_some()) {
         copy_symbols(with_symbols, out, &layer.path)?;

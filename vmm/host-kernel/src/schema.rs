@@ -6,10 +6,12 @@
 
 pub(crate) mod copy_plan;
 pub(crate) mod format_file;
+pub(crate) mod print_flags;
 pub(crate) mod print_format;
 
 use copy_plan::CopyPlan;
 use format_file::{Element, Field, FormatFile, Shape, SkippedField};
+use print_flags::Flags;
 use print_format::hex_fields;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID};
@@ -123,6 +125,9 @@ pub struct EventSchema {
     /// until the next boot; its first field is `common_pid`; `_N` is appended to the name of an array for its element
     /// N.
     pub description: EventDescription,
+    /// The recorded fields whose numbers are flags that the kernel names: masks and names, in the order in which it looks
+    /// for them.
+    pub flags: Vec<(String, Flags)>,
     /// The fields that are not recorded.
     pub skipped: Vec<SkippedField>,
     /// Where each field comes from.
@@ -206,6 +211,7 @@ impl EventSchema {
         let mut schema = Self {
             name: name.clone(),
             description: EventDescription { id, class: class::HOST_KERNEL, name: full_name, fields: Vec::new() },
+            flags: Vec::new(),
             skipped: Vec::new(),
             sources: Vec::new(),
             plan: None,
@@ -217,6 +223,10 @@ impl EventSchema {
                 schema.skipped.push(field.skipped());
             }
         }
+        let is_recorded = |field: &str| schema.description.fields.iter().any(|known| known.name == field);
+        let flags = print_flags::flags(&file.print_format).into_iter();
+        schema.flags =
+            flags.filter(|(field, _)| is_recorded(field)).map(|(field, flags)| (field.into(), flags)).collect();
         schema.plan = schema.copy_plan();
         Ok(schema)
     }

@@ -91,6 +91,7 @@ mod tests {
             packet_size,
             process,
             events,
+            flag_names: Vec::new(),
             limit,
             ended: Some(false),
             streams,

@@ -13,6 +13,7 @@ fn layer(path: &str) -> Layer {
         packet_size: 4096,
         process: None,
         events: Vec::new(),
+        flag_names: Vec::new(),
         limit: None,
         ended: None,
         streams: Vec::new(),

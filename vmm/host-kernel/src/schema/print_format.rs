@@ -55,7 +55,7 @@ fn conversions(format: &str) -> Vec<char> {
 }
 
 /// Splits at the commas outside of parentheses, braces, brackets and strings.
-fn split_arguments(arguments: &str) -> impl Iterator<Item = &str> {
+pub(super) fn split_arguments(arguments: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     let mut in_string = false;
     let mut escaped = false;
@@ -72,7 +72,7 @@ fn split_arguments(arguments: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The field that an expression names, if it is nothing but that field, in parentheses or with casts.
-fn plain_field(argument: &str) -> Option<&str> {
+pub(super) fn plain_field(argument: &str) -> Option<&str> {
     let (before, name) = argument.split_once("REC->")?;
     let name = name.trim_end_matches([' ', ')']);
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');

@@ -20,7 +20,7 @@ use strata_host_kernel::{EventSchema, EventSchemas, HostItem, HostTracer, Reader
 use strata_recording::clock::Clock;
 use strata_recording::kallsyms;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Layer, Manifest, Missing, StreamDescription, Vm};
+use strata_recording::manifest::{FlagNames, Layer, Manifest, Missing, StreamDescription, Vm};
 use strata_recording::writer::{LayerWriter, OpenPacket, Rotation, WriteError};
 
 /// How much of the host kernel's buffers is read.
@@ -433,12 +433,28 @@ impl HostLayer {
     pub fn layer(&self) -> Layer {
         let mut layer = self.writer.layer();
         layer.limit = self.limiter.as_ref().map(RecordLimiter::state);
+        layer.flag_names = flag_names(&self.source.schemas);
         if self.source.finished {
             layer.streams.retain(|stream| stream.packets > 0 || is_any_missing(stream));
             layer.streams.iter_mut().for_each(|stream| stream.complete_until = None);
         }
         layer
     }
+}
+
+/// The names of flags in the fields of the events of `schemas`: many have the same.
+fn flag_names(schemas: &EventSchemas) -> Vec<FlagNames> {
+    let mut known: Vec<FlagNames> = Vec::new();
+    for schema in schemas.iter() {
+        for (field, flags) in &schema.flags {
+            let field = (schema.description.name.clone(), field.clone());
+            match known.iter_mut().find(|names| names.flags == *flags) {
+                Some(names) => names.fields.push(field),
+                None => known.push(FlagNames { fields: vec![field], flags: flags.clone() }),
+            }
+        }
+    }
+    known
 }
 
 /// Whether a stream lacks something that its CPU recorded.
@@ -537,7 +553,10 @@ impl HostWindow {
         meanwhile: &mut dyn FnMut(),
     ) -> Vec<Result<Layer, WriteError>> {
         let is_corrupt = self.source.failed.is_some();
-        let layers = self.history.write(dir, manifest, &self.source.events(), is_corrupt, meanwhile);
+        let mut layers = self.history.write(dir, manifest, &self.source.events(), is_corrupt, meanwhile);
+        for layer in layers.iter_mut().flatten() {
+            layer.flag_names = flag_names(&self.source.schemas);
+        }
         if let Some(layer) = layers.iter().find_map(|layer| layer.as_ref().ok())
             && let Some(symbols) = self.source.kallsyms(meanwhile)
         {
@@ -587,13 +606,35 @@ mod tests {
         assert!(told(&many).unwrap().ends_with("and those of 2 more events"));
     }
 
-    /// That of the event `id` with these field lines behind the common ones.
+    #[test]
+    fn fields_of_several_events_share_the_names_of_their_flags() {
+        let field = "\tfield:long gfp_flags;\toffset:8;\tsize:8;\tsigned:0;\n";
+        let event = |id, print: &str| schema_of(id, field, print);
+        let gfp = r#""%s", __print_flags(REC->gfp_flags, "|", { 1 << 8, "__GFP_ZERO" })"#;
+        let other = r#""%s", __print_flags(REC->gfp_flags, "|", { 1, "OTHER" })"#;
+        let of_absent = r#""%s", __print_flags(REC->absent, "|", { 1, "OTHER" })"#;
+        let schemas = EventSchemas::new(vec![event(1, gfp), event(2, other), event(3, gfp), event(4, of_absent)]);
+
+        let names = flag_names(&schemas);
+
+        let fields = |count| vec![("group:event".to_owned(), "gfp_flags".to_owned()); count];
+        let expected = [(fields(2), "__GFP_ZERO"), (fields(1), "OTHER")];
+        let found: Vec<_> = names.iter().map(|names| (names.fields.clone(), names.flags[0].1.as_str())).collect();
+        assert_eq!(found, expected);
+        assert_eq!(names[0].text(0x100).as_deref(), Some("__GFP_ZERO"));
+    }
+
     fn schema(id: u16, fields: &str) -> EventSchema {
+        schema_of(id, fields, "\"\"")
+    }
+
+    /// That of the event `id` with these field lines behind the common ones.
+    fn schema_of(id: u16, fields: &str, print: &str) -> EventSchema {
         let common = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
             \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
             \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
             \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n";
-        let text = format!("name: event\nID: {id}\nformat:\n{common}\n{fields}\nprint fmt: \"\"\n");
+        let text = format!("name: event\nID: {id}\nformat:\n{common}\n{fields}\nprint fmt: {print}\n");
         EventSchema::parse(&EventName::parse("group:event").unwrap(), &text).unwrap()
     }
 
