@@ -1,9 +1,10 @@
 //! The thread that writes files.
 
+use super::columns::chunk;
 use super::output::{Group, Shape, into_io, recording_id};
 use super::places::{Hour, Places};
-use crate::tables::{CHOSEN_KEY, EVENT_KEY, RECORDING_KEY, VERSION, VERSION_KEY};
-use bytes::Bytes;
+use super::rows::ABOUT;
+use crate::tables::{CHOSEN_KEY, EVENT_KEY, Lead, RECORDING_KEY, VERSION, VERSION_KEY};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
@@ -89,8 +90,9 @@ impl Files {
         let Some(open) = self.open.get_mut(&number) else { return Ok(()) };
         open.used = self.groups;
         let mut writer = open.writer.next_row_group().map_err(into_io)?;
-        for (bytes, close) in group.chunks {
-            writer.append_column(&Bytes::from(bytes), close).map_err(into_io)?;
+        for chunk in group.chunks {
+            let Some(mut column) = writer.next_column().map_err(into_io)? else { break };
+            chunk.write(column.untyped()).and_then(|()| column.close()).map_err(into_io)?;
         }
         writer.close().map_err(into_io)?;
         Ok(())
@@ -108,8 +110,7 @@ impl Files {
         self.opened += 1;
         let file = BufWriter::with_capacity(BUFFER, Readers::Owner.create_file(&path)?);
         let properties = Arc::new(self.properties(shape));
-        let schema = shape.schema.root_schema_ptr();
-        let writer = SerializedFileWriter::new(file, schema, properties).map_err(into_io)?;
+        let writer = SerializedFileWriter::new(file, shape.schema.root_schema_ptr(), properties).map_err(into_io)?;
         self.open.insert(shape.number, OpenFile { hour, writer, used: self.groups });
         Ok(())
     }
@@ -127,6 +128,12 @@ impl Files {
         metadata.extend(shape.event.as_deref().map(|event| (EVENT_KEY, event)));
         metadata.extend(self.chosen.as_deref().map(|chosen| (CHOSEN_KEY, chosen)));
         let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value.to_string()));
-        WriterProperties::builder().set_key_value_metadata(Some(metadata.collect())).build()
+        let (growing, same): (&[usize], &[usize]) = match shape.lead {
+            Lead::Recording => (&[], &[0]),
+            Lead::Moment => (&[1, 3], &[0, Lead::Moment.count() + ABOUT]),
+            Lead::Lasting => (&[1], &[0]),
+        };
+        let properties = chunk::properties(&shape.schema, growing, same);
+        properties.set_key_value_metadata(Some(metadata.collect())).build()
     }
 }

@@ -1,40 +1,48 @@
 //! Columns side by side whose values are the same in all rows of one key: who made a record, what a state is called.
 //!
-//! Such values are looked up once for each key of a row group. A row is one number for all of these columns, until its
-//! page ends.
+//! Such values are looked up once for each key of a row group: the columns hold one for each, and a row is one number for
+//! all of them.
 
 use super::columns::cell::Cell;
-use super::columns::dictionaries::Numbers;
-use super::columns::{Column, put_in_order};
+use super::columns::{Column, in_order};
+use foldhash::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Columns with the same key, and the keys of a row group.
 #[derive(Debug)]
 pub(super) struct Keyed {
     /// Which of the table's columns they are.
     pub(super) columns: Range<usize>,
-    /// Those of the row group.
-    keys: Numbers,
-    /// By place of the key, column by column: where the value is in the column's dictionary; `None` for a null.
-    values: Vec<Option<u32>>,
-    /// Of the rows of the page: places of their keys.
+    /// Those of the row group, and the place of each.
+    keys: HashMap<u64, u32>,
+    /// That of the row before, and its place.
+    last: Option<(u64, u32)>,
+    /// Of each row, the place of its key.
     rows: Vec<u32>,
 }
 
 impl Keyed {
     /// Without keys.
     pub(super) fn new(columns: Range<usize>) -> Self {
-        Self { columns, keys: Numbers::default(), values: Vec::new(), rows: Vec::new() }
+        Self { columns, keys: HashMap::default(), last: None, rows: Vec::new() }
     }
 
     /// Adds a row with the key `key`; whether it is the first one with it in the row group: then [`Self::add_values`] is
     /// to tell the values.
     #[inline]
     pub(super) fn push(&mut self, key: u64) -> bool {
-        let known = self.keys();
-        let place = self.keys.place(key.cast_signed());
+        if let Some((last, place)) = self.last
+            && last == key
+        {
+            self.rows.push(place);
+            return false;
+        }
+        let next = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
+        let place = *self.keys.entry(key).or_insert(next);
+        self.last = Some((key, place));
         self.rows.push(place);
-        place as usize == known
+        place == next
     }
 
     /// Takes in the values of the key that was added last, in the order of `columns`, which are those of the table.
@@ -42,21 +50,21 @@ impl Keyed {
         let columns = columns.get_mut(self.columns.clone()).unwrap_or_default();
         debug_assert_eq!(values.len(), columns.len());
         let values = values.iter().copied().chain(std::iter::repeat(Cell::Null));
-        self.values.extend(columns.iter_mut().zip(values).map(|(column, value)| column.place(value)));
+        columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
     }
 
     /// How many keys the row group has.
     pub(super) fn keys(&self) -> usize {
-        self.keys.values.len()
+        self.keys.len()
     }
 
     /// Bytes that are kept.
     pub(super) fn kept(&self) -> usize {
-        size_of_val(&*self.rows) + size_of_val(&*self.values) + 4 * size_of_val(&*self.keys.values)
+        size_of_val(&*self.rows) + 2 * self.keys.len() * size_of::<(u64, u32)>()
     }
 
-    /// Puts the rows of the page by key, and those of one key in their order, into `order`.
-    pub(super) fn order(&self, order: &mut Vec<u32>) {
+    /// The rows by key, and those of one key in their order.
+    pub(super) fn order(&self) -> Vec<u32> {
         let mut next = vec![0_u32; self.keys() + 1];
         for &key in &self.rows {
             if let Some(behind) = next.get_mut(key as usize + 1) {
@@ -68,8 +76,7 @@ impl Keyed {
             sum += *next;
             *next = sum;
         }
-        order.clear();
-        order.resize(self.rows.len(), 0);
+        let mut order = vec![0; self.rows.len()];
         for (row, &key) in (0..).zip(&self.rows) {
             if let Some(next) = next.get_mut(key as usize)
                 && let Some(place) = order.get_mut(*next as usize)
@@ -78,27 +85,19 @@ impl Keyed {
                 *next += 1;
             }
         }
+        order
     }
 
-    /// Puts the rows of the page into the order `order`. What `room` holds is not looked at.
-    pub(super) fn reorder(&mut self, order: &[u32], room: &mut Vec<u32>) {
-        put_in_order(order, &mut self.rows, room);
+    /// Puts the rows into the order `order`.
+    pub(super) fn reorder(&mut self, order: &[u32]) {
+        self.rows = in_order(order, &self.rows);
     }
 
-    /// Hands the rows of the page to their columns.
-    pub(super) fn end_page(&mut self, columns: &mut [Column]) {
-        let width = self.columns.len();
-        for (at, column) in columns.get_mut(self.columns.clone()).unwrap_or_default().iter_mut().enumerate() {
-            let places: Vec<Option<u32>> = self.values.iter().copied().skip(at).step_by(width).collect();
-            column.push_places(&self.rows, &places);
-        }
-        self.rows.clear();
-    }
-
-    /// Begins without keys: dictionaries are those of a row group.
-    pub(super) fn end_row_group(&mut self) {
+    /// The place of each row's key; the next row group begins without keys.
+    pub(super) fn end_row_group(&mut self) -> Arc<Vec<u32>> {
         self.keys.clear();
-        self.values.clear();
+        self.last = None;
+        Arc::new(std::mem::take(&mut self.rows))
     }
 }
 
@@ -112,12 +111,10 @@ mod tests {
         for key in [70, 20, 70, 50, 20] {
             keyed.push(key);
         }
-        let (mut order, mut values) = (Vec::new(), vec!['a', 'b', 'c', 'd', 'e']);
 
-        keyed.order(&mut order);
-        put_in_order(&order, &mut values, &mut Vec::new());
+        let order = keyed.order();
 
-        assert_eq!(values, ['a', 'c', 'b', 'e', 'd']);
+        assert_eq!(in_order(&order, &['a', 'b', 'c', 'd', 'e']), ['a', 'c', 'b', 'e', 'd']);
     }
 
     #[test]

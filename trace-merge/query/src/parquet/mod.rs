@@ -1,9 +1,8 @@
 //! A recording as Parquet: a folder with a folder for each table.
 //!
 //! One pass over the recording feeds an analysis for each group of tables, with the timeline of `trace-merge` and the
-//! builders of its reports: rows are what those count. Rows are encoded where they are made, and row groups go to a thread
-//! that writes the files. Memory is bounded: by what is kept of rows in the making, by row groups on their way, and by
-//! what lasts at a moment.
+//! builders of its reports: rows are what those count. Row groups go to a thread that encodes them and writes the files.
+//! Memory is bounded: by what is kept of rows in the making, by row groups on their way, and by what lasts at a moment.
 
 mod about;
 mod activities;

@@ -1,19 +1,22 @@
 //! Where rows go to: row groups, on their way to the thread that writes files.
 
 use super::Times;
-use super::columns::Chunk;
+use super::columns::chunk::Chunk;
 use super::places::{Hour, Place};
+use crate::tables::Lead;
 use parquet::errors::ParquetError;
-use parquet::schema::types::SchemaDescPtr;
+use parquet::schema::types::SchemaDescriptor;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use strata_recording::reader::Trace;
 
-/// Row groups on their way.
-const ON_THE_WAY: usize = 16;
+/// Row groups on their way, beside the one that is written.
+const ON_THE_WAY: usize = 1;
 /// Bytes that are kept of all rows in the making before those that take more than their share are handed on.
 const MOST_KEPT: usize = 48 << 20;
+/// Bytes of a row group, about.
+const MOST_OF_GROUP: usize = 16 << 20;
 
 /// What files of one kind have in common: the table, the columns, whose rows they hold.
 #[derive(Debug)]
@@ -23,11 +26,13 @@ pub(super) struct Shape {
     pub(super) table: String,
     /// Of the table of an event type: the event's name as it is recorded.
     pub(super) event: Option<String>,
-    pub(super) schema: SchemaDescPtr,
+    /// What rows begin with.
+    pub(super) lead: Lead,
+    pub(super) schema: SchemaDescriptor,
     pub(super) place: Place,
 }
 
-/// Rows that lie in one hour, encoded, on their way to the files of their shape.
+/// Rows that lie in one hour, on their way to the files of their shape.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) shape: Arc<Shape>,
@@ -81,13 +86,13 @@ impl Output {
         self.rows.load(Ordering::Relaxed)
     }
 
-    /// Takes in that rows in the making that took `before` bytes take `now`; whether they are to be handed on, because all
-    /// take too much, and these more than half of an equal share.
+    /// Takes in that rows in the making that took `before` bytes take `now`; whether they are to be handed on: they
+    /// are enough, or all take too much, and these more than half of an equal share.
     pub(super) fn is_too_much(&self, before: usize, now: usize) -> bool {
         let others = self.kept.fetch_sub(before, Ordering::Relaxed).saturating_sub(before);
         self.kept.fetch_add(now, Ordering::Relaxed);
         let shapes = usize::try_from(self.shapes.load(Ordering::Relaxed)).unwrap_or(usize::MAX).max(1);
-        others + now > MOST_KEPT && now > MOST_KEPT / 2 / shapes
+        now > MOST_OF_GROUP || (others + now > MOST_KEPT && now > MOST_KEPT / 2 / shapes)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Rows in the making: columns that are filled, and handed on as row groups.
 
 use super::columns::cell::Cell;
-use super::columns::{Column, Filled, type_of_rows};
+use super::columns::chunk::Chunk;
+use super::columns::{Column, type_of_rows};
 use super::keyed::Keyed;
 use super::output::{Group, Output, Shape};
 use super::places::{Hour, Place};
@@ -9,25 +10,18 @@ use super::{Times, integer};
 use crate::tables::{Column as Described, Fixed, Lead};
 use parquet::errors::ParquetError;
 use parquet::schema::types::SchemaDescriptor;
-use std::io;
 use std::sync::Arc;
 use strata_recording::clock::NS_PER_SECOND;
 use strata_recording::window::Window;
 
 /// Columns of each record before its event's name, behind those that rows begin with.
 pub(super) const ABOUT: usize = 7;
-/// Rows of a page, at most.
-const PAGE: usize = 8192;
-/// The same where rows are sorted: each key begins anew in each page.
-const SORTED_PAGE: usize = 1 << 16;
-/// Bytes of text and lists in a page, about.
-const PAGE_BYTES: usize = 4 << 20;
 /// Rows of a row group, at most.
 const ROW_GROUP: usize = 1 << 17;
 /// Keys of a row group after which it ends, so that dictionaries stay small.
 const MOST_KEYS: usize = 1 << 15;
 /// Rows after which is told how much memory they take.
-const TELL_EVERY: usize = 256;
+const TELL_EVERY: usize = 64;
 
 /// Tells the seconds of moments. The clock is asked only where they leave the second before.
 #[derive(Debug, Default)]
@@ -68,34 +62,20 @@ impl Seconds {
 #[derive(Debug)]
 pub(super) struct Rows {
     shape: Arc<Shape>,
-    lead: Lead,
     columns: Vec<Column>,
     /// In the order of their columns.
     keyed: Vec<Keyed>,
-    /// Whether the rows of a page are sorted by the first of them.
+    /// Whether rows are sorted by the first of them.
     is_sorted: bool,
-    sorting: Sorting,
     /// Of which second rows begin, and end.
     begins: Seconds,
     ends: Seconds,
     /// Of which hour the rows are that are there.
     hour: Hour,
-    /// Rows of the page, and bytes of text and lists in them.
     rows: usize,
-    bytes: usize,
-    /// Rows of the pages before it.
-    in_pages: usize,
     /// Bytes that [`Output`] was told that are kept.
     told: usize,
     output: Output,
-}
-
-/// Room to sort rows in.
-#[derive(Debug, Default)]
-struct Sorting {
-    order: Vec<u32>,
-    keys: Vec<u32>,
-    numbers: Vec<i64>,
 }
 
 /// What the rows of a table are made of.
@@ -120,19 +100,8 @@ impl Rows {
     /// When files cannot have such columns.
     pub(super) fn new(made: Made<'_>, place: Place, output: &Output) -> Result<Self, ParquetError> {
         let Made { table, event, lead, columns, keyed, is_sorted } = made;
-        let schema = Arc::new(SchemaDescriptor::new(type_of_rows(columns)?));
-        let all_keyed = lead.count()..lead.count() + keyed.iter().sum::<usize>();
-        let column = |(place, (column, leaf)): (usize, (&Described, _))| {
-            let filled = match place {
-                1 if lead != Lead::Recording => Filled::Growing,
-                _ if all_keyed.contains(&place) => Filled::ByPlaces,
-                _ => Filled::Singly,
-            };
-            Column::new(column.kind, Arc::clone(leaf), filled)
-        };
-        let filled = columns.iter().zip(schema.columns()).enumerate().map(column).collect();
-        let shape =
-            Shape { number: output.next_shape(), table: table.into(), event: event.map(Into::into), schema, place };
+        let (number, schema) = (output.next_shape(), SchemaDescriptor::new(type_of_rows(columns)?));
+        let shape = Shape { number, table: table.into(), event: event.map(Into::into), lead, schema, place };
         let mut begin = lead.count();
         let keyed = keyed.iter().map(|width| {
             begin += width;
@@ -140,17 +109,13 @@ impl Rows {
         });
         Ok(Self {
             shape: Arc::new(shape),
-            lead,
-            columns: filled,
+            columns: columns.iter().map(|column| Column::new(column.kind)).collect(),
             keyed: keyed.collect(),
             is_sorted,
-            sorting: Sorting::default(),
             begins: Seconds::default(),
             ends: Seconds::default(),
             hour: Hour::default(),
             rows: 0,
-            bytes: 0,
-            in_pages: 0,
             told: 0,
             output: output.clone(),
         })
@@ -180,8 +145,8 @@ impl Rows {
     }
 
     /// Adds a row for each of the moments `ticks`, all of the hour of these rows. `fill` fills the columns behind the
-    /// event's name, and tells how many bytes of text and lists that takes.
-    pub(super) fn add_moments(&mut self, ticks: &[u64], fill: impl FnOnce(&mut [Column]) -> usize) {
+    /// event's name.
+    pub(super) fn add_moments(&mut self, ticks: &[u64], fill: impl FnOnce(&mut [Column])) {
         let times = &self.output.times;
         if let [_, time, utc, clock, ..] = &mut *self.columns {
             for &ticks in ticks {
@@ -190,7 +155,7 @@ impl Rows {
                 clock.push_number(integer(ticks));
             }
         }
-        self.bytes += fill(self.columns.get_mut(self.lead.count() + ABOUT + 1..).unwrap_or_default());
+        fill(self.columns.get_mut(self.shape.lead.count() + ABOUT + 1..).unwrap_or_default());
         self.end_rows(ticks.len());
     }
 
@@ -234,92 +199,64 @@ impl Rows {
         }
     }
 
-    const fn begin_row(&mut self) -> Row<'_> {
-        let column = self.lead.count();
+    fn begin_row(&mut self) -> Row<'_> {
+        let column = self.shape.lead.count();
         Row { rows: self, column, key: 0 }
     }
 
     fn end_rows(&mut self, count: usize) {
         let tells = (self.rows + count) / TELL_EVERY > self.rows / TELL_EVERY;
         self.rows += count;
-        let page = if self.is_sorted { SORTED_PAGE } else { PAGE };
-        if self.rows >= page || self.bytes >= PAGE_BYTES {
-            self.end_page();
-            if self.in_pages >= ROW_GROUP {
-                self.flush();
-            } else {
-                self.tell();
-            }
+        if self.rows >= ROW_GROUP || self.keyed.iter().any(|keyed| keyed.keys() > MOST_KEYS) {
+            self.flush();
         } else if tells {
             self.tell();
         }
     }
 
-    /// Tells how much memory the rows take, and hands them on when all take too much and these not little, or when they
-    /// have too many keys.
+    /// Tells how much memory the rows take, and hands them on when all take too much and these not little.
     fn tell(&mut self) {
         let columns: usize = self.columns.iter().map(Column::kept).sum();
         let kept = columns + self.keyed.iter().map(Keyed::kept).sum::<usize>();
         let before = std::mem::replace(&mut self.told, kept);
-        if self.output.is_too_much(before, kept) || self.keyed.iter().any(|keyed| keyed.keys() > MOST_KEYS) {
+        if self.output.is_too_much(before, kept) {
             self.flush();
         }
     }
 
-    fn end_page(&mut self) {
-        let rows = std::mem::take(&mut self.rows);
-        if self.is_sorted {
-            self.sort();
-        }
-        for keyed in &mut self.keyed {
-            keyed.end_page(&mut self.columns);
-        }
-        if let Some(recording) = self.columns.first_mut() {
-            recording.push_same(&self.output.recording, rows);
-        }
-        if let Some(event) = &self.shape.event
-            && let Some(column) = self.columns.get_mut(self.lead.count() + ABOUT)
-        {
-            column.push_same(event, rows);
-        }
-        for column in &mut self.columns {
-            if let Err(error) = column.end_page() {
-                self.output.send(Err(error));
-            }
-        }
-        self.in_pages += rows;
-        self.bytes = 0;
-    }
-
-    /// Sorts the rows of the page by their first key.
+    /// Sorts the rows by their first key.
     fn sort(&mut self) {
-        let Sorting { order, keys, numbers } = &mut self.sorting;
-        if let Some(first) = self.keyed.first() {
-            first.order(order);
-        }
-        for keyed in &mut self.keyed {
-            keyed.reorder(order, keys);
-        }
+        let order = self.keyed.first().map(Keyed::order).unwrap_or_default();
         let is_keyed = |place| self.keyed.iter().any(|keyed| keyed.columns.contains(&place));
-        // What the recording is called is not there yet.
+        // What the recording is called is not there.
         let others = self.columns.iter_mut().enumerate().skip(1).filter(|&(place, _)| !is_keyed(place));
-        others.for_each(|(_, column)| column.reorder(order, numbers));
+        others.for_each(|(_, column)| column.reorder(&order));
+        self.keyed.iter_mut().for_each(|keyed| keyed.reorder(&order));
     }
 
     /// Hands on the rows that are there.
     pub(super) fn flush(&mut self) {
-        if self.rows > 0 {
-            self.end_page();
-        }
-        let rows = std::mem::take(&mut self.in_pages);
+        let rows = std::mem::take(&mut self.rows);
         if rows == 0 {
             return;
         }
         self.output.is_too_much(std::mem::take(&mut self.told), 0);
-        self.keyed.iter_mut().for_each(Keyed::end_row_group);
-        let chunks: io::Result<_> = self.columns.iter_mut().map(Column::end_row_group).collect();
-        let (shape, hour) = (Arc::clone(&self.shape), self.hour);
-        self.output.send(chunks.map(|chunks| Group { shape, hour, rows, chunks }));
+        if self.is_sorted {
+            self.sort();
+        }
+        let keys: Vec<_> = self.keyed.iter_mut().map(|keyed| (keyed.columns.clone(), keyed.end_row_group())).collect();
+        let event = self.shape.event.as_deref().map(|event| (self.shape.lead.count() + ABOUT, event));
+        let chunk = |(place, column): (usize, &mut Column)| {
+            let column = column.take();
+            match (keys.iter().find(|(columns, _)| columns.contains(&place)), event) {
+                (Some((_, keys)), _) => Chunk::Keyed(column, Arc::clone(keys)),
+                (None, Some((of_event, event))) if of_event == place => Chunk::Same(event.into(), rows),
+                (None, _) if place == 0 => Chunk::Same(Arc::clone(&self.output.recording), rows),
+                (None, _) => Chunk::Values(column),
+            }
+        };
+        let chunks = self.columns.iter_mut().enumerate().map(chunk).collect();
+        self.output.send(Ok(Group { shape: Arc::clone(&self.shape), hour: self.hour, rows, chunks }));
     }
 }
 
@@ -359,7 +296,7 @@ impl Row<'_> {
     pub(super) fn cells<'a>(mut self, cells: impl IntoIterator<Item = Cell<'a>>) -> Self {
         let columns = self.rows.columns.get_mut(self.column..).unwrap_or_default();
         for (column, cell) in columns.iter_mut().zip(cells) {
-            self.rows.bytes += column.push(cell);
+            column.push(cell);
             self.column += 1;
         }
         self

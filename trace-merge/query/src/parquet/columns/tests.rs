@@ -1,6 +1,6 @@
+use super::chunk::Chunk;
 use super::*;
 use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::types::SchemaDescriptor;
 use arrow_array::cast::AsArray;
@@ -8,61 +8,51 @@ use arrow_array::types::{Int64Type, UInt64Type};
 use arrow_array::{Array, RecordBatch};
 use bytes::Bytes;
 
-/// Rows of a page here.
-const PAGE: usize = 1000;
-
-/// A file of one column of this kind, of two row groups with `cells` each, as `parquet` reads it.
-fn read_back(kind: Kind, grows: bool, cells: &[Cell<'_>]) -> Vec<RecordBatch> {
+/// A file of one column of this kind, of two row groups with the values that `chunk` makes each, as `parquet` reads it.
+fn read_back(kind: Kind, grows: bool, chunk: impl Fn() -> Chunk) -> Vec<RecordBatch> {
     let rows = type_of_rows(&[Described { name: "it".into(), kind }]).unwrap();
-    let schema = SchemaDescriptor::new(Arc::clone(&rows));
-    let mut column = Column::new(kind, schema.column(0), if grows { Filled::Growing } else { Filled::Singly });
-    let mut groups = Vec::new();
+    let growing: &[usize] = if grows { &[0] } else { &[] };
+    let properties = chunk::properties(&SchemaDescriptor::new(Arc::clone(&rows)), growing, &[]).build();
+    let mut writer = SerializedFileWriter::new(Vec::new(), rows, properties.into()).unwrap();
     for _ in 0..2 {
-        for page in cells.chunks(PAGE) {
-            for &cell in page {
-                column.push(cell);
-            }
-            column.end_page().unwrap();
-        }
-        groups.push(column.end_row_group().unwrap());
-    }
-    read_file(rows, groups, cells.len())
-}
-
-/// A file of one column with these row groups of `length` rows, as `parquet` reads it.
-fn read_file(rows: TypePtr, groups: Vec<Chunk>, length: usize) -> Vec<RecordBatch> {
-    let mut writer = SerializedFileWriter::new(Vec::new(), rows, WriterProperties::default().into()).unwrap();
-    for (bytes, close) in groups {
         let mut group = writer.next_row_group().unwrap();
-        group.append_column(&Bytes::from(bytes), close).unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        chunk().write(column.untyped()).unwrap();
+        column.close().unwrap();
         group.close().unwrap();
     }
     let file = Bytes::from(writer.into_inner().unwrap());
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().with_batch_size(length);
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().with_batch_size(1 << 20);
     reader.build().unwrap().map(Result::unwrap).collect()
 }
 
-/// Keys, and a column of the values that they stand for, as `parquet` reads it: each fourth key stands for a null.
-fn read_keys_back<'c>(kind: Kind, value: impl Fn(u32) -> Cell<'c>) -> (Vec<u32>, RecordBatch) {
-    let rows = type_of_rows(&[Described { name: "it".into(), kind }]).unwrap();
-    let mut column = Column::new(kind, SchemaDescriptor::new(Arc::clone(&rows)).column(0), Filled::ByPlaces);
-    let places: Vec<_> = (0..40).map(|key| column.place(if key % 4 == 3 { Cell::Null } else { value(key) })).collect();
-    let keys: Vec<u32> = scattered(5000).map(|number| ((number >> 33).rem_euclid(40)).try_into().unwrap()).collect();
+fn column_of<'c>(kind: Kind, cells: impl IntoIterator<Item = Cell<'c>>) -> Column {
+    let mut column = Column::new(kind);
+    cells.into_iter().for_each(|cell| column.push(cell));
+    column
+}
 
-    for page in keys.chunks(PAGE) {
-        column.push_places(page, &places);
-        column.end_page().unwrap();
-    }
-    let group = column.end_row_group().unwrap();
-    let read = read_file(rows, vec![group], keys.len()).remove(0);
-    (keys, read)
+/// The same of `cells`.
+fn read_cells_back(kind: Kind, grows: bool, cells: &[Cell<'_>]) -> Vec<RecordBatch> {
+    read_back(kind, grows, || Chunk::Values(column_of(kind, cells.iter().copied())))
+}
+
+/// Keys, and a column of the values that they stand for: each fourth key stands for a null.
+fn read_keys_back<'c>(kind: Kind, value: impl Fn(u32) -> Cell<'c>) -> (Vec<u32>, RecordBatch) {
+    let value = |key| if key % 4 == 3 { Cell::Null } else { value(key) };
+    let keys: Vec<u32> = scattered(20_000).map(|number| ((number >> 33).rem_euclid(40)).try_into().unwrap()).collect();
+    let shared = Arc::new(keys.clone());
+
+    let read = read_back(kind, false, || Chunk::Keyed(column_of(kind, (0..40).map(value)), Arc::clone(&shared)));
+
+    (keys, read.into_iter().next().unwrap().slice(0, 20_000))
 }
 
 /// Checks that integers are read as they were written.
 fn check_integers(numbers: &[Option<i64>], grows: bool) {
     let cells: Vec<Cell<'_>> = numbers.iter().map(|&number| number.into()).collect();
 
-    let read = read_back(Kind::Integer, grows, &cells);
+    let read = read_cells_back(Kind::Integer, grows, &cells);
 
     let read = read.iter().flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().iter());
     assert!(read.eq(numbers.iter().chain(numbers).copied()));
@@ -117,7 +107,7 @@ fn texts_are_read_as_they_were_written_whether_they_are_many_or_few() {
 
     for texts in [few, many] {
         let texts = || texts.iter().enumerate().map(|(at, text)| (at % 5 != 0).then_some(text.as_str()));
-        let read = read_back(Kind::Text, false, &texts().map(Cell::from).collect::<Vec<_>>());
+        let read = read_cells_back(Kind::Text, false, &texts().map(Cell::from).collect::<Vec<_>>());
 
         let read = read.iter().flat_map(|batch| batch.column(0).as_string::<i32>().iter());
         assert!(read.eq(texts().chain(texts())));
@@ -129,8 +119,8 @@ fn flags_and_addresses_are_read_as_they_were_written() {
     let flags = [Some(true), None, Some(false), Some(true)];
     let addresses = [u64::MAX, 0, 0xffff_8880_0000_1000];
 
-    let read = read_back(Kind::Flag, false, &flags.map(|flag| flag.map_or(Cell::Null, Cell::Flag)));
-    let read_addresses = read_back(Kind::Unsigned, false, &addresses.map(Cell::Unsigned));
+    let read = read_cells_back(Kind::Flag, false, &flags.map(|flag| flag.map_or(Cell::Null, Cell::Flag)));
+    let read_addresses = read_cells_back(Kind::Unsigned, false, &addresses.map(Cell::Unsigned));
 
     assert!(read[0].column(0).as_boolean().iter().eq(flags));
     assert!(read_addresses[0].column(0).as_primitive::<UInt64Type>().values().iter().copied().eq(addresses));
@@ -138,7 +128,7 @@ fn flags_and_addresses_are_read_as_they_were_written() {
 
 #[test]
 fn text_that_is_no_utf_8_and_a_cell_of_another_kind_are_text_and_null() {
-    let read = read_back(Kind::Text, false, &[Cell::Bytes(b"a\xffb"), Cell::Integer(1)]);
+    let read = read_cells_back(Kind::Text, false, &[Cell::Bytes(b"a\xffb"), Cell::Integer(1)]);
 
     let column = read[0].column(0).as_string::<i32>();
     assert_eq!((column.value(0), column.is_null(1)), ("a\u{fffd}b", true));
@@ -160,15 +150,17 @@ fn values_told_by_keys_are_read_as_they_were_written() {
 
 #[test]
 fn reordered_numbers_keep_their_nulls() {
-    let rows = type_of_rows(&[Described { name: "it".into(), kind: Kind::Integer }]).unwrap();
-    let new = || Column::new(Kind::Integer, SchemaDescriptor::new(Arc::clone(&rows)).column(0), Filled::Singly);
-    let (mut reordered, mut expected) = (new(), new());
-    for (before, after) in [(Some(1), Some(4)), (None, None), (Some(3), Some(3)), (Some(4), Some(1))] {
-        reordered.push(Cell::from(before));
-        expected.push(Cell::from(after));
-    }
+    let mut column = column_of(Kind::Integer, [Some(1), None, Some(3), Some(4)].map(Cell::from));
 
-    reordered.reorder(&[3, 1, 2, 0], &mut Vec::new());
+    column.reorder(&[3, 1, 2, 0]);
 
-    assert_eq!(reordered.end_row_group().unwrap().0, expected.end_row_group().unwrap().0);
+    assert_eq!(column, column_of(Kind::Integer, [Some(4), None, Some(3), Some(1)].map(Cell::from)));
+}
+
+#[test]
+fn text_of_all_rows_is_told_once_and_read_in_each() {
+    let read = read_back(Kind::Text, false, || Chunk::Same("it".into(), 10_000));
+
+    let read = read.iter().flat_map(|batch| batch.column(0).as_string::<i32>().iter());
+    assert!(read.eq(std::iter::repeat_n(Some("it"), 20_000)));
 }
