@@ -81,6 +81,7 @@ impl FieldNames {
         match &self.0 {
             Of::Numbers(named) => named.beside(payload),
             Of::Addresses(symbols) => symbols.thread(payload),
+            Of::Flags(_) => None,
         }
     }
 
