@@ -1,18 +1,20 @@
 use super::chunk::Chunk;
 use super::*;
 use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::types::SchemaDescriptor;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, UInt64Type};
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use bytes::Bytes;
+use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
+use strata_recording::schema::Schema;
 
-/// A file of one column of this kind, of two row groups with the values that `chunk` makes each, as `parquet` reads it.
-fn read_back(kind: Kind, grows: bool, chunk: impl Fn() -> Chunk) -> Vec<RecordBatch> {
+/// A file of one column of this kind, of two row groups with the values that `chunk` makes each.
+fn file_of(kind: Kind, growing: &[usize], same: &[usize], chunk: impl Fn() -> Chunk) -> Bytes {
     let rows = type_of_rows(&[Described { name: "it".into(), kind }]).unwrap();
-    let growing: &[usize] = if grows { &[0] } else { &[] };
-    let properties = chunk::properties(&SchemaDescriptor::new(Arc::clone(&rows)), growing, &[]).build();
+    let properties = chunk::properties(&SchemaDescriptor::new(Arc::clone(&rows)), growing, same).build();
     let mut writer = SerializedFileWriter::new(Vec::new(), rows, properties.into()).unwrap();
     for _ in 0..2 {
         let mut group = writer.next_row_group().unwrap();
@@ -21,7 +23,12 @@ fn read_back(kind: Kind, grows: bool, chunk: impl Fn() -> Chunk) -> Vec<RecordBa
         column.close().unwrap();
         group.close().unwrap();
     }
-    let file = Bytes::from(writer.into_inner().unwrap());
+    Bytes::from(writer.into_inner().unwrap())
+}
+
+/// The same, as `parquet` reads it.
+fn read_back(kind: Kind, grows: bool, chunk: impl Fn() -> Chunk) -> Vec<RecordBatch> {
+    let file = file_of(kind, if grows { &[0] } else { &[] }, &[], chunk);
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().with_batch_size(1 << 20);
     reader.build().unwrap().map(Result::unwrap).collect()
 }
@@ -122,8 +129,9 @@ fn flags_and_addresses_are_read_as_they_were_written() {
     let read = read_cells_back(Kind::Flag, false, &flags.map(|flag| flag.map_or(Cell::Null, Cell::Flag)));
     let read_addresses = read_cells_back(Kind::Unsigned, false, &addresses.map(Cell::Unsigned));
 
-    assert!(read[0].column(0).as_boolean().iter().eq(flags));
-    assert!(read_addresses[0].column(0).as_primitive::<UInt64Type>().values().iter().copied().eq(addresses));
+    let read_addresses = read_addresses[0].column(0).as_primitive::<UInt64Type>().values().iter().copied();
+    assert!(read[0].column(0).as_boolean().iter().eq(flags.into_iter().chain(flags)));
+    assert!(read_addresses.eq(addresses.into_iter().chain(addresses)));
 }
 
 #[test]
@@ -163,4 +171,51 @@ fn text_of_all_rows_is_told_once_and_read_in_each() {
 
     let read = read.iter().flat_map(|batch| batch.column(0).as_string::<i32>().iter());
     assert!(read.eq(std::iter::repeat_n(Some("it"), 20_000)));
+}
+
+#[test]
+fn lists_are_read_as_they_were_written() {
+    let field = FieldDescription { name: "list".into(), ty: FieldType::Sequence(Integer::U16), hex: false };
+    let schema = Schema::new(EventDescription { id: 7, class: 0, name: "a:b".into(), fields: vec![field] });
+    let lists: Vec<Option<Vec<u16>>> =
+        (0..20_000).map(|number| (number % 5 != 4).then(|| (0..number % 4).collect())).collect();
+    let payload = |list: &Vec<u16>| {
+        let length = u16::try_from(list.len()).unwrap();
+        [length].iter().chain(list).flat_map(|half| half.to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let payloads: Vec<Vec<u8>> = lists.iter().map(|list| list.as_ref().map(payload).unwrap_or_default()).collect();
+    let cell = |payload| match schema.fields(payload).next() {
+        Some((_, Value::Array(elements))) => Cell::List(elements),
+        _ => Cell::Null,
+    };
+    let cells: Vec<Cell<'_>> = payloads.iter().map(|payload| cell(payload)).collect();
+
+    let read = read_cells_back(Kind::Integers, false, &cells);
+
+    let numbers = |list: ArrayRef| list.as_primitive::<Int64Type>().values().to_vec();
+    let read = read.iter().flat_map(|batch| batch.column(0).as_list::<i32>().iter()).map(|list| list.map(numbers));
+    let expected = || lists.iter().map(|list| list.as_ref().map(|list| list.iter().copied().map(i64::from).collect()));
+    assert!(read.eq(expected().chain(expected())));
+}
+
+#[test]
+fn files_tell_least_and_greatest_of_what_grows_and_of_what_is_the_same_and_nothing_of_others() {
+    let numbers: Vec<Cell<'_>> = [Some(3), None, Some(20)].map(Cell::from).to_vec();
+    let column = || Chunk::Values(column_of(Kind::Integer, numbers.iter().copied()));
+    let statistics = |file: Bytes| {
+        let reader = SerializedFileReader::new(file).unwrap();
+        let told = reader.metadata().row_group(1).column(0).statistics().cloned();
+        told.map(|told| {
+            (told.min_bytes_opt().map(<[u8]>::to_vec), told.max_bytes_opt().map(<[u8]>::to_vec), told.null_count_opt())
+        })
+    };
+
+    let grown = statistics(file_of(Kind::Integer, &[0], &[], column));
+    let same = statistics(file_of(Kind::Text, &[], &[0], || Chunk::Same("it".into(), 9000)));
+    let other = statistics(file_of(Kind::Integer, &[], &[], column));
+
+    let bytes = |number: i64| Some(number.to_le_bytes().to_vec());
+    assert_eq!(grown, Some((bytes(3), bytes(20), Some(1))));
+    assert_eq!(same, Some((Some(b"it".to_vec()), Some(b"it".to_vec()), Some(0))));
+    assert_eq!(other, None);
 }
