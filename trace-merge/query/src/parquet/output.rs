@@ -113,3 +113,28 @@ pub(super) fn into_io(error: ParquetError) -> io::Error {
         other => io::Error::other(other),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_recording;
+
+    #[test]
+    fn rows_are_handed_on_when_they_are_a_row_group_or_all_take_too_much() {
+        let (_dir, trace) = made_recording::open();
+        let (output, _groups) = Output::new(&trace);
+        output.shapes.store(4, Ordering::Relaxed);
+        let (small, half_a_share) = (MOST_KEPT / 100, MOST_KEPT / 8);
+
+        let of_group = [MOST_OF_GROUP, MOST_OF_GROUP + 1].map(|bytes| {
+            let is_enough = output.is_too_much(0, bytes);
+            output.is_too_much(bytes, 0);
+            is_enough
+        });
+        let of_all = [MOST_OF_GROUP, MOST_OF_GROUP, half_a_share + 1, small, MOST_OF_GROUP, half_a_share + 1, small]
+            .map(|bytes| output.is_too_much(0, bytes));
+
+        assert_eq!(of_group, [false, true]);
+        assert_eq!(of_all, [false, false, false, false, true, true, false]);
+    }
+}
