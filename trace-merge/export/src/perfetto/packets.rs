@@ -118,10 +118,11 @@ impl<W: Write> PacketWriter<W> {
         Self { out, sequences, last, packet, refers, monotonic_raw, muted, failed, bytes }
     }
 
-    /// The time that is written for `time` of the trace clock, ns.
+    /// The time that is written for `time` of the trace clock, ns. What begins with a round time, before all records, may
+    /// begin before the other clock did.
     #[inline(always)]
     fn shown(&self, time: u64) -> u64 {
-        time.wrapping_add_signed(self.monotonic_raw.unwrap_or(0))
+        time.saturating_add_signed(self.monotonic_raw.unwrap_or(0))
     }
 
     #[inline(always)]
@@ -478,6 +479,13 @@ pub(super) fn number(name: &str, value: u64) -> DebugAnnotation {
 mod tests {
     use super::super::proto::{FtraceEvent, IrqHandlerEntry, IrqHandlerExit, Softirq, SysEnter, SysExit, Wakeup};
     use super::*;
+
+    #[test]
+    fn time_before_the_begin_of_the_clock_is_its_begin() {
+        let writer = PacketWriter::new(Vec::new(), Some(-100));
+
+        assert_eq!([50, 101].map(|time| writer.shown(time)), [0, 1]);
+    }
 
     #[test]
     fn records_of_kernels_are_encoded_as_the_library_does() {
