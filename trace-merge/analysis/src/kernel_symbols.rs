@@ -7,9 +7,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::ptr;
 use std::thread;
-use strata_recording::reader::{Stream, StreamRecord, Trace, TraceLayer};
+use strata_recording::reader::{Stream, Trace, TraceLayer};
 
 /// Kernel addresses are in the upper half of the address space.
 pub const KERNEL_HALF: u64 = 1 << 63;
@@ -138,8 +137,7 @@ impl KernelSymbols {
             let mut told = Self::default();
             for (layer, stream) in streams {
                 let schema = layer.schemas.iter().find(|schema| schema.name() == event::name::SYMBOL);
-                let is_symbol = |record: &StreamRecord<'_>| schema.is_some_and(|schema| ptr::eq(schema, record.schema));
-                for record in layer.records(stream).take(most).filter(is_symbol) {
+                for record in schema.into_iter().flat_map(|schema| layer.records(stream).of_type(schema, most)) {
                     let symbol = Symbol::of(&record);
                     let symbol = symbol.as_ref().and_then(|of| KernelSymbol::new(of.address, of.size, &of.label));
                     symbol.into_iter().for_each(|symbol| told.push(symbol));

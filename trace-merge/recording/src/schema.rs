@@ -119,6 +119,10 @@ pub struct IntegerField {
     offset: usize,
     size: usize,
     signed: bool,
+    /// Where eight bytes are read that it is among the last of, as far as there are eight before its end.
+    word: usize,
+    /// Bits of them behind it.
+    behind: u32,
     /// Bits of 64 that it does not have.
     unused: u32,
 }
@@ -131,7 +135,12 @@ impl IntegerField {
             4 => 32,
             _ => 0,
         };
-        Self { offset, size: integer.size(), signed, unused }
+        let (size, word) = (integer.size(), (offset + integer.size()).saturating_sub(8));
+        let behind = match offset + size {
+            end @ 0..8 => u64::BITS - 8 * (end % 8) as u32,
+            _ => 0,
+        };
+        Self { offset, size, signed, word, behind, unused }
     }
 
     /// Whether its value has a sign.
@@ -152,12 +161,11 @@ impl IntegerField {
     #[must_use]
     #[inline]
     pub fn bits(&self, payload: &[u8]) -> Option<u64> {
-        // Eight bytes at once where there are so many, whatever the field's size: those behind it are shifted out.
-        let bits = match payload.get(self.offset..).and_then(<[u8]>::first_chunk) {
-            Some(&bytes) => u64::from_le_bytes(bytes),
-            None => unsigned(payload.get(self.offset..self.offset + self.size)?),
+        // Eight bytes at once where there are so many, whatever the field's size: those around it are shifted out.
+        let bits = match payload.get(self.word..).and_then(<[u8]>::first_chunk) {
+            Some(&bytes) => u64::from_le_bytes(bytes) << self.behind,
+            None => unsigned(payload.get(self.offset..self.offset + self.size)?) << self.unused,
         };
-        let bits = bits << self.unused;
         Some(if self.signed { (bits.cast_signed() >> self.unused).cast_unsigned() } else { bits >> self.unused })
     }
 }
@@ -475,14 +483,24 @@ mod tests {
 
     #[test]
     fn integer_is_read_in_its_place_at_the_end_of_a_payload_too() {
-        let schema = schema(&[("a", FieldType::I16, false), ("b", FieldType::U8, false), ("c", FieldType::I32, false)]);
-        let payload = [0xfe, 0xff, 0x80, 0xfd, 0xff, 0xff, 0xff];
-        let read = |name, payload: &[u8]| schema.integer(name).unwrap().read(payload);
+        let schema = schema(&[
+            ("a", FieldType::I16, false),
+            ("b", FieldType::U8, false),
+            ("c", FieldType::I32, false),
+            ("d", FieldType::U16, false),
+            ("e", FieldType::I64, false),
+        ]);
+        let payload =
+            [0xfe, 0xff, 0x80, 0xfd, 0xff, 0xff, 0xff, 0xfb, 0xff, 0xfc, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
+        let read = |payload: &[u8]| ["a", "b", "c", "d", "e"].map(|name| schema.integer(name).unwrap().read(payload));
 
-        let long = [&payload[..], &[0x55; 8]].concat();
-        assert_eq!(["a", "b", "c"].map(|name| read(name, &payload)), [Some(-2), Some(0x80), Some(-3)]);
-        assert_eq!(["a", "b", "c"].map(|name| read(name, &long)), [Some(-2), Some(0x80), Some(-3)]);
-        assert_eq!(read("c", &payload[..6]), None);
+        let all = [Some(-2), Some(0x80), Some(-3), Some(0xfffb), Some(-4)];
+        assert_eq!(read(&payload), all);
+        assert_eq!(read(&[&payload[..], &[0x55; 8]].concat()), all);
+        for (length, known) in [(16, 4), (9, 4), (8, 3), (7, 3), (6, 2), (3, 2), (2, 1), (1, 0)] {
+            let found = read(&payload[..length]);
+            assert_eq!((&found[..known], &found[known..]), (&all[..known], &[None; 5][known..]), "{length} bytes");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::{Damage, Stream};
 use crate::schema::{Schema, SchemaTable, Value};
 use shared_ring::consumer::Lost;
 use shared_ring::layout::{PacketHeader, RECORD_HEADER_SIZE, padded};
-use shared_ring::packet::Records;
+use shared_ring::packet::{Record, Records};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -302,6 +302,33 @@ impl<'t> StreamRecords<'t> {
             Some(EndGap::From(time)) => Some(time),
             _ => None,
         }
+    }
+
+    /// Those of the event type `schema` among the first `most` records that are read, for who asks neither for gaps nor for
+    /// damage: all others are passed over without a look at what they hold.
+    pub fn of_type(mut self, schema: &'t Schema, most: usize) -> impl Iterator<Item = StreamRecord<'t>> {
+        let most = u64::try_from(most).unwrap_or(u64::MAX);
+        std::iter::from_fn(move || self.next_of(schema, most))
+    }
+
+    fn next_of(&mut self, schema: &'t Schema, most: u64) -> Option<StreamRecord<'t>> {
+        while self.read < most {
+            let Some(packet) = &mut self.current else {
+                if self.enter_packet() {
+                    continue;
+                }
+                return None;
+            };
+            let Some(Record { time, id, payload, .. }) = packet.records.next() else {
+                self.current = None;
+                continue;
+            };
+            self.read += 1;
+            if id == schema.description().id && schema.accepts(payload) {
+                return Some(StreamRecord { time, schema, payload, packet: packet.index, after_gap: false });
+            }
+        }
+        None
     }
 
     /// Index of the packet that is being read; `None` between packets.
