@@ -42,16 +42,6 @@ pub enum SymbolsOf {
 }
 
 impl SymbolsOf {
-    /// The thread of a record with this `payload`, where that decides whose symbols they are.
-    #[must_use]
-    #[inline]
-    pub fn thread(&self, payload: &[u8]) -> Option<i64> {
-        match self {
-            Self::Kernel(_) => None,
-            Self::Guests(thread, _) => thread.read(payload),
-        }
-    }
-
     /// Those for a record with this `payload`.
     #[must_use]
     pub fn find(&self, payload: &[u8]) -> Option<&KernelSymbols> {

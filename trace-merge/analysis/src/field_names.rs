@@ -73,15 +73,20 @@ impl FieldNames {
         }
     }
 
-    /// What a record's `payload` says besides a number that decides on the number's name: names of equal numbers are equal
-    /// where this is.
+    /// Whether few of a record's numbers are ever met: not, where they are addresses.
+    #[must_use]
+    pub const fn are_few(&self) -> bool {
+        !matches!(self.0, Of::Addresses(_))
+    }
+
+    /// What a record's `payload` says besides a number that decides on the number's name, where the numbers are few: names
+    /// of equal numbers are equal where this is.
     #[must_use]
     #[inline]
     pub fn beside(&self, payload: &[u8]) -> Option<i64> {
         match &self.0 {
             Of::Numbers(named) => named.beside(payload),
-            Of::Addresses(symbols) => symbols.thread(payload),
-            Of::Flags(_) => None,
+            Of::Flags(_) | Of::Addresses(_) => None,
         }
     }
 

@@ -67,7 +67,7 @@ impl Form for Objects {
         lines.decimal(seconds);
         lines.nanoseconds(*b".", fraction);
         lines.constant(b",\"ticks\":");
-        lines.decimal(time);
+        times.write_ticks(lines, time);
         lines.constant(b",\"utc\":\"");
         times.write_utc(lines, time);
         lines.push(b'Z');

@@ -14,7 +14,7 @@ pub(super) const MOST_AT_ONCE: usize = 96;
 /// Bytes that are written before they are moved behind the others: few, so that they stay in the fastest cache and are
 /// moved without setting up a long copy.
 const WINDOW: usize = 1 << 10;
-/// Bytes that up to three digits, and how many they are, take in a table.
+/// Bytes that a group of three digits is written with; the last one is room.
 const GROUP: usize = 4;
 
 /// Text that is the same in many lines, in pieces that are copied without asking how long they are.
@@ -148,27 +148,47 @@ impl Lines {
     #[inline]
     pub(super) fn decimal(&mut self, number: u64) {
         if number < 1000 {
-            return self.few_digits(number);
+            return self.leading_group(number);
         }
-        self.digits(number);
+        self.groups(number);
     }
 
     /// A number of four digits or more.
-    fn digits(&mut self, number: u64) {
-        const EIGHT_DIGITS: u64 = 100_000_000;
-        if number >= EIGHT_DIGITS {
-            self.decimal(number / EIGHT_DIGITS);
-            return self.put(&eight_digits(number % EIGHT_DIGITS).to_le_bytes(), 8);
+    fn groups(&mut self, number: u64) {
+        const MILLION: u64 = 1_000_000;
+        let (above, below) = (number / MILLION, number % MILLION);
+        match above {
+            0 => return self.two_groups(below),
+            1..1000 => self.leading_group(above),
+            _ => self.groups(above),
         }
-        let digits = eight_digits(number);
-        let zeros = (digits ^ ZEROS).trailing_zeros() / 8;
-        self.put(&(digits >> (8 * zeros)).to_le_bytes(), 8 - zeros as usize);
+        self.six_digits(below);
     }
 
-    /// The digits of a number of up to three.
+    /// A number of at most six digits, with zeros before it.
     #[inline]
-    fn few_digits(&mut self, number: u64) {
-        let digits = FEW_DIGITS[place_of(number)];
+    pub(super) fn six_digits(&mut self, number: u64) {
+        self.group(number / 1000);
+        self.group(number % 1000);
+    }
+
+    /// A number of four to six digits.
+    #[inline]
+    fn two_groups(&mut self, number: u64) {
+        self.leading_group(number / 1000);
+        self.group(number % 1000);
+    }
+
+    /// Three digits of a number that has others before them.
+    #[inline]
+    fn group(&mut self, number: u64) {
+        self.put(&digits_of(number), GROUP - 1);
+    }
+
+    /// The first digits of a number, up to three: those that are not zeros before it.
+    #[inline]
+    fn leading_group(&mut self, number: u64) {
+        let digits = LEADING_DIGITS[place_of(number)];
         let [_, _, _, length] = digits;
         self.put(&digits, usize::from(length));
     }
@@ -187,7 +207,8 @@ impl Lines {
         const { assert!(N + DECIMALS <= CHUNK) };
         let mut chunk = [0; CHUNK];
         chunk[..N].copy_from_slice(&before);
-        self.put(&(u128::from_le_bytes(chunk) | decimals(nanoseconds) << (8 * N)).to_le_bytes(), N + DECIMALS);
+        let decimals = u128::from_le_bytes(decimals(nanoseconds)) << (8 * N);
+        self.put(&(u128::from_le_bytes(chunk) | decimals).to_le_bytes(), N + DECIMALS);
     }
 
     /// Hexadecimal with `0x`.
@@ -301,12 +322,28 @@ const fn place_of(number: u64) -> usize {
     (number % 1024) as usize
 }
 
-/// The digits of all numbers of up to three, and how many they are. Those behind them have any.
-static FEW_DIGITS: [[u8; GROUP]; PLACES] = {
-    let mut numbers = [[b'0', 0, 0, 1]; PLACES];
+/// All numbers of three digits. Those behind them have any.
+static DIGITS: [[u8; GROUP]; PLACES] = {
+    let mut numbers = [[b'0'; GROUP]; PLACES];
     let mut number = 1;
     while number < 1000 {
-        let (hundreds, tens, ones) = (digit(number / 100), digit(number / 10), digit(number));
+        let [hundreds, tens, ones, room] = numbers[number - 1];
+        numbers[number] = match (tens, ones) {
+            (b'9', b'9') => [hundreds + 1, b'0', b'0', room],
+            (_, b'9') => [hundreds, tens + 1, b'0', room],
+            _ => [hundreds, tens, ones + 1, room],
+        };
+        number += 1;
+    }
+    numbers
+};
+
+/// The same without zeros before the number, and how many digits are left.
+static LEADING_DIGITS: [[u8; GROUP]; PLACES] = {
+    let mut numbers = DIGITS;
+    let mut number = 0;
+    while number < 1000 {
+        let [hundreds, tens, ones, _] = numbers[number];
         numbers[number] = match number {
             0..10 => [ones, 0, 0, 1],
             10..100 => [tens, ones, 0, 2],
@@ -317,36 +354,25 @@ static FEW_DIGITS: [[u8; GROUP]; PLACES] = {
     numbers
 };
 
-/// The last digit of a number.
-const fn digit(number: usize) -> u8 {
-    b'0' + (number % 10) as u8
-}
-
-/// Eight digits that are zeros.
-const ZEROS: u64 = 0x3030_3030_3030_3030;
-
-/// The digits of a number of at most eight, and zeros before it; the first one in the lowest byte.
+/// The digits of a number of at most three.
 #[inline]
-const fn eight_digits(number: u64) -> u64 {
-    // Divided at the same time: two numbers of four digits in 32 bits each, and then four of two digits in 16 bits each. What
-    // stands for the divisions is exact for numbers of so many digits.
-    let fours = number / 10_000 | (number % 10_000) << 32;
-    let hundreds = (fours * 5243 >> 19) & 0x0000_007f_0000_007f;
-    let twos = hundreds | (fours - hundreds * 100) << 16;
-    let tens = (twos * 103 >> 10) & 0x000f_000f_000f_000f;
-    (tens | (twos - tens * 10) << 8) + ZEROS
+fn digits_of(number: u64) -> [u8; GROUP] {
+    DIGITS[place_of(number)]
 }
 
 /// Decimals of a second in nanoseconds.
 const DECIMALS: usize = 9;
 
-/// The decimals of `nanoseconds`, which are less than a second, the first one in the lowest byte, and zeros behind them.
+/// The decimals of `nanoseconds`, which are less than a second, and zeros behind them.
 #[inline]
-fn decimals(nanoseconds: u64) -> u128 {
+fn decimals(nanoseconds: u64) -> [u8; CHUNK] {
+    const ROOM: u32 = u32::MAX >> 8;
     // More bits than these it does not have, and dividing fewer bits is cheaper.
     let nanoseconds = (nanoseconds % (1 << 30)) as u32;
-    let (first, others) = (nanoseconds / 100_000_000, nanoseconds % 100_000_000);
-    u128::from(u64::from(b'0') + u64::from(first)) | u128::from(eight_digits(others.into())) << 8
+    let digits = |group: u32| u128::from(u32::from_le_bytes(digits_of(u64::from(group))) & ROOM);
+    let (thousands, last) = (nanoseconds / 1000, nanoseconds % 1000);
+    let text = digits(thousands / 1000) | digits(thousands % 1000) << 24 | digits(last) << 48;
+    text.to_le_bytes()
 }
 
 /// `text` with spaces behind it; `None` where it is longer.

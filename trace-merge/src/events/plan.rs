@@ -155,8 +155,8 @@ pub(super) struct FieldPlan {
 /// The names of a field's numbers, and how they are written behind them.
 #[derive(Debug)]
 struct Names {
-    /// Number of the field among those of the plan whose numbers have names.
-    field: u32,
+    /// Number of the field among those of the plan whose numbers have names; `None` where these are too many to be kept.
+    field: Option<u32>,
     before: Literal,
     behind: Literal,
     names: FieldNames,
@@ -266,12 +266,30 @@ impl Names {
         let is_list = matches!(field.ty, FieldType::Array(..) | FieldType::Sequence(_));
         let [before, behind] = F::around_name(&names.key(field), is_list).map(|text| Literal::from(&text[..]));
         *named += 1;
-        Some(Box::new(Self { field: *named, before, behind, names }))
+        let field = names.are_few().then_some(*named);
+        Some(Box::new(Self { field, before, behind, names }))
     }
 
-    /// What the text of the number that is `bits` depends on in a record with this `payload`.
-    fn number(&self, bits: u64, payload: &[u8]) -> Number {
-        Number { field: self.field, bits, beside: self.names.beside(payload) }
+    /// Writes what `value` writes for the number that is `bits`, and its name.
+    #[inline]
+    fn write_behind_number(
+        &self,
+        lines: &mut Lines,
+        known: &mut Known<'_>,
+        (bits, payload): (u64, &[u8]),
+        value: impl Fn(&mut Lines),
+    ) {
+        let write = |lines: &mut Lines| {
+            value(lines);
+            self.write(lines, bits, payload);
+        };
+        match self.field {
+            Some(field) => {
+                let number = Number { field, bits, beside: self.names.beside(payload) };
+                known.number(lines, number, write);
+            }
+            None => write(lines),
+        }
     }
 
     /// Writes the name of `number` in a record's `payload`, where it has one.
@@ -350,9 +368,8 @@ impl EventPlan {
                     let Some(bits) = place.bits(payload) else { break };
                     lines.literal(&field.before);
                     match &field.names {
-                        Some(names) => known.number(lines, names.number(bits, payload), |lines| {
+                        Some(names) => names.write_behind_number(lines, known, (bits, payload), |lines| {
                             field.bits(lines, bits, place.is_signed());
-                            names.write(lines, bits, payload);
                         }),
                         None => field.bits(lines, bits, place.is_signed()),
                     }

@@ -100,6 +100,7 @@ impl<'t> Selection<'t> {
             current: self.needs_tasks.then(|| CurrentTask::new(layer, stream)).flatten(),
             is_of_process: process(layer)
                 .is_some_and(|process| self.tasks.iter().any(|wanted| means(wanted, &process))),
+            is_whole: !self.is_partial(),
         }
     }
 }
@@ -117,6 +118,8 @@ pub(super) struct StreamFilter<'t> {
     current: Option<CurrentTask<'t>>,
     /// Whether the stream is that of a process that is wanted.
     is_of_process: bool,
+    /// Whether all records are wanted.
+    is_whole: bool,
 }
 
 impl<'t> StreamFilter<'t> {
@@ -125,6 +128,9 @@ impl<'t> StreamFilter<'t> {
     #[inline]
     pub(super) fn take(&mut self, record: &StreamRecord<'t>) -> Result<Option<Task<'t>>, NotWanted> {
         let task = self.current.as_mut().and_then(|current| current.of(record));
+        if self.is_whole {
+            return Ok(task);
+        }
         let plan = self.events.get(record.schema.position()).and_then(Option::as_ref);
         let is_wanted_event = plan.is_some_and(|plan| plan.holds(self.cpu, record));
         let is_wanted_task = || {

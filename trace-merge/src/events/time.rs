@@ -3,6 +3,9 @@
 use super::line::{Lines, Literal};
 use strata_recording::clock::{Clock, NS_PER_SECOND, rfc3339};
 
+/// What of a number of ticks changes from one record to the next lies below this.
+const MILLION: u64 = 1_000_000;
+
 /// Ticks to seconds and nanoseconds; divides once for a moment in the second of the one before.
 #[derive(Clone, Copy, Debug)]
 struct Seconds {
@@ -40,6 +43,9 @@ pub(super) struct Times<'t> {
     /// The second of UTC that was shown last, ns since 1970, and its text up to the decimals.
     utc_second: i128,
     utc_text: Literal,
+    /// The millions of ticks that were shown last, and their text.
+    millions: u64,
+    millions_text: Literal,
 }
 
 impl<'t> Times<'t> {
@@ -54,7 +60,28 @@ impl<'t> Times<'t> {
             since_before: seconds,
             utc_second: i128::MIN,
             utc_text: Literal::EMPTY,
+            millions: 0,
+            millions_text: Literal::EMPTY,
         }
+    }
+
+    /// Writes `time`, ticks.
+    #[inline]
+    pub(super) fn write_ticks(&mut self, lines: &mut Lines, time: u64) {
+        let millions = time / MILLION;
+        if millions == 0 {
+            return lines.decimal(time);
+        }
+        if millions != self.millions {
+            self.enter_million(millions);
+        }
+        lines.literal(&self.millions_text);
+        lines.six_digits(time % MILLION);
+    }
+
+    #[cold]
+    fn enter_million(&mut self, millions: u64) {
+        (self.millions, self.millions_text) = (millions, Literal::from(millions.to_string().as_bytes()));
     }
 
     /// Whole seconds and nanoseconds from the first record to `time`.
@@ -127,6 +154,9 @@ mod tests {
                 let (seconds, ns) = times.since_start(ticks);
                 prop_assert_eq!(u128::from(seconds) * 1_000_000_000 + u128::from(ns),
                     u128::from(ticks) * 1_000_000_000 / u128::from(frequency));
+                let mut lines = Lines::default();
+                times.write_ticks(&mut lines, ticks);
+                prop_assert_eq!(String::from_utf8_lossy(lines.text()), ticks.to_string());
                 let expected = rfc3339(clock.utc_ns(ticks));
                 let mut lines = Lines::default();
                 times.write_utc(&mut lines, ticks);

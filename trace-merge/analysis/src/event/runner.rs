@@ -26,6 +26,16 @@ enum Kind {
     Rename(RenameFields),
 }
 
+impl Kind {
+    #[inline(never)]
+    fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Says<'t>> {
+        Some(match self {
+            Self::Switch(prev, next) => Says::Switch { prev: prev.read(record)?, next: next.read(record)? },
+            Self::Rename(fields) => Says::Rename(fields.read(record)?),
+        })
+    }
+}
+
 /// How the event types of a kernel's layer tell who runs. Reads no others, which most records are.
 #[derive(Debug)]
 pub struct RunnerEvents {
@@ -57,10 +67,7 @@ impl RunnerEvents {
     /// What `record` says about the task that runs; `None` where it says nothing.
     #[inline]
     pub fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Says<'t>> {
-        Some(match self.kinds.get(record.schema.position())?.as_ref()? {
-            Kind::Switch(prev, next) => Says::Switch { prev: prev.read(record)?, next: next.read(record)? },
-            Kind::Rename(fields) => Says::Rename(fields.read(record)?),
-        })
+        self.kinds.get(record.schema.position())?.as_ref()?.read(record)
     }
 
     /// Whether records like `record` name the thread that made them, and which it is.
