@@ -267,20 +267,25 @@ impl<'t> Check<'t> {
                     let Some(event) = event else { continue };
                     let switch = vcpu::switch(&event, &vm.vm).filter(|_| of_vm.tells);
                     if let Some((vcpu, exit)) = switch {
-                        vm.switch(merged, vcpu, exit.is_none(), &mut self.decided);
+                        let is_inside = vm.switch(merged, vcpu, exit.is_none(), &mut self.decided);
+                        self.result.entries_checked += u64::from(is_inside);
                     }
                     vm.pairs.record(merged, event);
                 }
                 LayerKind::GuestKernel => {
                     let vcpu = Some(merged.stream.description.cpu_id);
-                    self.result.unchecked += u64::from(!vm.judge(merged, vcpu, &mut self.decided));
+                    match vm.judge(merged, vcpu, &mut self.decided) {
+                        Some(is_inside) => self.result.guest_kernel_records += u64::from(is_inside),
+                        None => self.result.unchecked += 1,
+                    }
                     if let Some(event) = event {
                         vm.pairs.record(merged, event);
                     }
                 }
-                LayerKind::GuestUser => {
-                    self.result.unchecked += u64::from(!vm.judge(merged, None, &mut self.decided));
-                }
+                LayerKind::GuestUser => match vm.judge(merged, None, &mut self.decided) {
+                    Some(is_inside) => self.result.guest_user_records += u64::from(is_inside),
+                    None => self.result.unchecked += 1,
+                },
             }
         }
         if earlier > 0 {
@@ -317,10 +322,15 @@ impl<'t> Check<'t> {
     }
 
     /// Takes in what was decided.
+    #[inline]
     fn settle(&mut self) {
-        if self.decided.is_empty() {
-            return;
+        if !self.decided.is_empty() {
+            self.settle_decided();
         }
+    }
+
+    #[inline(never)]
+    fn settle_decided(&mut self) {
         let mut decided = std::mem::take(&mut self.decided);
         for (candidate, position) in decided.drain(..) {
             let Some(&Source { layer, stream, .. }) = self.sources.get(candidate.source) else { continue };
@@ -499,14 +509,15 @@ impl<'t> VmCheck<'t> {
         one.into_iter().chain(other)
     }
 
-    /// `merged`: `vcpu` enters or leaves the guest.
+    /// `merged`: `vcpu` enters or leaves the guest. Whether it enters inside a run; where that is not so, or not decided yet,
+    /// it is put out.
     fn switch(
         &mut self,
         merged: &MergedRecord<'t>,
         vcpu: u32,
         enters: bool,
         decided: &mut Vec<(Candidate<'t>, Position)>,
-    ) {
+    ) -> bool {
         let (time, kind) = (merged.record.time, merged.layer.description.kind);
         for periods in self.periods_of(kind) {
             periods.switch(time, vcpu, enters, decided);
@@ -514,28 +525,28 @@ impl<'t> VmCheck<'t> {
         if let (LayerKind::HostKernel, true, Some(runs)) = (kind, enters, &mut self.runs) {
             let tolerance = self.error_bound;
             let (source, schema) = (merged.source, merged.record.schema);
-            runs.judge(Candidate { time, tolerance, source, schema, vcpu: Some(vcpu) }, decided);
+            return runs.judge(Candidate { time, tolerance, source, schema, vcpu: Some(vcpu) }, decided);
         }
+        false
     }
 
-    /// Judges `merged`, a record of the guest on `vcpu` or on any; `false` when no layer tells where that was.
+    /// Judges `merged`, a record of the guest on `vcpu` or on any: whether it lies inside a period, `None` when no layer
+    /// tells where that was. One that lies elsewhere, or of which that is not decided yet, is put out.
     fn judge(
         &mut self,
         merged: &MergedRecord<'t>,
         vcpu: Option<u32>,
         decided: &mut Vec<(Candidate<'t>, Position)>,
-    ) -> bool {
+    ) -> Option<bool> {
         let (time, otherwise) = (merged.record.time, self.error_bound);
-        let mut all = [&mut self.host_kernel, &mut self.vmm].into_iter().flatten();
-        let Some(periods) = all.find_map(|periods| periods.is_known(vcpu).then_some(periods)) else { return false };
         let tolerance = match vcpu {
             Some(vcpu) => self.tolerances.get(vcpu).map_or(otherwise, |tolerances| tolerances.at(time)),
             None => periods::widest(&self.tolerances, time, otherwise),
         };
         let (source, schema) = (merged.source, merged.record.schema);
-        periods.judged += 1;
-        periods.judge(Candidate { time, tolerance, source, schema, vcpu }, decided);
-        true
+        let candidate = Candidate { time, tolerance, source, schema, vcpu };
+        let mut all = [&mut self.host_kernel, &mut self.vmm].into_iter().flatten();
+        all.find_map(|periods| periods.judge_known(candidate, decided))
     }
 }
 

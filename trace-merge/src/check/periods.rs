@@ -105,7 +105,21 @@ impl<'t> VcpuPeriods<'t> {
         Self { place, last: None, last_inside: None, waiting: VecDeque::new(), unsettled: Vec::new(), margins }
     }
 
+    /// Whether `candidate` lies inside a period; otherwise it is put out, once it is decided where it lies.
+    #[inline]
+    fn put_out_or_inside(&mut self, candidate: Candidate<'t>, out: &mut Vec<(Candidate<'t>, Position)>) -> bool {
+        self.expire(candidate.time, out);
+        match self.judge(candidate) {
+            Some(Position::Inside) => true,
+            position => {
+                out.extend(position.map(|position| (candidate, position)));
+                false
+            }
+        }
+    }
+
     /// Where `candidate` lies; `None` when that is not decided yet.
+    #[inline]
     fn judge(&mut self, candidate: Candidate<'t>) -> Option<Position> {
         let time = candidate.time;
         match (self.place, self.last) {
@@ -165,7 +179,15 @@ impl<'t> VcpuPeriods<'t> {
     }
 
     /// Decides on those whose tolerance ends before `now`, ticks.
+    #[inline]
     fn expire(&mut self, now: u64, out: &mut Vec<(Candidate<'t>, Position)>) {
+        if !self.waiting.is_empty() {
+            self.expire_waiting(now, out);
+        }
+    }
+
+    #[inline(never)]
+    fn expire_waiting(&mut self, now: u64, out: &mut Vec<(Candidate<'t>, Position)>) {
         while self.waiting.front().is_some_and(|first| first.time.saturating_add(first.tolerance) < now) {
             let Some(candidate) = self.waiting.pop_front() else { break };
             let is_near = self.last.is_some_and(|(_, last)| candidate.time - last.end <= candidate.tolerance);
@@ -241,6 +263,7 @@ impl<'t> Periods<'t> {
         }
     }
 
+    #[inline]
     fn vcpu(&mut self, vcpu: u32) -> &mut VcpuPeriods<'t> {
         let place = if self.had_gap { Place::Unknown } else { Place::Outside };
         self.vcpus.get_or_insert_with(vcpu, || VcpuPeriods::new(place))
@@ -290,20 +313,35 @@ impl<'t> Periods<'t> {
         }
     }
 
-    /// Whether it is known where `vcpu` (or any vCPU) is.
-    pub(super) fn is_known(&mut self, vcpu: Option<u32>) -> bool {
-        let place = vcpu.map_or(self.any.place, |vcpu| self.vcpu(vcpu).place);
-        place != Place::Unknown
-    }
-
-    /// Where `candidate` lies. When that is not decided yet, it is put out later.
-    pub(super) fn judge(&mut self, candidate: Candidate<'t>, out: &mut Vec<(Candidate<'t>, Position)>) {
-        let of_vcpu = match candidate.vcpu {
+    /// The periods of `vcpu`, or of any vCPU.
+    #[inline]
+    fn of(&mut self, vcpu: Option<u32>) -> &mut VcpuPeriods<'t> {
+        match vcpu {
             Some(vcpu) => self.vcpu(vcpu),
             None => &mut self.any,
-        };
-        of_vcpu.expire(candidate.time, out);
-        out.extend(of_vcpu.judge(candidate).map(|position| (candidate, position)));
+        }
+    }
+
+    /// Whether `candidate` lies inside a period. When it lies elsewhere, it is put out; when that is not decided yet, later.
+    #[inline]
+    pub(super) fn judge(&mut self, candidate: Candidate<'t>, out: &mut Vec<(Candidate<'t>, Position)>) -> bool {
+        self.of(candidate.vcpu).put_out_or_inside(candidate, out)
+    }
+
+    /// The same of a record; `None` when it is not known where its vCPU (or any vCPU) is.
+    #[inline]
+    pub(super) fn judge_known(
+        &mut self,
+        candidate: Candidate<'t>,
+        out: &mut Vec<(Candidate<'t>, Position)>,
+    ) -> Option<bool> {
+        let of_vcpu = self.of(candidate.vcpu);
+        if of_vcpu.place == Place::Unknown {
+            return None;
+        }
+        let is_inside = of_vcpu.put_out_or_inside(candidate, out);
+        self.judged += 1;
+        Some(is_inside)
     }
 
     /// The recording ends.
