@@ -343,6 +343,10 @@ impl<'a> Feed<'a> {
     fn tell(&mut self) {
         for change in self.timeline.changes() {
             let kind = change.kind();
+            let takers = self.of_changes.get(kind as usize).map_or(&[][..], Vec::as_slice);
+            if takers.is_empty() {
+                continue;
+            }
             let window = match kind {
                 ChangeKind::Vcpu | ChangeKind::Cpu | ChangeKind::Task => self.told.states,
                 ChangeKind::TaskName | ChangeKind::TaskState => self.told.moments,
@@ -351,7 +355,7 @@ impl<'a> Feed<'a> {
             // All of it, mostly: it is not copied then.
             let is_inside = begin >= window.begin && (end < window.end || (end == window.end && begin < end));
             let goes_on = end > window.end;
-            for &place in self.of_changes.get(kind as usize).into_iter().flatten() {
+            for &place in takers {
                 let Some(analysis) = self.analyses.get_mut(place) else { continue };
                 if is_inside {
                     analysis.change(change, &self.timeline);
@@ -426,7 +430,7 @@ impl<'t> Reader<'t> {
                     bytes += RECORD_HEADER_SIZE + merged.record.payload.len();
                 }
                 self.gaps.step(&step);
-                self.add(step, &mut batch);
+                self.add(&step, &mut batch);
             }
             batch.last().and_then(Item::time).into_iter().for_each(&mut tell);
             let batch = Arc::new(batch);
@@ -477,19 +481,19 @@ impl<'t> Reader<'t> {
     }
 
     #[inline]
-    fn add(&mut self, step: Step<'t>, batch: &mut Vec<Item<'t>>) {
-        match step {
-            Step::Record(merged) => {
-                self.count(&merged);
+    fn add(&mut self, step: &Step<'t>, batch: &mut Vec<Item<'t>>) {
+        match *step {
+            Step::Record(ref merged) => {
+                self.count(merged);
                 let Some(&Some(origin)) = self.origins.get(merged.source) else { return };
                 if let Origin::Guest { .. } = origin
                     && let Some(met) = self.met.get_mut(merged.source)
                     && !std::mem::replace(met, true)
-                    && let Some(task) = self.next_switch(&merged)
+                    && let Some(task) = self.next_switch(merged)
                 {
                     batch.push(Item::Foretold(origin, task));
                 }
-                let event = self.decoder.event(&merged);
+                let event = self.decoder.event(merged);
                 batch.push(Item::Record(Input { origin, source: merged.source, event, record: merged.record }));
             }
             Step::GapBegin { source, time } => self.gap(source, time, true, batch),

@@ -645,7 +645,10 @@ impl Timeline {
         if self.is_without_states {
             return self.vms.get_mut(index).into_iter().for_each(|vm| vm.guest.touched.clear());
         }
-        self.settle_cpu(time, index, cpu, None);
+        let Some(vm) = self.vms.get_mut(index) else { return };
+        if !vm.guest.cpu_mut(cpu).is_settled {
+            self.settle_cpu(time, index, cpu, None);
+        }
         let Some(vm) = self.vms.get_mut(index) else { return };
         let mut touched = std::mem::take(&mut vm.guest.touched);
         for &task in &touched {
@@ -673,6 +676,7 @@ impl Timeline {
         let Some(vm) = self.vms.get_mut(index) else { return };
         let vcpu = vm.vcpus.get(cpu).map_or(VcpuState::Unknown, |vcpu| vcpu.state);
         let state = vm.guest.cpu_mut(cpu);
+        state.is_settled = true;
         let now = CpuView { vcpu, current: state.current, interrupt: state.interrupt() };
         if now == state.view {
             return;

@@ -116,6 +116,8 @@ pub struct GuestCpu {
     pub(super) view: CpuView,
     /// Since when, ticks.
     pub(super) since: u64,
+    /// Whether `view` has been brought up to whose turn it is and to the interrupts that are handled.
+    pub(super) is_settled: bool,
 }
 
 impl Default for GuestCpu {
@@ -128,6 +130,7 @@ impl Default for GuestCpu {
             queue: Vec::new(),
             view: CpuView { vcpu: VcpuState::Unknown, current: Current::Unknown, interrupt: None },
             since: 0,
+            is_settled: false,
         }
     }
 }
@@ -299,12 +302,14 @@ impl Guest {
             Event::SyscallExit { .. } => self.set_syscall(cpu, None),
             Event::InterruptEnter(interrupt) => {
                 let cpu = self.cpu_mut(cpu);
+                cpu.is_settled = false;
                 if cpu.nested.len() < MAX_NESTED {
                     cpu.nested.push(interrupt);
                 }
             }
             Event::InterruptExit(interrupt) => {
                 let cpu = self.cpu_mut(cpu);
+                cpu.is_settled = false;
                 // What came on top of it and is not left was left without a record.
                 if let Some(at) = cpu.nested.iter().rposition(|&entered| entered == interrupt) {
                     cpu.nested.truncate(at);
@@ -354,7 +359,7 @@ impl Guest {
         }
         let state = self.cpu_mut(cpu);
         state.current = next_index.map_or(Current::Idle, Current::Task);
-        state.clone_flags = None;
+        (state.clone_flags, state.is_settled) = (None, false);
         // Nothing switches tasks in an interrupt: what is still entered was left without a record.
         state.nested.clear();
         self.pass_over(cpu, next_index.is_none());
@@ -560,6 +565,7 @@ impl Guest {
         }
         let state = self.cpu_mut(cpu);
         (state.current, state.foretold, state.clone_flags) = (Current::Unknown, Current::Unknown, None);
+        state.is_settled = false;
         state.nested.clear();
         self.flags.clear();
         // Each task is gone through once for each time that something becomes known of it, however many gaps there are.
