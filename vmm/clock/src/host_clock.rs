@@ -1,6 +1,7 @@
 //! What a recording says about its clock: rate, relation to UTC, relation of each vCPU, and how wrong all that can be.
 
 use super::host_time::HostTime;
+use super::kernel_clocks;
 use super::vcpu_clocks::ClockParameters;
 use clock_sync::calibration::{self, CrossTimestamp};
 use clock_sync::{tsc, warp};
@@ -41,7 +42,10 @@ impl HostClock {
         };
         let clocksource = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let clocksource = clocksource.unwrap_or_default().trim().into();
-        Self { frequency, rate_source, warp: compare_cpus(), clocksource, time: HostTime::of_this_host() }
+        let time = HostTime::of_this_host();
+        // The first reading finds out how clocks are read, by calls that a process may not make that has confined itself.
+        let _ = kernel_clocks::read(time, frequency);
+        Self { frequency, rate_source, warp: compare_cpus(), clocksource, time }
     }
 
     /// Whether the host's kernel trusts the TSC.

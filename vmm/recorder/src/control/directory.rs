@@ -8,6 +8,7 @@
 //! | `monitor` | the rings of the VMM layer |
 //! | `host-history` | what a flight recorder keeps of the host's kernel |
 //! | `session.json` | what is known of the recording: clock, host, vCPUs |
+//! | `session.clocks` | what the host's clocks showed |
 //! | `control` | the socket |
 //!
 //! `RUNTIME` is `/run/strata` for root, else `$XDG_RUNTIME_DIR/strata`, or what `$STRATA_RUNTIME_DIR` says. For a user whom

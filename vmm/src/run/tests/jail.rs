@@ -23,6 +23,7 @@ use strata_recorder::control::{client, wait_trigger};
 use strata_recorder::drain::cpu_list::CpuList;
 use strata_recorder::drain::scheduling::{Drain, Scheduling};
 use strata_recorder::session::RecordingRequest;
+use strata_recording::clock_snapshots;
 use strata_recording::compression::Compression;
 use strata_recording::layer::LayerKind;
 use tempfile::TempDir;
@@ -100,6 +101,7 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
     let manifest = vm.manifest();
     let mut used = manifest.vms[0].strata_threads.iter().filter(|thread| thread.cpu_ns > 0);
     assert!(used.any(|thread| thread.name == "strata-recorder"), "{:?}", manifest.vms[0].strata_threads);
+    assert!(clock_snapshots::beside(&vm.path("traces/trace")).len() >= 2);
     (vm, manifest)
 }
 
@@ -367,6 +369,8 @@ fn killed_vm_leaves_its_region_to_its_user_and_no_instance() {
     assert_eq!(instances_of(vm.process.id()), 0);
     let Err(client::ClientError::Dead { region, .. }) = found else { panic!("{found:?}") };
     assert_eq!(region.raw().metadata().unwrap().uid(), NOBODY);
+    let clocks = [vm.path("traces/trace").as_path(), region.raw().parent().unwrap()].map(clock_snapshots::beside);
+    assert!(clocks.iter().all(|clocks| !clocks.is_empty()), "{clocks:?}");
 }
 
 #[test]
