@@ -6,6 +6,7 @@
 
 mod annotations;
 mod applications;
+mod by_place;
 mod generic;
 mod generic_type;
 mod host_clocks;

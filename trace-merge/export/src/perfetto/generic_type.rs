@@ -29,9 +29,9 @@ pub(super) struct GenericType {
 #[derive(Debug)]
 struct GenericField {
     /// What stands before its value; `None` where it is not written.
-    key: Option<ValueKey>,
-    /// The names of its numbers, where they have any; and the number of the field for the names.
-    names: Option<(u32, FieldNames)>,
+    key: Option<FieldKey>,
+    /// The names of its numbers, where they have any; and what stands before a name.
+    names: Option<(FieldKey, FieldNames)>,
     /// Where it lies, if that is the same in all payloads.
     place: Option<PlacedField>,
     /// Whether its number is text.
@@ -42,13 +42,13 @@ struct GenericField {
 
 /// What stands before a value.
 #[derive(Clone, Copy, Debug)]
-struct ValueKey {
+struct FieldKey {
     field: u32,
     of_number: Key,
     with_length: Key,
 }
 
-impl ValueKey {
+impl FieldKey {
     const fn new(field: u32) -> Self {
         Self { field, of_number: Key::of_number(field), with_length: Key::with_length(field) }
     }
@@ -63,8 +63,8 @@ impl GenericType {
         let field = |(position, (number, field)): (usize, (u32, &FieldDescription))| {
             let names = FieldNames::of(layer, schema, position, symbols);
             GenericField {
-                key: (field.name != THREAD).then(|| ValueKey::new(number)),
-                names: names.and_then(|names| Some((free.next()?, names))),
+                key: (field.name != THREAD).then(|| FieldKey::new(number)),
+                names: names.and_then(|names| Some((FieldKey::new(free.next()?), names))),
                 place: placed.next().copied(),
                 is_text: is_text_in_json(field),
                 hex: field.hex,
@@ -84,8 +84,8 @@ impl GenericType {
         let fields = || self.fields.iter().zip(&schema.description().fields);
         let values = fields().filter_map(|(of, field)| Some(described(&field.name, of.key?.field, field_type(field))));
         let names = fields().filter_map(|(of, field)| {
-            let (number, names) = of.names.as_ref()?;
-            Some(described(&names.key(field), *number, FieldType::String))
+            let (key, names) = of.names.as_ref()?;
+            Some(described(&names.key(field), key.field, FieldType::String))
         });
         let event = DescriptorProto {
             // Without the name of its group, as the kernel's own tools list it.
@@ -99,50 +99,56 @@ impl GenericType {
     pub(super) fn encode(&self, record: &StreamRecord<'_>, out: &mut Vec<u8>) {
         let mut behind = None;
         for field in &self.fields {
+            if let Some(PlacedField::Integer(place)) = field.place {
+                let Some(bits) = place.bits(record.payload) else { return };
+                field.encode_number(bits, record.payload, out);
+                continue;
+            }
             let value = match field.place {
                 Some(place) => place.read(record.payload),
                 None => behind.get_or_insert_with(|| record.schema.values_behind_placed(record.payload)).next(),
             };
-            let Some(value) = value else { return };
-            if let Some(key) = field.key {
-                field.encode(key, value, out);
-            }
-            if let Some((number, names)) = &field.names {
-                encode_name(*number, names, value, record.payload, out);
+            match value {
+                Some(Value::Unsigned(bits)) => field.encode_number(bits, record.payload, out),
+                Some(Value::Signed(number)) => field.encode_number(number.cast_unsigned(), record.payload, out),
+                Some(Value::Text(text)) => field.encode_text(text, out),
+                Some(Value::Array(elements)) => field.encode_list(elements, out),
+                None => return,
             }
         }
     }
 }
 
 impl GenericField {
+    /// Appends the number that is `bits`, and the name of what it stands for in `payload`, where it has one.
     #[inline]
-    fn encode(&self, key: ValueKey, value: Value<'_>, out: &mut Vec<u8>) {
-        match value {
-            Value::Unsigned(value) if self.is_text => {
-                put_message_behind(key.with_length, out, |out| append_hex(value, out));
-            }
-            Value::Unsigned(value) => put_number_behind(key.of_number, value, out),
-            Value::Signed(value) => put_number_behind(key.of_number, value.cast_unsigned(), out),
-            Value::Text(text) => put_bytes_behind(key.with_length, String::from_utf8_lossy(text).as_bytes(), out),
-            Value::Array(elements) => {
-                put_message_behind(key.with_length, out, |out| append_list(elements, self.hex, out));
+    fn encode_number(&self, bits: u64, payload: &[u8], out: &mut Vec<u8>) {
+        match self.key {
+            Some(key) if self.is_text => put_message_behind(key.with_length, out, |out| append_hex(bits, out)),
+            Some(key) => put_number_behind(key.of_number, bits, out),
+            None => {}
+        }
+        if let Some((key, names)) = &self.names {
+            match names.name(bits, payload) {
+                Some(Name::Text(name)) => put_bytes_behind(key.with_length, name.as_bytes(), out),
+                Some(Name::Symbol(symbol)) => {
+                    put_message_behind(key.with_length, out, |out| append_symbol(symbol, out));
+                }
+                None => {}
             }
         }
     }
-}
 
-/// Appends the name of what `value` in `payload` stands for, where it has one, as the field `number`.
-fn encode_name(number: u32, names: &FieldNames, value: Value<'_>, payload: &[u8], out: &mut Vec<u8>) {
-    let bits = match value {
-        Value::Unsigned(bits) => bits,
-        Value::Signed(bits) => bits.cast_unsigned(),
-        Value::Text(_) | Value::Array(_) => return,
-    };
-    let key = Key::with_length(number);
-    match names.name(bits, payload) {
-        Some(Name::Text(name)) => put_bytes_behind(key, name.as_bytes(), out),
-        Some(Name::Symbol(symbol)) => put_message_behind(key, out, |out| append_symbol(symbol, out)),
-        None => {}
+    fn encode_text(&self, text: &[u8], out: &mut Vec<u8>) {
+        if let Some(key) = self.key {
+            put_bytes_behind(key.with_length, String::from_utf8_lossy(text).as_bytes(), out);
+        }
+    }
+
+    fn encode_list(&self, elements: Elements<'_>, out: &mut Vec<u8>) {
+        if let Some(key) = self.key {
+            put_message_behind(key.with_length, out, |out| append_list(elements, self.hex, out));
+        }
     }
 }
 
@@ -163,7 +169,10 @@ fn append_symbol(SymbolOffset { symbol, offset }: SymbolOffset<'_>, out: &mut Ve
 fn append_hex(number: u64, out: &mut Vec<u8>) {
     let (digits, length) = hex_digits(number);
     out.extend_from_slice(b"0x");
-    out.extend_from_slice(digits.get(..length).unwrap_or_default());
+    let begin = out.len();
+    // A number of bytes that is known when this is compiled is copied at once.
+    out.extend_from_slice(&digits);
+    out.truncate(begin + length);
 }
 
 /// Addresses are text: SQL has no unsigned integers of 64 bits.

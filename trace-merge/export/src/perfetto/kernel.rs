@@ -3,6 +3,7 @@
 //! Perfetto ends an interrupt or a call by the record of its end. Where that was lost, one is written in its place, at the
 //! moment from which on it is not known: nothing goes on longer than records say.
 
+use super::by_place::ByPlace;
 use super::packets::{FtraceKind, Machine, PacketWriter};
 use foldhash::HashMap;
 use std::borrow::Cow;
@@ -34,7 +35,7 @@ pub(super) struct KernelRecord {
 #[derive(Debug, Default)]
 pub(super) struct KernelRecords {
     /// By CPU: the interrupts that are handled, the innermost last; with names where nothing was to be drawn yet.
-    interrupts: HashMap<(Machine, u32), Vec<(Interrupt, String)>>,
+    interrupts: ByPlace<Vec<(Interrupt, String)>>,
     /// The calls that guests' tasks are in.
     calls: HashMap<(Machine, TaskIndex), Call>,
 }
@@ -125,7 +126,7 @@ impl KernelRecords {
         by: (u64, i64),
         (interrupt, name): (Interrupt, &str),
     ) {
-        let nested = self.interrupts.entry(place).or_default();
+        let nested = self.interrupts.get_or_insert_with(place, Vec::new);
         if nested.len() < MAX_NESTED {
             out.ftrace(place, by, entry(interrupt, name));
             // What is drawn has been given its name.
@@ -141,7 +142,7 @@ impl KernelRecords {
         interrupt: Interrupt,
         result: Option<i32>,
     ) {
-        let nested = self.interrupts.entry(place).or_default();
+        let nested = self.interrupts.get_or_insert_with(place, Vec::new);
         // One whose entry was not recorded has nothing to end.
         let Some(at) = nested.iter().rposition(|(entered, _)| *entered == interrupt) else { return };
         // What came on top of it and is not left was left without a record.
@@ -174,8 +175,7 @@ impl KernelRecords {
 
     /// `cpu` switches threads: nothing does that in an interrupt, so that what is still entered was left without a record.
     pub(super) fn switch<W: Write>(&mut self, out: &mut PacketWriter<W>, place: (Machine, u32), time: u64) {
-        let Some(nested) = self.interrupts.get_mut(&place) else { return };
-        for (interrupt, _) in nested.drain(..).rev() {
+        for (interrupt, _) in self.interrupts.get_or_insert_with(place, Vec::new).drain(..).rev() {
             out.ftrace(place, (time, 0), exit(interrupt, None));
         }
     }
@@ -213,7 +213,7 @@ impl KernelRecords {
 
     /// Draws from `time` on what has begun before, when nothing was to be drawn.
     pub(super) fn resume<W: Write>(&mut self, out: &mut PacketWriter<W>, time: u64) {
-        for (&(machine, cpu), nested) in &self.interrupts {
+        for ((machine, cpu), nested) in self.interrupts.iter_mut() {
             for (interrupt, name) in nested {
                 out.ftrace((machine, cpu), (time, 0), entry(*interrupt, name));
             }

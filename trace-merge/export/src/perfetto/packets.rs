@@ -14,6 +14,7 @@ use super::proto::{
 use foldhash::HashMap;
 use prost::Message;
 use std::io::{self, Write};
+use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::WakeupStage;
 use strata_recording::reader::StreamRecord;
 
@@ -31,9 +32,25 @@ const MOST_NAMES: usize = 4096;
 /// Records of a CPU that go into one bundle.
 const BUNDLE: usize = 128;
 
+/// A name of few, which is written again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OftenName {
+    text: String,
+    /// Its number in the sequence of the machine for which it was written last.
+    number: Option<(Machine, u64)>,
+}
+
+impl OftenName {
+    pub(super) const fn new(text: String) -> Self {
+        Self { text, number: None }
+    }
+}
+
 /// Name of a slice or an instant: interned once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Name<'n> {
+    /// One of few, which is kept with its number.
+    Often(&'n mut OftenName),
     /// One of few, which is interned.
     Few(&'n str),
     /// One that a guest may make up at will.
@@ -75,12 +92,25 @@ pub(super) enum FtraceKind<'r> {
 }
 
 /// What packets of one machine refer to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sequence {
     begun: bool,
+    /// What stands at the end of each packet.
+    tail: Vec<u8>,
     names: HashMap<String, u64>,
     /// By CPU: records that are not written yet.
-    bundles: HashMap<u32, Bundle>,
+    bundles: ByNumber<Bundle>,
+}
+
+impl Sequence {
+    fn new(machine: Machine) -> Self {
+        let mut tail = Vec::new();
+        put_number(field::PACKET_SEQUENCE_ID, u64::from(machine.0) + 1, &mut tail);
+        if machine != Machine::HOST {
+            put_number(field::PACKET_MACHINE_ID, machine.0.into(), &mut tail);
+        }
+        Self { begun: false, tail, names: HashMap::default(), bundles: ByNumber::default() }
+    }
 }
 
 /// Records of a CPU, encoded as fields of a bundle.
@@ -127,17 +157,23 @@ impl<W: Write> PacketWriter<W> {
 
     #[inline(always)]
     fn sequence(&mut self, machine: Machine) -> &mut Sequence {
+        self.turn_to(machine);
+        &mut self.sequences[self.last].1
+    }
+
+    /// Makes the sequence of a machine the one that is written to.
+    #[inline(always)]
+    fn turn_to(&mut self, machine: Machine) {
         if self.sequences.get(self.last).is_none_or(|(of, _)| *of != machine) {
             self.last = self.place_of(machine);
         }
-        &mut self.sequences[self.last].1
     }
 
     /// Where the sequence of a machine lies, which is there afterwards.
     fn place_of(&mut self, machine: Machine) -> usize {
         let known = self.sequences.iter().position(|(of, _)| *of == machine);
         known.unwrap_or_else(|| {
-            self.sequences.push((machine, Sequence::default()));
+            self.sequences.push((machine, Sequence::new(machine)));
             self.sequences.len() - 1
         })
     }
@@ -237,10 +273,15 @@ impl<W: Write> PacketWriter<W> {
     ) {
         open_message(&mut self.packet);
         let (iid, name) = match name {
-            Some(Name::Few(name)) => match self.number_of(machine, name) {
-                Some(iid) => (Some(iid), None),
-                None => (None, Some(name)),
+            Some(Name::Often(OftenName { text, number })) => match number {
+                Some((of, iid)) if *of == machine => (Some(*iid), None),
+                _ => {
+                    let iid = self.number_of(machine, text);
+                    *number = iid.map(|iid| (machine, iid));
+                    (iid, Some(&**text))
+                }
             },
+            Some(Name::Few(name)) => (self.number_of(machine, name), Some(name)),
             Some(Name::Any(name)) => (None, Some(name)),
             None => (None, None),
         };
@@ -321,7 +362,7 @@ impl<W: Write> PacketWriter<W> {
             return;
         }
         let time = self.shown(time);
-        let bundle = self.sequence(machine).bundles.entry(cpu).or_default();
+        let bundle = self.sequence(machine).bundles.get_or_insert_with(cpu, Bundle::default);
         put_message(field::BUNDLE_EVENT, &mut bundle.fields, |out| {
             put_number(field::FTRACE_TIMESTAMP, time, out);
             put_number(field::FTRACE_PID, u32::try_from(tid).unwrap_or(0).into(), out);
@@ -370,16 +411,15 @@ impl<W: Write> PacketWriter<W> {
         if self.muted || self.failed.is_some() {
             return;
         }
-        let begins = !std::mem::replace(&mut self.sequence(machine).begun, true);
+        self.turn_to(machine);
+        let sequence = &mut self.sequences[self.last].1;
+        let begins = !std::mem::replace(&mut sequence.begun, true);
         let cleared = if begins { SEQ_INCREMENTAL_STATE_CLEARED } else { 0 };
         let flags = cleared | if refers { SEQ_NEEDS_INCREMENTAL_STATE } else { 0 };
         if flags != 0 {
             put_number(field::PACKET_SEQUENCE_FLAGS, flags.into(), &mut self.packet);
         }
-        put_number(field::PACKET_SEQUENCE_ID, u64::from(machine.0) + 1, &mut self.packet);
-        if machine != Machine::HOST {
-            put_number(field::PACKET_MACHINE_ID, machine.0.into(), &mut self.packet);
-        }
+        self.packet.extend_from_slice(&sequence.tail);
         let packet = close_message(field::TRACE_PACKET, &mut self.packet);
         match self.out.write_all(packet) {
             Ok(()) => self.bytes += packet.len() as u64,
@@ -397,9 +437,9 @@ impl<W: Write> PacketWriter<W> {
         machines.sort_unstable();
         for machine in machines {
             let bundles = std::mem::take(&mut self.sequence(machine).bundles);
-            let mut bundles: Vec<_> = bundles.into_iter().filter(|(_, bundle)| bundle.records > 0).collect();
-            bundles.sort_unstable_by_key(|(cpu, _)| *cpu);
-            bundles.iter().for_each(|(cpu, bundle)| self.bundle(machine, *cpu, &bundle.fields));
+            for (cpu, bundle) in bundles.iter().filter(|(_, bundle)| bundle.records > 0) {
+                self.bundle(machine, cpu, &bundle.fields);
+            }
         }
         match self.failed {
             Some(error) => Err(error),

@@ -4,9 +4,9 @@
 //! not concern the machine and was left out), the thread before is drawn up to the last record that it made, and then a
 //! thread called [`NOT_RECORDED`], up to the next switch.
 
+use super::by_place::ByPlace;
 use super::packets::{Machine, PacketWriter};
 use super::proto::TaskState;
-use foldhash::HashMap;
 use std::io::Write;
 use strata_analysis::event::{Task, Tid};
 
@@ -59,7 +59,7 @@ struct Cpu {
 /// Draws what the CPUs of all machines run.
 #[derive(Debug, Default)]
 pub(super) struct RunningThreads {
-    cpus: HashMap<(Machine, u32), Cpu>,
+    cpus: ByPlace<Cpu>,
 }
 
 /// The thread that stands for what is not known on `cpu`.
@@ -100,7 +100,7 @@ fn comm(task: &Task<'_>) -> String {
 
 impl RunningThreads {
     fn cpu(&mut self, machine: Machine, cpu: u32) -> &mut Cpu {
-        self.cpus.entry((machine, cpu)).or_insert(Cpu { doing: Doing::Nothing, since: 0, known_until: 0 })
+        self.cpus.get_or_insert_with((machine, cpu), || Cpu { doing: Doing::Nothing, since: 0, known_until: 0 })
     }
 
     /// The thread `by` made a record on `cpu`; `None` where all of the CPU's switches are recorded, so that whatever ran
@@ -161,7 +161,7 @@ impl RunningThreads {
 
     /// Draws from `time` on what has begun before, when nothing was to be drawn.
     pub(super) fn resume<W: Write>(&mut self, out: &mut PacketWriter<W>, time: u64) {
-        for (&(machine, number), cpu) in &mut self.cpus {
+        for ((machine, number), cpu) in self.cpus.iter_mut() {
             (cpu.since, cpu.known_until) = (cpu.since.max(time), cpu.known_until.max(time));
             match &cpu.doing {
                 Doing::Thread(Thread { tid, comm, priority }) => {
@@ -179,10 +179,7 @@ impl RunningThreads {
         time: u64,
         goes_on: impl Fn(Machine, Tid) -> bool,
     ) {
-        let mut places: Vec<_> = self.cpus.keys().copied().collect();
-        places.sort_unstable();
-        for place in places {
-            let Some(cpu) = self.cpus.get_mut(&place) else { continue };
+        for (place, cpu) in self.cpus.iter_mut() {
             let ends = match &cpu.doing {
                 Doing::Thread(thread) => !goes_on(place.0, thread.tid),
                 Doing::Idle => !goes_on(place.0, 0),

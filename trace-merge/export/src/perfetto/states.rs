@@ -1,6 +1,6 @@
 //! What vCPUs do, what guests' tasks really do, and how often vCPUs leave the guest: under the names that reports use.
 
-use super::packets::{Machine, Name, PacketWriter};
+use super::packets::{Machine, Name, OftenName, PacketWriter};
 use super::proto::{ProcessDescriptor, ThreadDescriptor, TrackDescriptor};
 use super::tracks::{self, Kind, uuid};
 use foldhash::HashMap;
@@ -35,7 +35,7 @@ pub(super) struct States {
     exits: BTreeMap<(usize, u32), Exits>,
 }
 
-type Names<S> = HashMap<(usize, S), String>;
+type Names<S> = HashMap<(usize, S), OftenName>;
 
 /// The exits of a vCPU in the period that lasts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,14 +50,16 @@ fn name_of<S: Eq + Hash + Copy>(
     host: usize,
     state: S,
     make: impl FnOnce() -> (&'static str, Option<String>),
-) -> &str {
+) -> &mut OftenName {
     if names.len() >= MOST_NAMES && !names.contains_key(&(host, state)) {
         names.clear();
     }
-    names.entry((host, state)).or_insert_with(|| match make() {
-        ("unknown" | "vcpu_unknown", _) => UNKNOWN.into(),
-        (name, Some(detail)) => format!("{name}: {}", harmless(&detail)),
-        (name, None) => name.into(),
+    names.entry((host, state)).or_insert_with(|| {
+        OftenName::new(match make() {
+            ("unknown" | "vcpu_unknown", _) => UNKNOWN.into(),
+            (name, Some(detail)) => format!("{name}: {}", harmless(&detail)),
+            (name, None) => name.into(),
+        })
     })
 }
 
@@ -93,7 +95,7 @@ impl States {
         let make = || vcpus::name(state, timeline.hosts.get(known.host));
         let name = name_of(&mut self.vcpu_names, known.host, state, make);
         let track = uuid(Kind::Vcpu, vm, vcpu as usize);
-        out.slice(tracks::host(known.host), track, window, Name::Few(name), None);
+        out.slice(tracks::host(known.host), track, window, Name::Often(name), None);
     }
 
     /// The guest's task was in `state` in the window `window`, ns.
@@ -114,7 +116,7 @@ impl States {
         self.describe(out, timeline, (vm, task), window.0);
         let make = || tasks::name(state, timeline.hosts.get(known.host));
         let name = name_of(&mut self.task_names, known.host, state, make);
-        out.slice(tracks::guest(vm), uuid(Kind::Task, vm, task), window, Name::Few(name), None);
+        out.slice(tracks::guest(vm), uuid(Kind::Task, vm, task), window, Name::Often(name), None);
     }
 
     fn is_described(&self, vm: usize, task: TaskIndex) -> bool {
