@@ -16,6 +16,9 @@ pub const KERNEL_HALF: u64 = 1 << 63;
 const MOST_BYTES: u64 = 1 << 20;
 /// Nor is the last one.
 const LAST_BYTES: u64 = 1 << 12;
+/// The addresses from the first symbol to the last one are divided into so many stretches at most, as a power of two: in
+/// most of them few symbols begin, or none.
+const STRETCH_BITS: u32 = 12;
 
 /// The symbols of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +27,10 @@ pub struct KernelSymbols {
     symbols: Vec<Place>,
     /// Their names, each with its module behind it.
     names: String,
+    /// By stretch of addresses: how many symbols begin before it; and the number of all.
+    begun: Vec<usize>,
+    /// A stretch has so many addresses, as a power of two.
+    stretch_bits: u32,
 }
 
 /// Where a symbol is, and where its name is.
@@ -202,6 +209,26 @@ impl KernelSymbols {
     fn sort(&mut self) {
         self.symbols.sort_by_key(|symbol| symbol.address);
         self.symbols.dedup_by_key(|symbol| symbol.address);
+        let span = self.symbols.last().map_or(0, |last| self.behind_first(last.address));
+        self.stretch_bits = (u64::BITS - span.leading_zeros()).saturating_sub(STRETCH_BITS);
+        self.begun.clear();
+        for (number, symbol) in self.symbols.iter().enumerate() {
+            let stretch = self.stretch(symbol.address);
+            if self.begun.len() <= stretch {
+                self.begun.resize(stretch + 1, number);
+            }
+        }
+        self.begun.push(self.symbols.len());
+    }
+
+    /// How far `address` is from the first symbol's.
+    fn behind_first(&self, address: u64) -> u64 {
+        address.saturating_sub(self.symbols.first().map_or(0, |first| first.address))
+    }
+
+    /// The stretch that `address` lies in.
+    fn stretch(&self, address: u64) -> usize {
+        usize::try_from(self.behind_first(address) >> self.stretch_bits).unwrap_or(usize::MAX)
     }
 
     fn symbol(&self, place: &Place) -> KernelSymbol<'_> {
@@ -220,7 +247,10 @@ impl KernelSymbols {
     /// Number of the symbol that `address` lies in, by address.
     #[must_use]
     pub fn position(&self, address: u64) -> Option<usize> {
-        let position = self.symbols.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
+        let stretch = self.stretch(address).min(self.begun.len().checked_sub(2)?);
+        let (begin, end) = (*self.begun.get(stretch)?, *self.begun.get(stretch + 1)?);
+        let begun = self.symbols.get(begin..end)?.partition_point(|symbol| symbol.address <= address);
+        let position = (begin + begun).checked_sub(1)?;
         let symbol = self.symbols.get(position)?;
         (address - symbol.address < symbol.size).then_some(position)
     }
@@ -353,6 +383,24 @@ not a line
             let symbols = symbols(&told);
 
             prop_assert!(symbols.find(address).is_none_or(|(symbol, offset)| symbol.address + offset == address));
+        }
+
+        #[test]
+        fn symbol_is_that_which_begins_last_before_the_address(
+            places in proptest::collection::vec((0..4_u64, 0..1_u64 << 14, 0..40_u32), 1..40),
+            wanted in 0..40_usize,
+            after in 0..100_u64,
+        ) {
+            // Near to each other, far from each other, and alone.
+            let begin = |&(cluster, offset, shift): &(u64, u64, u32)| KERNEL_HALF + (cluster << shift) + offset;
+            let told: Vec<_> = places.iter().map(|place| (begin(place), 50, "name")).collect();
+            let symbols = symbols(&told);
+
+            for address in [begin(&places[wanted % places.len()]) + after, KERNEL_HALF + after, u64::MAX - after] {
+                let expected = symbols.iter().filter(|symbol| symbol.address <= address).last();
+                let expected = expected.filter(|symbol| address - symbol.address < symbol.size);
+                prop_assert_eq!(symbols.find(address).map(|(symbol, _)| symbol), expected);
+            }
         }
     }
 }
