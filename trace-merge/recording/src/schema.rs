@@ -373,9 +373,12 @@ fn signed(bytes: &[u8]) -> i64 {
 #[derive(Clone, Debug, Default)]
 pub struct SchemaTable {
     schemas: Vec<Schema>,
-    /// Index in `schemas` plus one, by id; 0 for ids without an event type.
+    /// Index in `schemas` by id; [`NO_SCHEMA`] for ids without an event type.
     by_id: Vec<u16>,
 }
+
+/// In place of the index of an event type.
+const NO_SCHEMA: u16 = u16::MAX;
 
 impl SchemaTable {
     /// The event types `events`; of several with one id the first counts.
@@ -385,10 +388,11 @@ impl SchemaTable {
         for event in events {
             let id = usize::from(event.id);
             if schemas.by_id.len() <= id {
-                schemas.by_id.resize(id + 1, 0);
+                schemas.by_id.resize(id + 1, NO_SCHEMA);
             }
-            if let (0, Ok(number)) = (schemas.by_id[id], u16::try_from(schemas.schemas.len() + 1)) {
-                let position = schemas.schemas.len();
+            let position = schemas.schemas.len();
+            let number = u16::try_from(position).ok().filter(|&number| number != NO_SCHEMA);
+            if let (NO_SCHEMA, Some(number)) = (schemas.by_id[id], number) {
                 schemas.schemas.push(Schema { position, ..Schema::new(event.clone()) });
                 schemas.by_id[id] = number;
             }
@@ -400,8 +404,7 @@ impl SchemaTable {
     #[must_use]
     #[inline]
     pub fn get(&self, id: u16) -> Option<&Schema> {
-        let number = usize::from(*self.by_id.get(usize::from(id))?);
-        self.schemas.get(number.checked_sub(1)?)
+        self.schemas.get(usize::from(*self.by_id.get(usize::from(id))?))
     }
 
     /// All event types.

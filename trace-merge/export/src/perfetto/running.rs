@@ -99,6 +99,7 @@ fn comm(task: &Task<'_>) -> String {
 }
 
 impl RunningThreads {
+    #[inline]
     fn cpu(&mut self, machine: Machine, cpu: u32) -> &mut Cpu {
         self.cpus.get_or_insert_with((machine, cpu), || Cpu { doing: Doing::Nothing, since: 0, known_until: 0 })
     }
