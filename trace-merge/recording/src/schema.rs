@@ -136,10 +136,10 @@ impl IntegerField {
             _ => 0,
         };
         let (size, word) = (integer.size(), (offset + integer.size()).saturating_sub(8));
-        let behind = match offset + size {
-            end @ 0..8 => u64::BITS - 8 * (end % 8) as u32,
-            _ => 0,
-        };
+        let (mut behind, mut bytes) = (u64::BITS, 0);
+        while behind > 0 && bytes < offset + size {
+            (behind, bytes) = (behind - 8, bytes + 1);
+        }
         Self { offset, size, signed, word, behind, unused }
     }
 
