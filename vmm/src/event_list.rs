@@ -210,9 +210,9 @@ mod tests {
             list
         };
 
-        let (left_out, refused) = (of("enum kind kinds[N]"), of("u8 kinds[N"));
+        let (left_out, refused) = (of("char names[2][4]"), of("u8 kinds[N"));
 
-        assert_eq!(left_out.events[0].left_out, ["enum kind kinds[N]"]);
+        assert_eq!(left_out.events[0].left_out, ["char names[2][4]"]);
         assert!(refused.events.is_empty() && refused.missing[0].reason.contains("u8 kinds[N;"));
     }
 
