@@ -6,7 +6,7 @@ use crate::events;
 use crate::script::{Input, Op, Script};
 use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::EventDescription;
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{CTF_MAGIC, Geometry, Mode, PACKET_HEADER_SIZE, padded};
 use shared_ring::packet::Packet;
 use shared_ring::region::Rings;

@@ -5,7 +5,7 @@
 
 use crate::consumer::{Checked, REPLACE, STEPS, rings};
 use crate::script::{Input, Op, Script};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Most steps of an input, which are taken three times each.

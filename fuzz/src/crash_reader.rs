@@ -6,9 +6,9 @@
 use crate::consumer::{Checked, FLIGHT_RECORDER, rings};
 use crate::script::{Input, Script};
 use shared_ring::consumer::Consumer;
-use shared_ring::crash::CrashRegion;
+use shared_ring::consumer::crash::CrashRegion;
 use shared_ring::event::EventDescription;
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::SESSION_SLOTS;
 use shared_ring::region::{RegionConfig, RegionLayout};
 use shared_ring::registry::RegistryReader;

@@ -10,7 +10,7 @@ use crate::consumer::{FLIGHT_RECORDER, rings};
 use crate::script::{Input, Op, Script};
 use crate::trace_folder;
 use shared_ring::host::Parts;
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{Mode, SESSION_SLOTS};
 use shared_ring::region::{RegionConfig, RegionLayout};
 use std::path::Path;

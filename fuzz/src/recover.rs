@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     let memory = file(data);
     bytes.resize(memory.size(), 0);
     memory.read(0, &mut bytes);
-    let Ok(region) = shared_ring::crash::CrashRegion::open(memory) else { return };
+    let Ok(region) = shared_ring::consumer::crash::CrashRegion::open(memory) else { return };
     if region.vcpus() > MAX_VCPUS || region.superblock().process_slots > MAX_VCPUS {
         return;
     }

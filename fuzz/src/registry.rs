@@ -5,7 +5,7 @@
 
 use crate::script::{Op, Script};
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID, REGISTRY_HEADER_SIZE};
 use shared_ring::registry::{RegistryReader, parse};
 

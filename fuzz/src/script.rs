@@ -1,6 +1,6 @@
 //! Scripts: changes of a memory, in turn with steps of whoever reads it.
 
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 
 /// One line of a script.
 ///

@@ -401,8 +401,8 @@ pub(crate) mod tests {
     use shared_ring::consumer::Consumer;
     use shared_ring::event::EventDescription;
     use shared_ring::guest;
+    use shared_ring::host::memory::HostMemory;
     use shared_ring::host::{self, EnabledEvents};
-    use shared_ring::host_memory::HostMemory;
     use shared_ring::layout::{Geometry, Mode, PAGE_SIZE, REGISTRY_HEADER_SIZE};
     use shared_ring::region::{RegionConfig, RegionLayout, Rings};
     use shared_ring::registry::parse;

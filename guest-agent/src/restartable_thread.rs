@@ -190,7 +190,7 @@ mod tests {
     //! Shows: Restartable assembly does what the explorer runs, and nothing without its witness (this kernel).
 
     use super::*;
-    use shared_ring::host_memory::HostMemory;
+    use shared_ring::host::memory::HostMemory;
     use shared_ring::restartable::publish_by_steps;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::thread;

@@ -11,7 +11,7 @@ use connected::{connected, succeeds_without_the_c_librarys_areas};
 use guest_agent::EventType;
 use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{PAGE_SIZE, REGISTRY_HEADER_SIZE};
 use shared_ring::packet::Packet;
 use shared_ring::registry::parse;

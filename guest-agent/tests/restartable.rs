@@ -13,7 +13,7 @@ use guest_agent::{EventType, Tracer};
 use rustix::thread::{CpuSet, Pid};
 use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{PAGE_SIZE, REGISTRY_HEADER_SIZE};
 use shared_ring::region::RegionLayout;
 use shared_ring::registry::parse;

@@ -9,7 +9,7 @@ mod connected;
 
 use connected::{connected, succeeds_without_the_c_librarys_areas};
 use guest_agent::{EventType, FieldType, RuntimeEventType, Text, Tracer, tracer};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};

@@ -10,11 +10,12 @@
 //! consumer after this one finds everything again. It goes from the oldest sub-buffer to the youngest, and skips what
 //! the producer has overwritten in between.
 
+pub mod crash;
 mod restartable;
 
 use crate::event::EventDescription;
 use crate::exchange::{self, ExchangeWord, Take};
-use crate::host_memory::{HostMemory, RingMemory};
+use crate::host::memory::{HostMemory, RingMemory};
 use crate::layout::{
     CTF_MAGIC, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RING_ADOPTED, RING_FLUSH_DONE, RING_FLUSH_REQUEST,
     RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED, RING_READ_COUNT, RING_WRITE_COUNT,
@@ -221,7 +222,7 @@ enum Found {
 /// rejected.
 ///
 /// ```
-/// # use shared_ring::{consumer::Consumer, host_memory::HostMemory};
+/// # use shared_ring::{consumer::Consumer, host::memory::HostMemory};
 /// # use shared_ring::event::{Event, EventDescription, Field, FieldType};
 /// # use shared_ring::{layout::{Geometry, Mode}, producer::Producer, storage::Smp};
 /// # const TICK: Event = Event { id: 5, class: 0, name: "example:tick", fields: &[Field::new("n", FieldType::U64)] };
@@ -244,7 +245,7 @@ enum Found {
 ///
 /// ```
 /// # use shared_ring::event::{Event, EventDescription, Field, FieldType};
-/// # use shared_ring::{consumer::Consumer, host_memory::HostMemory, producer::Producer, storage::Smp};
+/// # use shared_ring::{consumer::Consumer, host::memory::HostMemory, producer::Producer, storage::Smp};
 /// # use shared_ring::layout::{Geometry, Mode};
 /// # let geometry = Geometry::new(4096, 4)?;
 /// # let memory = HostMemory::private(geometry.ring_size(Mode::Discard));

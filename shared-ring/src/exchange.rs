@@ -204,7 +204,7 @@ pub(crate) use reader::{Take, find_spare, give_back, take};
 #[cfg(feature = "std")]
 mod reader {
     use super::{ExchangeWord, tag_of};
-    use crate::host_memory::RingMemory;
+    use crate::host::memory::RingMemory;
     use crate::layout::Geometry;
 
     /// What came of the consumer's attempt to take a sub-buffer.
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
     use crate::consumer::Consumer;
     use crate::event::{EventDescription, FieldDescription, FieldType};
-    use crate::host_memory::HostMemory;
+    use crate::host::memory::HostMemory;
     use crate::layout::{Mode, PACKET_HEADER_SIZE};
     use crate::producer::Producer;
     use crate::storage::Smp;

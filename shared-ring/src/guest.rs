@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use crate::host;
     use crate::host::EnabledEvents;
-    use crate::host_memory::HostMemory;
+    use crate::host::memory::HostMemory;
     use crate::layout::{AGENT_ALIVE, AGENT_GONE, Geometry, Mode};
     use crate::region::{RegionConfig, RegionLayout, Rings};
 

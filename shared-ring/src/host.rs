@@ -18,8 +18,11 @@
 //! sees what the other did. Either the guest finds `generation` changed and does not record, or the host finds the ring
 //! adopted and waits.
 
-use crate::host_memory::{HostMemory, RegionMemory, RingMemory};
-use crate::host_words::HostWords;
+pub mod memory;
+pub mod words;
+
+use crate::host::memory::{HostMemory, RegionMemory, RingMemory};
+use crate::host::words::HostWords;
 use crate::layout::{
     AgentState, CLOCK_ENTRY_SIZE, MAX_EVENTS, ProcessEntry, RING_ADOPTED, SESSION_SLOTS, SessionSlot, Superblock,
 };
@@ -128,7 +131,7 @@ impl EnabledEvents {
 /// use shared_ring::host::{self, EnabledEvents};
 /// use shared_ring::layout::{Geometry, Mode};
 /// use shared_ring::region::{RegionConfig, RegionLayout, Rings};
-/// use shared_ring::{host_memory::HostMemory, storage::Smp};
+/// use shared_ring::{host::memory::HostMemory, storage::Smp};
 ///
 /// let rings = Rings { geometry: Geometry::new(4096, 4)?, mode: Mode::Discard };
 /// let layout = RegionLayout::new(RegionConfig {
@@ -315,7 +318,7 @@ impl<M: RegionMemory> Region<M> {
 }
 
 /// What the guest's agent says about itself: any values, from a guest.
-/// For an example see [`CrashRegion`](crate::crash::CrashRegion).
+/// For an example see [`CrashRegion`](crate::consumer::crash::CrashRegion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Agent {
@@ -332,7 +335,7 @@ pub struct Agent {
 }
 
 /// The process that a process slot belongs to, as the guest says.
-/// For an example see [`CrashRegion`](crate::crash::CrashRegion).
+/// For an example see [`CrashRegion`](crate::consumer::crash::CrashRegion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessOwner {
@@ -345,7 +348,7 @@ pub struct ProcessOwner {
 }
 
 /// The parts of a region that the guest writes. Where they lie is known; what is in them is copied before it is used.
-/// For an example see [`CrashRegion`](crate::crash::CrashRegion).
+/// For an example see [`CrashRegion`](crate::consumer::crash::CrashRegion).
 #[derive(Clone, Debug)]
 pub struct Parts {
     memory: HostMemory,

@@ -1,10 +1,12 @@
 //! Every byte of the trace region, as constants and `repr(C)` structures whose offsets are asserted at compile time.
 //!
 //! All integers are little-endian. `docs/abi.md` describes the same layout for readers, and
-//! [`c_header`](crate::c_header) writes its C view; neither is a second source.
+//! [`c_header`](crate::layout::c_header) writes its C view; neither is a second source.
 //!
 //! Shows: The shared layout has fixed offsets and sizes, by assertions at compile time.
 
+#[cfg(feature = "std")]
+pub mod c_header;
 mod geometry;
 
 pub use geometry::{Geometry, GeometryError};

@@ -10,20 +10,12 @@ compile_error!("ring counters are free-running 64-bit offsets");
 mod mutants;
 
 #[cfg(feature = "std")]
-pub mod c_header;
-#[cfg(feature = "std")]
 pub mod consumer;
-#[cfg(feature = "std")]
-pub mod crash;
 pub mod event;
 mod exchange;
 pub mod guest;
 #[cfg(feature = "std")]
 pub mod host;
-#[cfg(feature = "std")]
-pub mod host_memory;
-#[cfg(feature = "std")]
-pub mod host_words;
 pub mod layout;
 #[cfg(feature = "verification")]
 pub use mutants::Mutant;

@@ -58,7 +58,7 @@ use core::mem::offset_of;
 ///
 /// ```
 /// # use shared_ring::event::{Event, EventDescription, Field, FieldType};
-/// # use shared_ring::{consumer::Consumer, host_memory::HostMemory, producer::Producer, storage::Smp};
+/// # use shared_ring::{consumer::Consumer, host::memory::HostMemory, producer::Producer, storage::Smp};
 /// # use shared_ring::layout::{Geometry, Mode};
 /// # let geometry = Geometry::new(4096, 4)?;
 /// # let memory = HostMemory::private(geometry.ring_size(Mode::Discard));

@@ -28,7 +28,7 @@ pub const MAX_ENTRY: usize = 2048;
 ///
 /// ```
 /// use shared_ring::event::{Event, Field, FieldType};
-/// use shared_ring::{host_memory::HostMemory, registry::{Registry, RegistryReader}, storage::Smp};
+/// use shared_ring::{host::memory::HostMemory, registry::{Registry, RegistryReader}, storage::Smp};
 ///
 /// const TICK: Event = Event { id: 1, class: 0, name: "a:tick", fields: &[Field::new("number", FieldType::U64)] };
 /// let memory = HostMemory::private(4096);
@@ -161,7 +161,7 @@ pub use read::{ParseError, RegistryReader, parse};
 mod read {
     use super::{FLAG_HEX, MAX_ENTRY};
     use crate::event::{EventDescription, FieldDescription, FieldType, MAX_FIELDS, MAX_NAME};
-    use crate::host_memory::HostMemory;
+    use crate::host::memory::HostMemory;
     use crate::layout::{EXTENDED_ID, HOLE_ID, REGISTRY_HEADER_SIZE, REGISTRY_USED};
     use std::{string::String, vec::Vec};
     use thiserror::Error;
@@ -310,7 +310,7 @@ mod tests {
 
     use super::*;
     use crate::event::{EventDescription, Field, FieldType};
-    use crate::host_memory::HostMemory;
+    use crate::host::memory::HostMemory;
     use crate::storage::Smp;
     use proptest::prelude::*;
 

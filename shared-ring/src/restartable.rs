@@ -189,7 +189,7 @@ enum Attempt {
 /// use shared_ring::event::{Event, EventDescription, Field, FieldType};
 /// use shared_ring::layout::{Geometry, Mode};
 /// use shared_ring::restartable::{Draft, Recorded, RestartableProducer, RestartableThread, publish_by_steps, record};
-/// use shared_ring::{host_memory::HostMemory, storage::{Smp, Storage}};
+/// use shared_ring::{host::memory::HostMemory, storage::{Smp, Storage}};
 ///
 /// /// A thread that nothing ever disturbs. `guest-agent` has that of Linux.
 /// struct Alone;

@@ -4,12 +4,12 @@
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)] // Tests: producers over raw memory, no rustdoc, panics wanted.
 
 use proptest::prelude::*;
+use shared_ring::consumer::crash::CrashRegion;
 use shared_ring::consumer::{Consumer, Lost};
-use shared_ring::crash::CrashRegion;
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
 use shared_ring::guest;
 use shared_ring::host;
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{AGENT_ALIVE, Geometry, MAX_VCPUS, Mode, PACKET_HEADER_SIZE, SESSION_SLOTS};
 use shared_ring::producer::Producer;
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};

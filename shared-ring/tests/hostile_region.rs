@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use shared_ring::consumer::{Consumer, Delivered};
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
-use shared_ring::host_memory::{HostMemory, RingMemory};
+use shared_ring::host::memory::{HostMemory, RingMemory};
 use shared_ring::layout::{
     EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, REGISTRY_HEADER_SIZE, RING_LOST_FULL,
     RING_RESTARTABLE, RING_WRITE_COUNT, RecordHeader, padded,

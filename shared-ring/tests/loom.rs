@@ -16,7 +16,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use shared_ring::Mutant;
 use shared_ring::consumer::{Consumer, Delivered};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use shared_ring::host_memory::RingMemory;
+use shared_ring::host::memory::RingMemory;
 use shared_ring::layout::{
     Geometry, Mode, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE,
     RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_RESTARTABLE, RING_WRITE_COUNT,

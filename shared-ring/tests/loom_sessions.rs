@@ -12,7 +12,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use shared_ring::Mutant;
 use shared_ring::guest::{GuestMemory, HostArea, SessionRings};
 use shared_ring::host::Region;
-use shared_ring::host_memory::{RegionMemory, RingMemory};
+use shared_ring::host::memory::{RegionMemory, RingMemory};
 use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE, RING_ADOPTED, RING_WRITE_COUNT, SessionSlot};
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use shared_ring::storage::Storage;

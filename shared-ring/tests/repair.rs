@@ -5,7 +5,7 @@
 
 use shared_ring::consumer::Consumer;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE};
 use shared_ring::producer::{Abandoned, Producer};
 use shared_ring::storage::CpuLocal;

@@ -5,7 +5,7 @@
 
 use shared_ring::consumer::{Consumer, Lost, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE, RING_HEADER_SIZE, RING_WRITE_COUNT};
 use shared_ring::packet::Packet;
 use shared_ring::producer::{NotReserved, OutsidePayload, Producer, Reservation};

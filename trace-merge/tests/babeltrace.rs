@@ -9,7 +9,7 @@
 use serde_json::Value;
 use shared_ring::consumer::{Consumer, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{Geometry, Mode};
 use shared_ring::producer::Producer;
 use shared_ring::storage::Smp;

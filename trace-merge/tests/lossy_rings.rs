@@ -8,7 +8,7 @@
 use proptest::prelude::*;
 use shared_ring::consumer::Consumer;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{Geometry, Mode};
 use shared_ring::producer::Producer;
 use shared_ring::storage::Smp;

@@ -27,7 +27,7 @@ pub fn c_header() -> String {
     let classes = class::GUEST_KERNEL.map(|(name, number)| (format!("CLASS_{name}"), number.into()));
     let all: Vec<(String, u64)> = own.into_iter().chain(signature).chain(classes).collect();
     let all: Vec<(&str, u64)> = all.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-    shared_ring::c_header::c_header(&all)
+    shared_ring::layout::c_header::c_header(&all)
 }
 
 #[cfg(test)]

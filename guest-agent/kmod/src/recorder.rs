@@ -117,7 +117,7 @@ mod tests {
     use shared_ring::consumer::Consumer;
     use shared_ring::event::{Event, EventDescription, Field, FieldType};
     use shared_ring::host;
-    use shared_ring::host_memory::HostMemory;
+    use shared_ring::host::memory::HostMemory;
     use std::vec::Vec;
 
     const VCPU: u32 = 1;

@@ -100,7 +100,7 @@ pub(crate) mod tests {
     use clock_sync::entry::Writer;
     use clock_sync::relation::Relation;
     use shared_ring::host;
-    use shared_ring::host_memory::HostMemory;
+    use shared_ring::host::memory::HostMemory;
     use shared_ring::layout::{Geometry, Mode};
     use shared_ring::region::{RegionConfig, RegionLayout, Rings};
     use shared_ring::registry::parse;

@@ -3,7 +3,7 @@
 
 use super::{Consumer, Copied, Found};
 use crate::event::EventDescription;
-use crate::host_memory::RingMemory;
+use crate::host::memory::RingMemory;
 use crate::layout::{Mode, PACKET_HEADER_SIZE, RING_RESTARTABLE, RING_WRITE_COUNT};
 use crate::packet::{Packet, read_header, validate};
 use std::vec::Vec;

@@ -155,8 +155,8 @@ impl Region {
 mod tests {
     use super::*;
     use crate::guest::tests::{Sides, sides};
+    use crate::host::memory::HostMemory;
     use crate::host::{self, Parts, ProcessOwner};
-    use crate::host_memory::HostMemory;
     use crate::layout::{Geometry, Mode, PROCESS_ACTIVE, PROCESS_FREE};
     use crate::region::{RegionConfig, RegionLayout, Rings};
     use crate::view::ProcessSlotView;

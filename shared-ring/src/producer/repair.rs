@@ -88,7 +88,7 @@ impl<S: Storage> Producer<S> {
     /// What this publishes pairs with the consumer as a [`commit`](super::Reservation::commit) does.
     ///
     /// ```
-    /// # use shared_ring::{host_memory::HostMemory, layout::{Geometry, Mode}, producer::Producer, storage::Smp};
+    /// # use shared_ring::{host::memory::HostMemory, layout::{Geometry, Mode}, producer::Producer, storage::Smp};
     /// use shared_ring::producer::Abandoned;
     ///
     /// # let geometry = Geometry::new(4096, 2)?;

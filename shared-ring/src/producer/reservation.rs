@@ -26,7 +26,7 @@ use core::mem::ManuallyDrop;
 /// Any context that its [`Storage`] allows, NMI included.
 ///
 /// ```
-/// # use shared_ring::{host_memory::HostMemory, layout::{Geometry, Mode}, producer::Producer, storage::Smp};
+/// # use shared_ring::{host::memory::HostMemory, layout::{Geometry, Mode}, producer::Producer, storage::Smp};
 /// # let geometry = Geometry::new(4096, 2)?;
 /// # let memory = HostMemory::private(geometry.ring_size(Mode::Discard));
 /// // SAFETY: the memory is zeroed, holds the ring, and outlives the producer.

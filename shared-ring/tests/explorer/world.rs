@@ -12,7 +12,7 @@ use crate::schedule::Schedule;
 use memory::Memory;
 use shared_ring::consumer::{self, Consumer, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use shared_ring::host_memory::{HostMemory, RingMemory};
+use shared_ring::host::memory::{HostMemory, RingMemory};
 use shared_ring::layout::{
     Geometry, Mode, PacketHeader, RING_FLUSH_DONE, RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE,
     RING_LOST_WRAPPED, RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT, padded,

@@ -6,7 +6,7 @@ use crate::schedule::Schedule;
 use ring::{Kernel, Ring};
 use shared_ring::consumer::Consumer;
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use shared_ring::host_memory::{HostMemory, RingMemory};
+use shared_ring::host::memory::{HostMemory, RingMemory};
 use shared_ring::layout::{
     Geometry, Mode, PACKET_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_READ_COUNT, RING_WRITE_COUNT,
 };

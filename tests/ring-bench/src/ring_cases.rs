@@ -6,7 +6,7 @@ use anyhow::Context;
 use clock_sync::entry::{ENTRY_SIZE, Reader, Writer};
 use clock_sync::relation::Relation;
 use rustix::mm::{MapFlags, ProtFlags};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{Geometry, Mode, RING_LOST_FULL, RING_LOST_WRAPPED, RING_WRITE_COUNT};
 use shared_ring::producer::Producer;
 use shared_ring::storage::{CpuLocal, Smp, Storage};

@@ -7,7 +7,7 @@ use clock_sync::tsc;
 use guest_agent::{EventType, Text, Tracer};
 use serde::{Deserialize, Serialize};
 use shared_ring::event::{Event, Field, FieldType};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{
     AgentState, ProcessEntry, RING_ADOPTED, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_NESTED,
     RING_READ_COUNT, RING_RESTARTABLE, RING_SUB_BUFFER_TABLE, RING_WRITE_COUNT,

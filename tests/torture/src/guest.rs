@@ -10,7 +10,7 @@ use clock_sync::entry::Reader;
 use clock_sync::tsc;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use shared_ring::guest::{Region, SessionRings};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{AGENT_ALIVE, AGENT_GONE, MAX_VCPUS};
 use shared_ring::region::RegionLayout;
 use shared_ring::storage::CpuLocal;

@@ -4,7 +4,7 @@
 use anyhow::Context;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::mm::{Advice, madvise};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use std::fs::OpenOptions;
 use std::ops::Range;
 use std::path::Path;

@@ -7,7 +7,7 @@ use crate::mapping::{self, Access};
 use crate::setup::{VCPUS, VmSetup};
 use crate::tally::{APPLICATION_THREADS, Tally, application_producer};
 use guest_agent::{EventType, Tracer};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::PAGE_SIZE;
 use std::path::Path;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 
 use crate::attack::Attack;
 use crate::mapping::{self, Access};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

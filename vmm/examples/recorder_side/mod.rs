@@ -3,7 +3,7 @@
 
 use clock_sync::calibration::read_together;
 use shared_ring::event::Event;
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{Geometry, Mode};
 use shared_ring::producer::Producer;
 use shared_ring::region::{RegionConfig, Rings};

@@ -9,7 +9,7 @@ use crate::live::disk_times::DiskTimes;
 use clock_sync::relation::Relation;
 use clock_sync::updater::Cause;
 use shared_ring::event::{Event, Field, FieldType};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::producer::Producer;
 use shared_ring::region::Rings;
 use shared_ring::storage::Smp;

@@ -4,7 +4,7 @@
 //! context that has died, while it is taken down, do nothing.
 
 use super::World;
-use shared_ring::host_memory::RingMemory;
+use shared_ring::host::memory::RingMemory;
 use shared_ring::layout::{
     RING_HEADER_SIZE, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_READ_COUNT, RING_SUB_BUFFER_TABLE,
     RING_WRITE_COUNT, SUB_BUFFER_ENTRY_SIZE,

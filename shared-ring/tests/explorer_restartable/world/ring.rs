@@ -1,7 +1,7 @@
 //! A CPU's ring as producers and the consumer see it, and the thread that runs, as the kernel restarts it.
 
 use super::{Area, State, World};
-use shared_ring::host_memory::RingMemory;
+use shared_ring::host::memory::RingMemory;
 use shared_ring::layout::RING_WRITE_COUNT;
 use shared_ring::restartable::{RestartableThread, publish_by_steps};
 use shared_ring::storage::Storage;

@@ -3,7 +3,7 @@
 use crate::layer::ring::RingLayer;
 use crate::trigger::tail::Tail;
 use shared_ring::consumer::{self, Consumer};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
 use shared_ring::region::{RegionLayout, Rings};
 use shared_ring::registry::RegistryReader;

@@ -22,7 +22,7 @@ use crate::vmm_events::VmmTracer;
 use bench::*;
 use clock_sync::tsc;
 use shared_ring::event::{Event, EventDescription, Field, FieldType};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{
     AGENT_ALIVE, Geometry, MAGIC, Mode, PAGE_SIZE, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry,
 };

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)] // a signal handler, and what it may call
 
 use memmap2::MmapRaw;
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::PAGE_SIZE;
 use std::io;
 use std::mem;

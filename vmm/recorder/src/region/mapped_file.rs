@@ -8,7 +8,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, ftruncate};
 use rustix::io::retry_on_intr;
 use rustix::mm::{Advice, madvise};
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use std::fs::File;
 use std::io;
 use std::ops::Range;

@@ -406,7 +406,7 @@ mod tests {
     use crate::trigger::expression::Trigger;
     use shared_ring::event::{Event, Field, FieldType};
     use shared_ring::host::Parts;
-    use shared_ring::host_memory::HostMemory;
+    use shared_ring::host::memory::HostMemory;
     use shared_ring::layout::{Geometry, Mode, PAGE_SIZE, PROCESS_ACTIVE, PROCESS_CLOSED, ProcessEntry};
     use shared_ring::producer::Producer;
     use shared_ring::region::{RegionConfig, RegionLayout, Rings};

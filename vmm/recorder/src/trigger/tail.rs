@@ -6,7 +6,7 @@
 use crate::latest::Latest;
 use shared_ring::consumer::Consumer;
 use shared_ring::event::EventDescription;
-use shared_ring::host_memory::HostMemory;
+use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::RING_WRITE_COUNT;
 use shared_ring::region::Rings;
 use shared_ring::registry::RegistryReader;

@@ -80,7 +80,7 @@ impl RegionMemory for HostMemory {
 /// Memory that this process maps and another machine writes; cheap to clone.
 ///
 /// ```
-/// use shared_ring::host_memory::HostMemory;
+/// use shared_ring::host::memory::HostMemory;
 ///
 /// let memory = HostMemory::private(64);
 /// memory.write(8, &7_u64.to_le_bytes());

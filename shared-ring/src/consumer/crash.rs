@@ -6,8 +6,8 @@
 //! what is missing: records lost, sub-buffers overwritten, bytes reserved but never committed.
 
 use crate::consumer::Consumer;
+use crate::host::memory::HostMemory;
 use crate::host::{Agent, Parts, ProcessOwner};
-use crate::host_memory::HostMemory;
 use crate::layout::{SessionSlot, Superblock};
 use crate::region::Rings;
 use crate::registry::RegistryReader;
@@ -18,7 +18,7 @@ use std::vec::Vec;
 /// A region as its host left it.
 ///
 /// ```
-/// use shared_ring::crash::CrashRegion;
+/// use shared_ring::consumer::crash::CrashRegion;
 /// use shared_ring::view::ViewError;
 ///
 /// let error = CrashRegion::from_bytes(b"not a region").map(drop).unwrap_err();

@@ -11,7 +11,7 @@ use std::string::{String, ToString};
 /// A C header with the layout's constants, and with `more` of them: names and values. Every name gets the prefix `STRATA_`.
 ///
 /// ```
-/// let header = shared_ring::c_header::c_header(&[("MY_PORT", 0x505)]);
+/// let header = shared_ring::layout::c_header::c_header(&[("MY_PORT", 0x505)]);
 /// assert!(header.contains("#define STRATA_SUPERBLOCK_REGION_SIZE 24\n"));
 /// assert!(header.contains("#define STRATA_MY_PORT 1285\n"));
 /// ```

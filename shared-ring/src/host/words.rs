@@ -3,7 +3,7 @@
 //! A VMM maps that part read-only into its guest. Behind a device of another VMM's the guest can write all of a region. There
 //! the host keeps a copy of what it wrote, takes nothing back from memory, and puts right what the guest has changed.
 
-use crate::host_memory::{HostMemory, RegionMemory, RingMemory};
+use crate::host::memory::{HostMemory, RegionMemory, RingMemory};
 use crate::region::RegionLayout;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
@@ -11,8 +11,8 @@ use zerocopy::IntoBytes;
 /// A region's memory, as the host's writing side has it. Cheap to clone; clones share the copy.
 ///
 /// ```
-/// use shared_ring::host_memory::{HostMemory, RingMemory};
-/// use shared_ring::host_words::HostWords;
+/// use shared_ring::host::memory::{HostMemory, RingMemory};
+/// use shared_ring::host::words::HostWords;
 ///
 /// let memory = HostMemory::private(8192);
 /// let words = HostWords::kept(memory.clone(), HostMemory::private(4096));
