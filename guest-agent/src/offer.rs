@@ -1,5 +1,8 @@
 //! A trace region that the hypervisor offers.
 
+pub mod pci;
+pub mod pmem;
+
 use shared_ring::layout::PAGE_SIZE;
 use std::arch::x86_64::__cpuid;
 use strata_abi::CPUID_SIGNATURE;

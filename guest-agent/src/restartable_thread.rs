@@ -14,8 +14,8 @@
 //! is, as no range may hold one.
 #![allow(unsafe_code)] // Restartable sequences are assembly, and the rseq area is the kernel's too.
 
-use crate::own_rseq_area::SIGNATURE;
 use crate::rseq_area;
+use crate::rseq_area::own::SIGNATURE;
 use core::arch::asm;
 use core::marker::PhantomData;
 use shared_ring::layout::RING_WRITE_COUNT;

@@ -6,7 +6,8 @@
 //! (`own_rseq_area`).
 #![allow(unsafe_code)] // Memory that the C library and the kernel share.
 
-use crate::own_rseq_area;
+pub mod own;
+
 use core::arch::asm;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -28,7 +29,7 @@ static OFFSET: AtomicIsize = AtomicIsize::new(NOT_ASKED);
 pub(crate) fn area() -> Option<NonNull<u8>> {
     let offset = offset();
     if offset == NO_AREA {
-        return own_rseq_area::area();
+        return own::area();
     }
     // SAFETY: the C library has its area there, which is not at address 0. (A test would be on every record's way.)
     Some(unsafe { NonNull::new_unchecked(at(offset)) })

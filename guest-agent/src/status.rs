@@ -3,7 +3,7 @@
 
 use crate::device::{self, DeviceError};
 pub use crate::offer::Offer;
-use crate::{pci_offer, pmem_offer};
+use crate::offer::{pci, pmem};
 use clock_sync::entry::Reader;
 use shared_ring::layout::{Mode, SESSION_SLOTS};
 use shared_ring::view;
@@ -122,8 +122,8 @@ impl Status {
 #[must_use]
 pub fn offer() -> Option<Offer> {
     Offer::of_leaf()
-        .or_else(|| pci_offer::find(Path::new(pci_offer::DEVICES)))
-        .or_else(|| pmem_offer::find(Path::new(pmem_offer::DEVICES), Path::new(pmem_offer::DISKS)))
+        .or_else(|| pci::find(Path::new(pci::DEVICES)))
+        .or_else(|| pmem::find(Path::new(pmem::DEVICES), Path::new(pmem::DISKS)))
 }
 
 impl Slots {

@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn threads_without_the_c_librarys_areas_get_one_each() {
-        assert!(succeeds_without_the_c_librarys_areas(&["own_rseq_area::tests::alone", "--ignored"]));
+        assert!(succeeds_without_the_c_librarys_areas(&["rseq_area::own::tests::alone", "--ignored"]));
     }
 
     /// Each in a process of its own kind: run by the test above.
