@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_analysis::completeness::Completeness;
-use strata_analysis::syscall_names;
+use strata_analysis::names;
 use strata_export::{Options, perfetto};
 use strata_recording::clock_snapshots::{self, ClockReading, ClockSnapshot};
 use strata_recording::layer::LayerKind;
@@ -213,7 +213,7 @@ fn verify_complete(trace: &Trace, answers: &Answers) {
     let report = syscalls::report(trace, Window::ALL).unwrap();
     // Perfetto knows the calls of x86-64's own table only.
     let is_drawn = |row: &&syscalls::SyscallRow| {
-        row.abi == "x86_64" || row.name.rsplit(':').next().is_some_and(|name| syscall_names::number(name).is_some())
+        row.abi == "x86_64" || row.name.rsplit(':').next().is_some_and(|name| names::syscall::number(name).is_some())
     };
     let rows = || report.guests[0].total.syscalls.iter().filter(is_drawn);
     let unfinished: u64 = rows().map(|row| row.unfinished).sum();

@@ -271,7 +271,7 @@ pub enum Event<'t> {
     },
     /// The current task enters a system call (`raw_syscalls:sys_enter`).
     SyscallEnter {
-        /// Its number, as [`syscall_names`](crate::syscall_names) has it.
+        /// Its number, as [`names::syscall`](crate::names::syscall) has it.
         number: i64,
         /// Its arguments.
         arguments: Arguments<'t>,

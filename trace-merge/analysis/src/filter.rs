@@ -9,8 +9,8 @@
 //! All filters have to hold; `&&` needs no blanks. Numbers are decimal or, with `0x`, hexadecimal. Text may hold `*` and
 //! `?`; of a number that has a name ([`Named`]), it is compared with the name.
 
-use crate::errno_names;
 use crate::event::named::Named;
+use crate::names;
 use shared_ring::event::EventDescription;
 use std::fmt;
 use std::str::FromStr;
@@ -200,7 +200,7 @@ fn parse_number(text: &str) -> Option<i128> {
     let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
     let number = match digits.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok()?.into(),
-        None => digits.parse::<u64>().ok().map(i128::from).or_else(|| errno_names::number(digits).map(i128::from))?,
+        None => digits.parse::<u64>().ok().map(i128::from).or_else(|| names::errno::number(digits).map(i128::from))?,
     };
     Some(sign * number)
 }

@@ -5,6 +5,7 @@
 //! [`Change`], which analyses take in. What the records do not tell is *unknown*, never guessed: before the first
 //! record about a subject, and from where records are missing that could have changed it.
 
+pub mod by_number;
 mod change;
 pub mod fused;
 pub mod guest;
@@ -17,9 +18,9 @@ pub mod vcpu;
 pub use change::{Change, ChangeKind};
 pub use input::{Input, Kernel, Origin};
 
-use crate::by_number::ByNumber;
 use crate::event::{self, Event, Task, Tid, WakeupStage};
 use crate::vcpu::SwitchSource;
+use by_number::ByNumber;
 use foldhash::HashMap;
 use guest::Guest;
 use host::{Host, ThreadState};

@@ -12,9 +12,9 @@
 
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
-use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::{Event, Interrupt, Task, Tid, WakeupStage};
-use strata_analysis::syscall_names;
+use strata_analysis::names;
+use strata_analysis::timeline::by_number::ByNumber;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::merge::MergedRecord;
 
@@ -466,7 +466,7 @@ impl Pairs {
     }
 
     fn syscall_enter(&mut self, tid: Tid, number: i64, merged: &MergedRecord<'_>) {
-        let never_returns = matches!(syscall_names::name(number), Some("exit" | "exit_group"));
+        let never_returns = matches!(names::syscall::name(number), Some("exit" | "exit_group"));
         let call = Call { number, entered: merged.record.time };
         let before = if never_returns { self.calls.remove(&tid) } else { self.calls.insert(tid, call) };
         if let Some(before) = before {
@@ -482,7 +482,7 @@ impl Pairs {
     fn syscall_exit(&mut self, tid: Tid, number: i64, merged: &MergedRecord<'_>) {
         self.second_half[Pair::Syscall as usize].get_or_insert(merged.record.time);
         match self.calls.remove(&tid) {
-            Some(call) if syscall_names::is_return(call.number, number) => {
+            Some(call) if names::syscall::is_return(call.number, number) => {
                 self.balanced(Pair::Syscall);
             }
             Some(call) => {
@@ -558,7 +558,7 @@ fn alone(merged: &MergedRecord<'_>, what: String) -> Alone {
 }
 
 fn call_name(number: i64) -> String {
-    syscall_names::shown(number).map_or_else(|| format!("call {}", syscall_names::abi(number).1), Into::into)
+    names::syscall::shown(number).map_or_else(|| format!("call {}", names::syscall::abi(number).1), Into::into)
 }
 
 /// What the tracepoints of an interrupt are shared by: those of a vector by nothing else.

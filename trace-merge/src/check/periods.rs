@@ -2,7 +2,7 @@
 //! outside waits for as long as the next period may begin within its tolerance: memory does not grow with the recording.
 
 use std::collections::VecDeque;
-use strata_analysis::by_number::ByNumber;
+use strata_analysis::timeline::by_number::ByNumber;
 use strata_analysis::vcpu::{Period, SwitchSource};
 use strata_recording::clock::Tolerances;
 use strata_recording::manifest::Vm;

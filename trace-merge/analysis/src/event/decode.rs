@@ -6,7 +6,7 @@ use super::{
     name, vector_name,
 };
 use crate::exit_reason::{ExitNumbering, ExitReason};
-use crate::syscall_names;
+use crate::names;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::StreamRecord;
 use strata_recording::reader::merge::MergedRecord;
@@ -379,11 +379,11 @@ impl Shape {
             Self::Control { what } => Event::Control { what: text(what) },
             Self::SyscallEnter { number, abi } => {
                 let abi = bits(abi).map(u64::cast_signed);
-                let number = syscall_names::in_table(number.as_i64(record)?, abi);
+                let number = names::syscall::in_table(number.as_i64(record)?, abi);
                 Event::SyscallEnter { number, arguments: Arguments(*record) }
             }
             Self::SyscallExit { number, abi, result } => Event::SyscallExit {
-                number: syscall_names::in_table(
+                number: names::syscall::in_table(
                     bits(number).map_or(-1, u64::cast_signed),
                     bits(abi).map(u64::cast_signed),
                 ),

@@ -1,9 +1,7 @@
 //! Fields whose numbers stand for something that has a name, which a listing shows beside the number.
 
 use crate::exit_reason::{ExitNumbering, ExitReason};
-use crate::{
-    errno_names, lock_names, msr_names, signal_names, softirq_names, syscall_names, task_state_names, vector_names,
-};
+use crate::names;
 use shared_ring::event::FieldDescription;
 use std::borrow::Cow;
 use strata_recording::schema::{IntegerField, Schema};
@@ -91,17 +89,17 @@ impl Named {
     pub fn name(&self, number: i64, payload: &[u8]) -> Option<Cow<'static, str>> {
         let exit = |numbering| ExitReason { numbering, number: u32::try_from(number).ok()? }.known_name();
         match self.kind {
-            Kind::Call(abi) => syscall_names::shown(call(abi, number, payload)),
-            Kind::Softirq => softirq_names::name(number).map(Into::into),
-            Kind::Msr => msr_names::name(u32::try_from(number).ok()?).map(Into::into),
-            Kind::TaskState => task_state_names::name(number).map(Into::into),
+            Kind::Call(abi) => names::syscall::shown(call(abi, number, payload)),
+            Kind::Softirq => names::softirq::name(number).map(Into::into),
+            Kind::Msr => names::msr::name(u32::try_from(number).ok()?).map(Into::into),
+            Kind::TaskState => names::task_state::name(number).map(Into::into),
             Kind::KvmExit => exit(ExitNumbering::Kvm),
             Kind::ProcessorExit(isa) => exit(ExitReason::numbering_of_isa(isa.read(payload)?)),
-            Kind::Error => errno_names::name(number.checked_neg()?).map(Into::into),
-            Kind::Vector => vector_names::name(number).map(Into::into),
-            Kind::Exception => vector_names::exception(number).map(Into::into),
-            Kind::Signal => signal_names::name(number).map(Into::into),
-            Kind::Lock => Some(lock_names::kind(number.cast_unsigned()).into()),
+            Kind::Error => names::errno::name(number.checked_neg()?).map(Into::into),
+            Kind::Vector => names::vector::name(number).map(Into::into),
+            Kind::Exception => names::vector::exception(number).map(Into::into),
+            Kind::Signal => names::signal::name(number).map(Into::into),
+            Kind::Lock => Some(names::lock::kind(number.cast_unsigned()).into()),
         }
     }
 
@@ -121,7 +119,7 @@ impl Named {
     pub fn arguments(&self, number: i64, payload: &[u8]) -> Option<(i64, &'static [&'static str])> {
         let Kind::Call(abi) = self.kind else { return None };
         let number = call(abi, number, payload);
-        Some((number, syscall_names::arguments(number)?))
+        Some((number, names::syscall::arguments(number)?))
     }
 }
 
@@ -151,5 +149,5 @@ impl Kind {
 
 /// The system call that was recorded with `id` in `payload`.
 fn call(abi: Option<IntegerField>, id: i64, payload: &[u8]) -> i64 {
-    syscall_names::in_table(id, abi.and_then(|abi| abi.read(payload)))
+    names::syscall::in_table(id, abi.and_then(|abi| abi.read(payload)))
 }

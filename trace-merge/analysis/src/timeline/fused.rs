@@ -40,7 +40,7 @@ pub enum Fused {
 pub enum Running {
     /// In its own code.
     Task,
-    /// In a system call, by its [`short`](crate::syscall_names::short) number.
+    /// In a system call, by its [`short`](crate::names::syscall::short) number.
     Syscall(i16),
     /// In an interrupt that came while it ran.
     Interrupt(Interrupt),

@@ -5,9 +5,9 @@ use super::host::{PREV_STATE_ENDED, PREV_STATE_MASK};
 use super::membership::{Membership, Memberships, OwnIds, Stay};
 use super::states::{BlockedOn, CpuView, Current, Runner, TaskIndex, TaskState};
 use super::vcpu::VcpuState;
-use crate::by_number::ByNumber;
 use crate::event::{Event, Interrupt, Rename, Task, Tid, WakeupStage};
-use crate::syscall_names;
+use crate::names;
+use crate::timeline::by_number::ByNumber;
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use strata_recording::window::Window;
@@ -294,10 +294,10 @@ impl Guest {
                 }
             }
             Event::SyscallEnter { number, arguments } => {
-                let is_clone = syscall_names::name(number) == Some("clone");
+                let is_clone = names::syscall::name(number) == Some("clone");
                 self.cpu_mut(cpu).clone_flags = if is_clone { arguments.get(0) } else { None };
                 // A number out of range is none that the kernel knows: it is shown as what it is not called by.
-                self.set_syscall(cpu, Some(syscall_names::short(number)));
+                self.set_syscall(cpu, Some(names::syscall::short(number)));
             }
             Event::SyscallExit { .. } => self.set_syscall(cpu, None),
             Event::InterruptEnter(interrupt) => {
@@ -616,7 +616,7 @@ const STOPPED: u64 = 0x04 | 0x08;
 impl GuestTask {
     /// What it waits for, with the bits `state` of `prev_state`.
     fn blocked_on(&self, state: u64) -> BlockedOn {
-        let name = self.syscall.and_then(|number| syscall_names::name(syscall_names::of_short(number)));
+        let name = self.syscall.and_then(|number| names::syscall::name(names::syscall::of_short(number)));
         if state & STOPPED != 0 {
             BlockedOn::Stopped
         } else if self.contending {

@@ -1,7 +1,7 @@
 //! What a host's CPUs run now, by its scheduler's events.
 
-use crate::by_number::ByNumber;
 use crate::event::{Event, Rename, Task, Tid};
+use crate::timeline::by_number::ByNumber;
 use foldhash::HashMap;
 use std::collections::BTreeSet;
 

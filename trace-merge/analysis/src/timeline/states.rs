@@ -67,7 +67,7 @@ pub enum TaskState {
     Running {
         /// On this CPU.
         cpu: u32,
-        /// The system call that it is in, by its [`short`](crate::syscall_names::short) number.
+        /// The system call that it is in, by its [`short`](crate::names::syscall::short) number.
         syscall: Option<i16>,
     },
     /// It is ready to run, and something else does.
@@ -83,7 +83,7 @@ pub enum TaskState {
     Blocked {
         /// For what.
         on: BlockedOn,
-        /// The system call that it is in, by its [`short`](crate::syscall_names::short) number.
+        /// The system call that it is in, by its [`short`](crate::names::syscall::short) number.
         syscall: Option<i16>,
     },
     /// It does not exist yet, or no longer.

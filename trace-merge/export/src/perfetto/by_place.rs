@@ -1,7 +1,7 @@
 //! What belongs to the CPUs of machines.
 
 use super::packets::Machine;
-use strata_analysis::by_number::ByNumber;
+use strata_analysis::timeline::by_number::ByNumber;
 
 /// Values by machine and CPU. Mostly the next one that is asked for is of the same machine as the last one.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use foldhash::HashMap;
 use std::borrow::Cow;
 use std::io::Write;
 use strata_analysis::event::{self, Event, Interrupt};
+use strata_analysis::names;
 use strata_analysis::timeline::states::{Runner, TaskIndex};
 use strata_analysis::timeline::{Input, Origin, Timeline};
-use strata_analysis::{softirq_names, syscall_names};
 
 /// Interrupts nest at most this deep; what comes on top was left without a record.
 const MAX_NESTED: usize = 16;
@@ -83,7 +83,7 @@ impl KernelRecords {
             }
             // One that the kernel does not have.
             Event::InterruptEnter(Interrupt::Softirq(vector)) | Event::InterruptExit(Interrupt::Softirq(vector))
-                if softirq_names::name(vector.into()).is_none() =>
+                if names::softirq::name(vector.into()).is_none() =>
             {
                 return false;
             }
@@ -109,10 +109,10 @@ impl KernelRecords {
                 let recorded = all.map_or(0, |all| all.len().min(ARGUMENTS));
                 let arguments = std::array::from_fn(|index| all.and_then(|all| all.get(index)).unwrap_or(0));
                 let call = |number| Call { cpu: from.cpu, tid: from.tid, number, arguments, recorded };
-                return syscall_names::as_x86_64(number).is_some_and(|number| self.call(out, from, call(number)));
+                return names::syscall::as_x86_64(number).is_some_and(|number| self.call(out, from, call(number)));
             }
             Event::SyscallExit { number, result } => {
-                return syscall_names::as_x86_64(number).is_some_and(|number| self.answer(out, from, number, result));
+                return names::syscall::as_x86_64(number).is_some_and(|number| self.answer(out, from, number, result));
             }
             _ => return false,
         }

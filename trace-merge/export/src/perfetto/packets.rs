@@ -14,8 +14,8 @@ use super::proto::{
 use foldhash::HashMap;
 use prost::Message;
 use std::io::{self, Write};
-use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::WakeupStage;
+use strata_analysis::timeline::by_number::ByNumber;
 use strata_recording::reader::StreamRecord;
 
 /// A machine of the trace: 0 is the first host, which Perfetto takes for the one that recorded.

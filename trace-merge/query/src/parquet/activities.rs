@@ -12,7 +12,7 @@ use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::kernel_symbols::KernelSymbols;
 use strata_analysis::timeline::states::TaskIndex;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
-use strata_analysis::{Analysis, Gap, Passed, syscall_names};
+use strata_analysis::{Analysis, Gap, Passed, names};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::window::Window;
@@ -175,7 +175,7 @@ impl List<SyscallTimes> for Syscalls {
             let call = &ended.what;
             let row = row.keyed(task.number.into(), |tell| task.tell(&[], tell));
             let row = row.keyed(call.number.cast_unsigned(), |tell| {
-                let (abi, number) = syscall_names::abi(call.number);
+                let (abi, number) = names::syscall::abi(call.number);
                 tell(&[syscalls::name(call.number).as_str().into(), abi.name().into(), number.into()]);
             });
             let own = [

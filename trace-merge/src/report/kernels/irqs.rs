@@ -21,7 +21,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use strata_analysis::event::{self, Event};
 use strata_analysis::timeline::{ChangeKind, Input, Kernel, Origin, Timeline};
-use strata_analysis::{Analysis, Gap, Passed, softirq_names};
+use strata_analysis::{Analysis, Gap, Passed, names};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 
@@ -392,7 +392,7 @@ fn key(interrupt: event::Interrupt) -> Key {
 fn name((kind, number): Key, input: &Input<'_>) -> String {
     match kind {
         InterruptKind::Irq => event::handler_name(&input.record).map_or_else(|| "?".into(), |name| name.into_owned()),
-        InterruptKind::Softirq => softirq_names::name(number).unwrap_or("?").into(),
+        InterruptKind::Softirq => names::softirq::name(number).unwrap_or("?").into(),
         InterruptKind::Vector => event::vector_name(input.record.schema.name()).map_or("?", |(name, _)| name).into(),
     }
 }

@@ -25,7 +25,7 @@ use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
 use std::io::{self, Write};
 use strata_analysis::event::{self, Tid};
-use strata_analysis::{Passed, syscall_names};
+use strata_analysis::{Passed, names};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
@@ -217,7 +217,7 @@ impl Outcome {
 /// A call, for [`SyscallTimes::take_ended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallEnd {
-    /// Its number, as [`syscall_names`] has it.
+    /// Its number, as [`names::syscall`] has it.
     pub number: i64,
     /// How it ended.
     pub outcome: Outcome,
@@ -277,8 +277,8 @@ impl ReportBuilder for SyscallTimes {
 /// What a call is called; `syscall_N` for a number without a name.
 #[must_use]
 pub fn name(number: i64) -> String {
-    let (_, id) = syscall_names::abi(number);
-    syscall_names::shown(number).map_or_else(|| format!("syscall_{id}"), Into::into)
+    let (_, id) = names::syscall::abi(number);
+    names::syscall::shown(number).map_or_else(|| format!("syscall_{id}"), Into::into)
 }
 
 /// What tells of system calls.

@@ -2,12 +2,12 @@
 
 use strata_analysis::event::{Access, Interrupt};
 use strata_analysis::exit_reason::ExitReason;
+use strata_analysis::names;
 use strata_analysis::timeline::fused::Running;
 use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::states::BlockedOn;
 use strata_analysis::timeline::vcpu::Preemptor;
-use strata_analysis::{softirq_names, syscall_names, vector_names};
 use strata_recording::terminal::harmless;
 
 /// What a CPU of the host runs that is idle while a vCPU's thread has been woken for it.
@@ -79,19 +79,19 @@ pub const fn blocked_on(on: BlockedOn) -> &'static str {
 
 /// A system call.
 pub fn syscall(number: i16) -> String {
-    let number = syscall_names::of_short(number);
-    syscall_names::shown(number).map_or_else(|| format!("syscall {}", syscall_names::abi(number).1), Into::into)
+    let number = names::syscall::of_short(number);
+    names::syscall::shown(number).map_or_else(|| format!("syscall {}", names::syscall::abi(number).1), Into::into)
 }
 
 /// An interrupt.
 pub fn interrupt(interrupt: Interrupt) -> String {
     match interrupt {
         Interrupt::Irq(number) => format!("irq {number}"),
-        Interrupt::Softirq(vector) => match softirq_names::name(vector.into()) {
+        Interrupt::Softirq(vector) => match names::softirq::name(vector.into()) {
             Some(name) => format!("softirq {name}"),
             None => format!("softirq {vector}"),
         },
-        Interrupt::Vector(vector) => match vector_names::name(vector.into()) {
+        Interrupt::Vector(vector) => match names::vector::name(vector.into()) {
             Some(name) => format!("vector {name}"),
             None => format!("vector {vector}"),
         },

@@ -57,7 +57,7 @@ fn in_syscall(number: i16, prev_state: u64, on: BlockedOn) -> bool {
 #[test]
 fn file_syscalls_are_sorted_and_exist() {
     assert!(FILE_SYSCALLS.is_sorted_by(|left, right| left < right));
-    assert!(FILE_SYSCALLS.iter().all(|name| syscall_names::number(name).is_some()));
+    assert!(FILE_SYSCALLS.iter().all(|name| names::syscall::number(name).is_some()));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_analysis::event::{Access, KvmAccess};
 use strata_analysis::exit_reason::ExitReason;
-use strata_analysis::msr_names;
+use strata_analysis::names;
 use strata_recording::clock::Clock;
 
 /// Things that have a row, by VM and kind of row: what there is to access is the guest's choice.
@@ -56,7 +56,7 @@ impl OperationExits {
     #[must_use]
     pub fn name(&self) -> Option<&'static str> {
         match self.operation {
-            KvmAccess::Msr { register, .. } => msr_names::name(register),
+            KvmAccess::Msr { register, .. } => names::msr::name(register),
             _ => None,
         }
     }

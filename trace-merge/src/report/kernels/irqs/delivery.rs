@@ -10,8 +10,8 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use strata_analysis::Gap;
-use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::{self, Event, FIRST_SYSTEM_VECTOR, Interrupt, Tid};
+use strata_analysis::timeline::by_number::ByNumber;
 use strata_analysis::timeline::{Input, Origin, Timeline};
 use strata_recording::clock::Clock;
 

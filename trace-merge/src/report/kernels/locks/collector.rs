@@ -9,12 +9,12 @@ use crate::report::statistics::ended::{Ended, Keep};
 use crate::report::statistics::samples::{VmSamples, steady_name};
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeMap;
-use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::{self, Arguments, Event, Tid};
 use strata_analysis::kernel_symbols::KernelSymbols;
-use strata_analysis::lock_names::{self, flag};
-use strata_analysis::syscall_names;
+use strata_analysis::names;
+use strata_analysis::names::lock::flag;
 use strata_analysis::timeline::Input;
+use strata_analysis::timeline::by_number::ByNumber;
 use strata_analysis::timeline::guest::Guest;
 use strata_analysis::timeline::states::{Runner, TaskIndex};
 use strata_recording::clock::Clock;
@@ -69,7 +69,7 @@ struct Waiting {
 impl Waiting {
     fn ended(&self, runner: Runner, end: Option<u64>) -> Ended<WaitEnd> {
         let Place { address, flags, context, ref stack } = self.place;
-        let (kind, context, calls) = (lock_names::kind(flags), context.name(), stack.clone());
+        let (kind, context, calls) = (names::lock::kind(flags), context.name(), stack.clone());
         let task = match runner {
             Runner::Task(task) => Some(task),
             Runner::Idle(_) => None,
@@ -257,7 +257,7 @@ impl Collector {
                 let Waiting { place, begin, .. } = ended;
                 let ticks = time.saturating_sub(begin);
                 // Addresses differ from boot to boot.
-                samples.add(time, ticks, || format!("{} in {}", lock_names::kind(place.flags), place.context.name()));
+                samples.add(time, ticks, || format!("{} in {}", names::lock::kind(place.flags), place.context.name()));
                 self.kernel.entry(place).or_default().entry(runner).or_default().add(ticks);
             }
             Some(lost) => self.end_unfinished(runner, lost),
@@ -301,7 +301,7 @@ impl Collector {
     }
 
     fn enter(&mut self, task: TaskIndex, number: i64, arguments: &Arguments<'_>, time: u64) {
-        let futex = (syscall_names::name(number) == Some("futex")).then(|| {
+        let futex = (names::syscall::name(number) == Some("futex")).then(|| {
             let command = arguments.get(1)? & FUTEX_COMMAND;
             let &(_, operation) = FUTEX_WAITS.iter().find(|&&(wait, _)| wait == command)?;
             Some((arguments.get(0)?, operation))
@@ -348,7 +348,7 @@ impl Collector {
             KernelLock {
                 address: place.address,
                 name: name_of_lock(symbols, place.address),
-                kind: lock_names::kind(place.flags).into(),
+                kind: names::lock::kind(place.flags).into(),
                 context: place.context.name(),
                 calls: calls(symbols, &place.stack),
                 waits: sum.times(clock),

@@ -1,5 +1,5 @@
 use super::*;
-use strata_analysis::lock_names::flag;
+use strata_analysis::names::lock::flag;
 use strata_recording::layer::LayerKind;
 use strata_recording::test_trace::Field::{Arguments, Hex, Number, Stack};
 use strata_recording::test_trace::TestTrace;

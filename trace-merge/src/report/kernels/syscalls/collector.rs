@@ -7,10 +7,10 @@ use crate::report::statistics::ended::{Ended, Keep};
 use crate::report::statistics::samples::{Row, VmSamples, steady_name};
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeMap;
-use strata_analysis::by_number::ByNumber;
 use strata_analysis::event::Event;
-use strata_analysis::syscall_names;
+use strata_analysis::names;
 use strata_analysis::timeline::Input;
+use strata_analysis::timeline::by_number::ByNumber;
 use strata_analysis::timeline::guest::Guest;
 use strata_analysis::timeline::states::{Runner, TaskIndex};
 use strata_recording::clock::Clock;
@@ -95,7 +95,7 @@ impl Sums {
 
     fn row(&self, number: i64, clock: &Clock) -> SyscallRow {
         let ns = |ticks| clock.ticks_to_ns(ticks);
-        let (abi, id) = syscall_names::abi(number);
+        let (abi, id) = names::syscall::abi(number);
         SyscallRow {
             name: name(number),
             abi: abi.name(),
@@ -328,7 +328,7 @@ impl Collector {
     }
 
     fn enter(&mut self, task: TaskIndex, number: i64, time: u64) {
-        if matches!(syscall_names::name(number), Some("exit" | "exit_group")) {
+        if matches!(names::syscall::name(number), Some("exit" | "exit_group")) {
             self.open.remove(&task);
             self.sums(task, number).count += 1;
             self.keep(task, &Open::new(number, time), None, Outcome::NeverReturns, None);
@@ -356,7 +356,7 @@ impl Collector {
             }
             return;
         };
-        let is_return = syscall_names::is_return(open.number, number);
+        let is_return = names::syscall::is_return(open.number, number);
         if !is_return || open.across_gap {
             self.end_unfinished(task, &open);
             if !is_return {

@@ -1,7 +1,7 @@
 //! Names of what arguments of system calls say: protections, flags of `mmap` and `open`, signals, clocks, and the working
 //! directory in place of a folder's descriptor.
 
-use crate::{signal_names, syscall_names};
+use crate::names;
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
@@ -80,11 +80,11 @@ pub struct ArgumentNames([Option<Kind>; ARGUMENTS]);
 
 /// By number of x86-64's table.
 static BY_NUMBER: LazyLock<Vec<Option<ArgumentNames>>> =
-    LazyLock::new(|| syscall_names::numbers().map(ArgumentNames::new).collect());
+    LazyLock::new(|| names::syscall::numbers().map(ArgumentNames::new).collect());
 
 impl ArgumentNames {
     fn new(number: i64) -> Option<Self> {
-        let (call, arguments) = (syscall_names::name(number)?, syscall_names::arguments(number)?);
+        let (call, arguments) = (names::syscall::name(number)?, names::syscall::arguments(number)?);
         let kind = |argument: &str| {
             Some(match (call, argument) {
                 (_, "prot") => Kind::Protection,
@@ -105,9 +105,9 @@ impl ArgumentNames {
     /// Those of system call `number`; `None` where there are none.
     #[must_use]
     pub fn of(number: i64) -> Option<&'static Self> {
-        let number = syscall_names::as_x86_64(number)?;
+        let number = names::syscall::as_x86_64(number)?;
         // Calls of the same name take other arguments in other ABIs.
-        syscall_names::arguments(number)?;
+        names::syscall::arguments(number)?;
         BY_NUMBER.get(usize::try_from(number).ok()?)?.as_ref()
     }
 
@@ -124,7 +124,7 @@ impl ArgumentNames {
             Kind::Protection => flags(None, value, &PROTECTIONS),
             Kind::Mapping => flags(one_of_bits(&SHARING, value & 0xf), value & !0xf, &MAPPING),
             Kind::Opening => flags(one_of_bits(&ACCESS, value & 3), value & !3, &OPENING),
-            Kind::Signal => signal_names::name(i64::from(low)).map(Into::into),
+            Kind::Signal => names::signal::name(i64::from(low)).map(Into::into),
             Kind::Clock => one_of(&CLOCKS),
             Kind::Folder => (low == AT_FDCWD).then(|| "AT_FDCWD".into()),
         }
@@ -161,7 +161,7 @@ mod tests {
 
     /// The name of an argument of the call `call`.
     fn name(call: &str, index: usize, value: u64) -> Option<String> {
-        ArgumentNames::of(syscall_names::number(call)?)?.name(index, value).map(Cow::into_owned)
+        ArgumentNames::of(names::syscall::number(call)?)?.name(index, value).map(Cow::into_owned)
     }
 
     #[test]
