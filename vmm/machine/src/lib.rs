@@ -7,7 +7,6 @@
 
 mod boot;
 mod config;
-mod control;
 mod devices;
 mod error;
 mod event_loop;
@@ -19,8 +18,6 @@ mod outcome;
 mod peripherals;
 #[cfg(any(test, feature = "test-guests"))]
 pub mod test_guest;
-#[cfg(test)]
-mod tests;
 mod vcpu;
 mod virtio;
 mod virtual_machine;
@@ -40,7 +37,6 @@ pub use crate::memory::layout::{Range, VIRTIO_MMIO, VIRTIO_MMIO_SIZE};
 pub use crate::outcome::fault_state::FaultState;
 pub use crate::virtio::mac_address::MacAddress;
 pub use config::{ConfigError, DiscoveryLeaf, DiskConfig, Inputs, Limits, MachineConfig};
-pub use control::{ControlError, MachineControl, RunningGuest};
 pub use error::MachineError;
 pub use memory::{HugePagePool, MemoryBacking, MemoryError, SharedSlot, create as create_memory};
 pub use outcome::{Outcome, RunError};
@@ -52,4 +48,5 @@ pub use virtio::net::NetLimits;
 pub use virtio::vhost_net::{VhostError, check as check_vhost_net};
 pub use virtio::vsock::muxer::{CONNECTIONS_MAX as VSOCK_CONNECTIONS_MAX, VsockHost};
 pub use virtio::vsock::socket::{CID_MAX, CID_MIN, VsockConfig, VsockError, VsockSocket};
+pub use virtual_machine::control::{ControlError, MachineControl, RunningGuest};
 pub use virtual_machine::{AtEnd, Machine, RunOptions, StopHandle, load};

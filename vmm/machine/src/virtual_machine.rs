@@ -1,7 +1,10 @@
 //! A virtual machine: built, then run until its guest ends.
 
+pub mod control;
+#[cfg(test)]
+mod tests;
+
 use super::config::{ConfigError, MachineConfig};
-use super::control::{MachineControl, RunningGuest};
 use super::error::MachineError;
 use super::hypervisor::refused;
 use super::interrupt;
@@ -28,6 +31,7 @@ use crate::memory::layout;
 use crate::outcome::run_end::RunEnd;
 use crate::virtio::mac_address::MacAddress;
 use clock_sync::calibration::CrossTimestamp;
+use control::{MachineControl, RunningGuest};
 use kvm_ioctls::{IoEventAddress, VcpuFd, VmFd};
 use std::fs::File;
 use std::sync::{Arc, mpsc};

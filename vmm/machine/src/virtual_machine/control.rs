@@ -1,8 +1,8 @@
 //! Pauses a running machine, has its vCPUs' clocks renewed, asks it for memory, and shows what it has.
 
-use super::config::MEMORY_MIN;
-use super::vcpu::{VcpuHandle, VcpuRemote};
-use super::virtio::balloon::{BalloonRemote, BalloonState, PAGE};
+use crate::config::MEMORY_MIN;
+use crate::vcpu::{VcpuHandle, VcpuRemote};
+use crate::virtio::balloon::{BalloonRemote, BalloonState, PAGE};
 use kvm_ioctls::VmFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -210,7 +210,7 @@ impl MachineControl {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::*;
 
     #[test]
     fn machine_that_does_not_run_is_neither_paused_nor_resumed_nor_shown() {

@@ -1,7 +1,7 @@
 //! The whole machine under KVM, with hand-written guests. These tests need `/dev/kvm`, of any kind.
 
-use super::test_guest::{Console, config};
-use super::*;
+use crate::test_guest::{Console, config};
+use crate::*;
 use clock_sync::tsc::read_ordered as host_tsc;
 use memmap2::{MmapMut, MmapRaw};
 use rustix::mm::{MprotectFlags, mprotect};
