@@ -5,10 +5,8 @@
 //! slices, records and arrows are kept from the beginning on up to a number, and the page says from when on they are
 //! left out. `docs/page.md` says what is drawn, and what is not.
 
-mod arrows;
 mod category;
 mod counters;
-mod counting;
 mod drawing;
 mod encoding;
 mod flows;

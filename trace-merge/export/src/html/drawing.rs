@@ -1,12 +1,15 @@
 //! The timeline of the page in the making: one pass over the recording feeds its rows, records and arrows.
 
-use super::arrows::{ArrowKind, Arrows, End};
-use super::counting::Counting;
+mod arrows;
+mod counting;
+
 use super::flows::{Flows, NewFlow};
 use super::host_cpus::HostCpu;
 use super::records::Records;
 use super::rows::{RowKind, RowNumber, Rows};
 use super::{Bounds, category, why};
+use arrows::{ArrowKind, Arrows, End};
+use counting::Counting;
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,6 @@
 //! What the page counts: exits of each vCPU, records of each layer, and the records that each stream lost.
 
-use super::counters::{CounterKind, CounterNumber, Counters};
+use crate::html::counters::{CounterKind, CounterNumber, Counters};
 use crate::stream_name;
 use std::collections::BTreeMap;
 use strata_analysis::event::Event;
@@ -25,8 +25,8 @@ struct Source<'t> {
 }
 
 /// The counters in the making.
-pub(super) struct Counting<'t> {
-    pub(super) counters: Counters,
+pub(in crate::html) struct Counting<'t> {
+    pub(in crate::html) counters: Counters,
     sources: Vec<Source<'t>>,
     /// By VM and vCPU.
     exits: BTreeMap<(usize, u32), Option<CounterNumber>>,
@@ -34,7 +34,7 @@ pub(super) struct Counting<'t> {
 
 impl<'t> Counting<'t> {
     /// Of `trace`, over `length` ns; `group` says what a layer's rows are drawn below.
-    pub(super) fn new(
+    pub(in crate::html) fn new(
         trace: &'t Trace,
         timeline: &Timeline,
         length: u64,
@@ -61,12 +61,18 @@ impl<'t> Counting<'t> {
     }
 
     /// Takes in a record before what is drawn: what was lost up to there counts at its begin.
-    pub(super) fn before(&mut self, input: &Input<'_>) {
+    pub(in crate::html) fn before(&mut self, input: &Input<'_>) {
         self.count_lost(input, |_| 0);
     }
 
     /// Counts a record of `time`, ns; `ns` makes moments of the page of ticks.
-    pub(super) fn record(&mut self, input: &Input<'_>, timeline: &Timeline, time: u64, ns: impl Fn(u64) -> u64) {
+    pub(in crate::html) fn record(
+        &mut self,
+        input: &Input<'_>,
+        timeline: &Timeline,
+        time: u64,
+        ns: impl Fn(u64) -> u64,
+    ) {
         self.count_lost(input, ns);
         let records = self.sources.get(input.source).and_then(|source| source.records);
         self.counters.add(records, time, 1);

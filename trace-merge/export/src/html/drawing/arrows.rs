@@ -1,13 +1,13 @@
 //! Arrows from row to row: who woke whom, and the ways of disk requests and packets.
 
-use super::encoding::{put, put_signed};
-use super::rows::RowNumber;
+use crate::html::encoding::{put, put_signed};
+use crate::html::rows::RowNumber;
 use serde::Serialize;
 
 /// What an arrow stands for. The page knows each by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum ArrowKind {
+pub(in crate::html) enum ArrowKind {
     /// From the moment of a wake-up, on the row of whoever woke, to the moment when the task runs.
     WakeUp,
     /// From the issue of a request to the disk.
@@ -22,15 +22,15 @@ pub(super) enum ArrowKind {
 
 /// One end of an arrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
-    pub(super) row: RowNumber,
+pub(in crate::html) struct End {
+    pub(in crate::html) row: RowNumber,
     /// ns.
-    pub(super) time: u64,
+    pub(in crate::html) time: u64,
 }
 
 /// Arrows in the making.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Arrows {
+pub(in crate::html) struct Arrows {
     kept: u64,
     left_out: u64,
     /// When the first arrow begins that is not kept, ns.
@@ -45,12 +45,12 @@ pub(super) struct Arrows {
 
 impl Arrows {
     /// None yet; keeps up to `most`.
-    pub(super) fn new(most: u64) -> Self {
+    pub(in crate::html) fn new(most: u64) -> Self {
         Self { most, ..Self::default() }
     }
 
     /// Adds an arrow.
-    pub(super) fn add(&mut self, kind: ArrowKind, from: End, to: End) {
+    pub(in crate::html) fn add(&mut self, kind: ArrowKind, from: End, to: End) {
         if self.kept >= self.most {
             self.left_out += 1;
             self.left_out_from.get_or_insert(from.time);
@@ -66,7 +66,7 @@ impl Arrows {
     }
 
     /// Of each arrow its kind, when it begins after the one before it, its row, its length, and the row where it ends.
-    pub(super) fn encoded(&self) -> &[u8] {
+    pub(in crate::html) fn encoded(&self) -> &[u8] {
         &self.encoded
     }
 }
