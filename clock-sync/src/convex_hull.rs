@@ -402,7 +402,7 @@ mod tests {
             offset in 0_u64..1 << 40,
             numerator in 900_000_u64..1_100_000,
             pairs in proptest::collection::vec((0_u64..1_000_000_000, 0_u64..50_000, any::<bool>()), 20..200),
-            asked in 0_u64..1_000_000_000,
+            moment in 0_u64..1_000_000_000,
         ) {
             let truth = |other: u64| offset + other * numerator / 1_000_000;
             // Rounding up the later event keeps the order true.
@@ -413,11 +413,11 @@ mod tests {
             let relation = ClockRelation::new(&pairs);
             prop_assume!(!matches!(relation, Err(HullError::TooFew { other_first: _, reference_first: _ })));
             let relation = relation.unwrap();
-            let (least, most) = relation.envelope_at(asked);
-            let true_time = i128::from(truth(asked));
+            let (least, most) = relation.envelope_at(moment);
+            let true_time = i128::from(truth(moment));
             prop_assert!(least <= true_time && true_time <= most, "{least} {true_time} {most}");
-            let error = relation.reference_at(asked).abs_diff(truth(asked));
-            prop_assert!(error <= relation.bound_at(asked) && error <= relation.bound_over(0, 1_000_000_000));
+            let error = relation.reference_at(moment).abs_diff(truth(moment));
+            prop_assert!(error <= relation.bound_at(moment) && error <= relation.bound_over(0, 1_000_000_000));
         }
     }
 }

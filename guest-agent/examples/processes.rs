@@ -236,8 +236,8 @@ fn late_cpu(cpu: usize) -> Result<()> {
 /// `processes` children that record at the same time, as another user if `user` says so. None of them may fail. The
 /// last one goes on when the others are gone, until it has a slot.
 fn crowd(processes: u32, users: Option<Users>) -> Result<()> {
-    let (ready, say_ready) = pipe()?;
-    let (go_on, say_go_on) = pipe()?;
+    let (ready, signal_ready) = pipe()?;
+    let (go_on, signal_to_go_on) = pipe()?;
     let member = |process: u32| -> Result<i32> {
         if let Some(users) = users {
             let (uid, gid) = (users.of(process, processes), users.group);
@@ -249,8 +249,8 @@ fn crowd(processes: u32, users: Option<Users>) -> Result<()> {
             CROWD.record((process, number));
         });
         // SAFETY: closes this child's own copy, and waits for the parent through the others.
-        unsafe { libc::close(say_go_on) };
-        write_byte(say_ready)?;
+        unsafe { libc::close(signal_to_go_on) };
+        write_byte(signal_ready)?;
         wait_for_byte(go_on);
         if process + 1 == processes {
             // the others go now
@@ -272,7 +272,7 @@ fn crowd(processes: u32, users: Option<Users>) -> Result<()> {
         wait_for_byte(ready);
     }
     // SAFETY: the children wait for the last writer of this pipe to close it.
-    unsafe { libc::close(say_go_on) };
+    unsafe { libc::close(signal_to_go_on) };
     for child in children {
         let status = wait(child)?;
         ensure!(status == 0, "a process of the crowd ended with {status}");

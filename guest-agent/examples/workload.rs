@@ -77,18 +77,18 @@ fn run(task: Task) -> Result<()> {
             std::hint::black_box(std::arch::x86_64::__cpuid(0));
         },
         Task::Rounds { events } => {
-            say_what_is_connected();
+            print_what_is_connected();
             rounds(events)
         }
         Task::Bursts(sizes) => {
-            say_what_is_connected();
+            print_what_is_connected();
             sizes.into_iter().for_each(burst);
             Ok(())
         }
     }
 }
 
-fn say_what_is_connected() {
+fn print_what_is_connected() {
     match tracer().error() {
         None if tracer().is_enabled() => println!("workload: traced"),
         None => println!("workload: connected, but no session wants applications' events"),

@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 /// Offset of `cpu_id` in the kernel's `struct rseq`.
 const CPU_ID: usize = 4;
 /// [`OFFSET`] before anybody has asked.
-const NOT_ASKED: isize = 0;
+const NOT_REQUESTED: isize = 0;
 /// [`OFFSET`] where the C library keeps no area. An area is aligned to 32 bytes, and does not lie where the thread pointer
 /// points to.
 const NO_AREA: isize = 1;
 
 /// Where the C library put the area, bytes from the thread pointer. Not a lock: a signal handler may interrupt its thread
 /// where that asks first. Whoever asks finds the same.
-static OFFSET: AtomicIsize = AtomicIsize::new(NOT_ASKED);
+static OFFSET: AtomicIsize = AtomicIsize::new(NOT_REQUESTED);
 
 /// The calling thread's area: the C library's, or one that this registers now. `None` when there is neither.
 #[inline(always)]
@@ -38,7 +38,7 @@ pub(crate) fn area() -> Option<NonNull<u8>> {
 #[inline(always)]
 fn offset() -> isize {
     match OFFSET.load(Ordering::Relaxed) {
-        NOT_ASKED => ask(),
+        NOT_REQUESTED => request_area(),
         known => known,
     }
 }
@@ -76,7 +76,7 @@ pub(crate) fn cpu() -> Option<u32> {
 /// Finds [`OFFSET`], which is what this returns. Not by `dlsym`, which takes locks: the addresses are in the program's own
 /// tables, where they are zero in a C library that has no such constants (before 2.35).
 #[cold]
-fn ask() -> isize {
+fn request_area() -> isize {
     let (offset, size): (*const isize, *const u32);
     // SAFETY: loads two words of the table of addresses that the program was linked with.
     unsafe {
@@ -127,6 +127,6 @@ mod tests {
         // SAFETY: null, or constants of these types.
         let expected = unsafe { offset.as_ref().filter(|_| size.as_ref().is_some_and(|size| *size > 0)) };
 
-        assert_eq!(ask(), expected.copied().unwrap_or(NO_AREA));
+        assert_eq!(request_area(), expected.copied().unwrap_or(NO_AREA));
     }
 }

@@ -21,7 +21,7 @@ use strata_abi::class;
 use thiserror::Error;
 
 /// What is wanted as long as nobody has asked: everything, so that the first event connects.
-static NOT_ASKED: AtomicU64 = AtomicU64::new(u64::MAX);
+static NOT_REQUESTED: AtomicU64 = AtomicU64::new(u64::MAX);
 /// What is wanted where nothing can be recorded.
 static NOTHING: AtomicU64 = AtomicU64::new(0);
 /// Events that are lost before a slot is asked for again, at first; then twice as many each time.
@@ -103,7 +103,7 @@ pub const fn tracer() -> &'static Tracer {
 impl Tracer {
     const fn new() -> Self {
         Self {
-            wanted: AtomicPtr::new(ptr::addr_of!(NOT_ASKED).cast_mut()),
+            wanted: AtomicPtr::new(ptr::addr_of!(NOT_REQUESTED).cast_mut()),
             state: AtomicPtr::new(ptr::null_mut()),
             host_area: AtomicPtr::new(ptr::null_mut()),
             error: AtomicPtr::new(ptr::null_mut()),

@@ -516,12 +516,12 @@ mod tests {
     #[test]
     fn guest_is_told_of_the_doorbell_and_nothing_else_changes() {
         let (memory, mut region) = region();
-        let told = || *RegionView::read(|offset| memory.load(offset), memory.size() as u64).unwrap().superblock();
-        let before = told();
+        let reported = || *RegionView::read(|offset| memory.load(offset), memory.size() as u64).unwrap().superblock();
+        let before = reported();
 
         region.set_doorbell(3);
 
-        let after = told();
+        let after = reported();
         assert_eq!((before.doorbell, after.doorbell), (0, 3));
         assert_eq!((after.process_mode, after.any_class_mask), (before.process_mode, before.any_class_mask));
     }

@@ -134,7 +134,7 @@ mod switch {
         /// The guest believes a session's settings without looking whether they changed while it copied them.
         SettingsNotRechecked,
         /// A restartable sequence is begun although the thread was disturbed since it looked at the ring.
-        WitnessNotAsked,
+        WitnessNotRequested,
         /// A restartable sequence moves the position before the record is there.
         PositionBeforeWords,
         /// A thread takes the CPU that it was on before it began, whichever it is on since.

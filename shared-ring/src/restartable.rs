@@ -85,7 +85,7 @@ pub fn publish_by_steps(
     is_undisturbed: impl FnOnce() -> bool,
     mut store: impl FnMut(usize, u64) -> bool,
 ) -> bool {
-    if !is_undisturbed() && !mutated!(WitnessNotAsked) {
+    if !is_undisturbed() && !mutated!(WitnessNotRequested) {
         return false;
     }
     if mutated!(PositionBeforeWords) && !store(RING_WRITE_COUNT, position) {

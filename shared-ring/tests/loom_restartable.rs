@@ -84,8 +84,9 @@ impl ModelMemory {
         ];
         let table = (0..geometry().sub_buffers() as usize).map(|index| geometry().exchange_offset(index));
         let words = control.into_iter().chain(table).chain((RING_HEADER_SIZE..size).step_by(8));
-        let is_told = |offset: usize| offset < RING_HEADER_SIZE || TOLD.contains(&((offset - RING_HEADER_SIZE) % 256));
-        let word = |offset| match is_told(offset) {
+        let is_reported =
+            |offset: usize| offset < RING_HEADER_SIZE || TOLD.contains(&((offset - RING_HEADER_SIZE) % 256));
+        let word = |offset| match is_reported(offset) {
             true => Word::Model(AtomicU64::new(0)),
             false => Word::Last(Counter::new(0)),
         };

@@ -114,7 +114,7 @@ fn ring_is_quarter_full_until_what_waits_in_it_is_read() {
     let full = consumer.is_quarter_full();
     drain(&mut consumer);
 
-    assert!(seen.iter().all(|(expected, told)| expected == told), "{seen:?}");
+    assert!(seen.iter().all(|(expected, reported)| expected == reported), "{seen:?}");
     assert_eq!((full, consumer.is_quarter_full()), (true, false));
 }
 

@@ -86,8 +86,8 @@ fn judge(name: &str, kernels: &[NamedKernel]) {
         assert_contains(death["outcome"].as_str().unwrap(), &["panicked"]);
         // The shell wrote to sysrq-trigger.
         let cpus = death["vms"][0]["cpus"].as_array().unwrap();
-        let told: Vec<_> = cpus.iter().map(|cpu| cpu["guest"].as_str().unwrap_or_default()).collect();
-        assert!(told.iter().any(|guest| guest.contains("sh/") || guest.contains("init")), "{told:?}");
+        let reported: Vec<_> = cpus.iter().map(|cpu| cpu["guest"].as_str().unwrap_or_default()).collect();
+        assert!(reported.iter().any(|guest| guest.contains("sh/") || guest.contains("init")), "{reported:?}");
         let events = strata(&["events", "--layer", "guest-kernel"], &trace);
         assert_contains(&events, &["sched:sched_switch: ", "sched:sched_process_exec: ", "irq:"]);
         let halts = halts_behind_last_event(&trace);

@@ -52,7 +52,7 @@ impl Results {
     }
 
     /// Asserts that the guest's console shows `text`.
-    fn assert_said(&self, text: &str) {
+    fn assert_printed(&self, text: &str) {
         assert!(self.console.contains(text), "{text:?} is not in:\n{}", self.console);
     }
 
@@ -80,13 +80,13 @@ fn applications_record_whatever_becomes_of_them_and_reach_nothing_else() {
     assert!(results.strata(&["check"]).contains("0 violations"));
 
     // what they may not reach
-    results.assert_said("isolation: 0 of the attempts were allowed");
+    results.assert_printed("isolation: 0 of the attempts were allowed");
     assert_eq!(results.console.matches(": refused\n").count(), 20, "{}", results.console);
 
     // a CPU that came online when the process had its rings
     let late = named(&events, "processes:late_cpu");
     assert_eq!(late.iter().map(|event| event.cpu).collect::<Vec<_>>(), [1]);
-    results.assert_said("on CPU 1, recorded true, 0 lost");
+    results.assert_printed("on CPU 1, recorded true, 0 lost");
 
     // forks and programs executed: each process's own records
     let life = named(&events, "processes:life");
@@ -97,18 +97,18 @@ fn applications_record_whatever_becomes_of_them_and_reach_nothing_else() {
     assert_eq!((pid("parent after"), pid("executed")), (family[0], pid("before exec")));
 
     // killed in the middle of a record, and moved from CPU to CPU
-    results.assert_said("processes: killed");
+    results.assert_printed("processes: killed");
     assert!(named(&events, "processes:endless").len() >= 100);
     let moved = results.console.matches("processes: moved, 4000 recorded, 0 lost, restartable true").count();
     assert_eq!((moved, named(&events, "processes:moved").len()), (2, 8000), "{}", results.console);
 
     // C and C++
-    results.assert_said("shop: 1002 recorded, 3 of 6 careless ones, 0 lost, errno 0, connected");
+    results.assert_printed("shop: 1002 recorded, 3 of 6 careless ones, 0 lost, errno 0, connected");
     let sold = named(&events, "shop:sold");
     let last = serde_json::json!({"what": "bread", "pieces": 999, "change": -5, "flags": "0xff00"});
     assert_eq!((sold.len(), &sold[999].fields), (1000, &last));
-    let said: Vec<_> = named(&events, "shop:said").iter().map(|event| event.fields["words"].clone()).collect();
-    assert_eq!(said, [Value::from("(null)"), Value::from("x".repeat(2048))]);
+    let printed: Vec<_> = named(&events, "shop:said").iter().map(|event| event.fields["words"].clone()).collect();
+    assert_eq!(printed, [Value::from("(null)"), Value::from("x".repeat(2048))]);
     assert_eq!(named(&events, "unnamed").len(), 1);
     assert_eq!(named(&events, "baker:baked").len(), 400);
 
@@ -121,9 +121,9 @@ fn applications_record_whatever_becomes_of_them_and_reach_nothing_else() {
     assert_eq!((&sold[0].fields["gift"], &sold[0].fields["price"]), (&Value::from(1), &Value::from("0.0")));
 
     // handlers that fork in the midst of records: every child ends well, and the parent's records are all there, once
-    results.assert_said("forks in handlers, 0 failed");
-    let said = results.console.lines().find(|line| line.contains("forks in handlers")).unwrap();
-    let recorded: u64 = said.rsplit(", ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
+    results.assert_printed("forks in handlers, 0 failed");
+    let printed = results.console.lines().find(|line| line.contains("forks in handlers")).unwrap();
+    let recorded: u64 = printed.rsplit(", ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
     let interrupted = named(&events, "processes:interrupted");
     let own = interrupted.iter().filter(|event| event.fields["pid"] == event.pid.unwrap());
     let numbers: Vec<u64> = own.map(|event| event.fields["number"].as_u64().unwrap()).collect();
@@ -153,7 +153,7 @@ fn applications_record_whatever_becomes_of_them_and_reach_nothing_else() {
     assert_eq!(status["trace"]["sessions"][0]["name"], "main");
     assert_eq!((&status["slots"]["total"], &status["slots"]["user_limit"]), (&SLOTS.into(), &SLOTS.into()));
     assert_eq!(results.status(1)["slots"]["processes_over_quota"], over_quota);
-    results.assert_said("strata-agent: the kernel module strata is not loaded: `modprobe strata`");
+    results.assert_printed("strata-agent: the kernel module strata is not loaded: `modprobe strata`");
     let elsewhere = results.text("host-status.log");
     assert!(
         elsewhere.contains("this machine offers no trace region") && elsewhere.contains("ended with 1"),

@@ -482,10 +482,10 @@ fn value_that_cannot_be_used_is_repeated_once() {
     for (option, value, fix) in options {
         let run = ["run", "--kernel", bench.kernel(), "--trace", "/nonexistent/trace", option, value];
         let output = Command::new(&bench.strata).args(run).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stderr);
 
-        assert_eq!(said.matches(&format!("'{value}'")).count(), 1, "{said}");
-        assert_names(&said, &[option, fix]);
+        assert_eq!(printed.matches(&format!("'{value}'")).count(), 1, "{printed}");
+        assert_names(&printed, &[option, fix]);
     }
 }
 

@@ -81,13 +81,13 @@ fn jail_without_landlock_and_namespaces_are_told_and_the_rest_holds() {
     println!("{}", fs::read_to_string(&result.script_log).unwrap());
     let results = Results(result.output);
     let text = |name: &str| String::from_utf8_lossy(&fs::read(results.0.join(name)).unwrap()).into_owned();
-    let (said, threads) = (text("run.log"), text("threads.log"));
+    let (printed, threads) = (text("run.log"), text("threads.log"));
     assert!(!text("lsm").contains("landlock"), "{}", text("lsm"));
-    assert_eq!(text("status").trim(), "0", "{said}");
-    assert!(said.contains("workload done"), "{said}");
+    assert_eq!(text("status").trim(), "0", "{printed}");
+    assert!(printed.contains("workload done"), "{printed}");
     // Said by the run, by the doctor beforehand, and by status.
     let line = "this kernel has no landlock: files are limited by their permissions alone";
-    assert_eq!(said.matches(line).count(), 1, "{said}");
+    assert_eq!(printed.matches(line).count(), 1, "{printed}");
     let doctor = text("doctor.log");
     assert!(doctor.contains("there is no landlock") && doctor.contains("lsm=landlock"), "{doctor}");
     let control = text("control.log");
@@ -110,11 +110,15 @@ fn jail_without_landlock_and_namespaces_are_told_and_the_rest_holds() {
     assert_eq!(process::capture(Command::new("babeltrace2").arg(&trace)).unwrap().lines().count(), count);
 
     // In a PID namespace the host's kernel is not recorded under numbers of other threads: it is missing, with the fix.
-    let said = text("contained.log");
-    assert_eq!(text("contained.status").trim(), "0", "{said}");
-    assert_eq!(said.matches("host-kernel is missing: strata runs in a PID namespace").count(), 1, "{said}");
+    let printed = text("contained.log");
+    assert_eq!(text("contained.status").trim(), "0", "{printed}");
+    assert_eq!(printed.matches("host-kernel is missing: strata runs in a PID namespace").count(), 1, "{printed}");
     let doctor = text("contained-doctor.log");
-    assert_eq!((said.matches("--pid=host").count(), doctor.matches("--pid=host").count()), (1, 2), "{said}{doctor}");
+    assert_eq!(
+        (printed.matches("--pid=host").count(), doctor.matches("--pid=host").count()),
+        (1, 2),
+        "{printed}{doctor}"
+    );
     let trace = results.trace("contained");
     let manifest = Manifest::load(&trace).unwrap();
     assert!(manifest.missing.iter().any(|missing| missing.layer == LayerKind::HostKernel), "{:?}", manifest.missing);

@@ -34,8 +34,8 @@ fn cpu_that_never_comes_is_reported_and_cpus_that_are_kept_follow_sessions() {
 
     // a CPU that never comes: told by status, reports and check
     assert_contains(&results.console("absent"), &["workload done"]);
-    let told = [results.text("absent-status.log"), strata(&["report", "summary"], &results.trace("absent"))];
-    told.iter().for_each(|text| assert_contains(text, &["vCPU 1"]));
+    let reported = [results.text("absent-status.log"), strata(&["report", "summary"], &results.trace("absent"))];
+    reported.iter().for_each(|text| assert_contains(text, &["vCPU 1"]));
     let check = strata(&["check"], &results.trace("absent"));
     assert_contains(&check, &["vCPU 1 never began to record", "0 violations"]);
 

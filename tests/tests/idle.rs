@@ -22,7 +22,7 @@ const NOISE: u64 = 6;
 fn wake_ups(console: &str, state: &str) -> u64 {
     let count = |label| {
         let line = format!("idle {state}: {label} ");
-        console.lines().find_map(|told| told.trim().strip_prefix(&line)?.parse::<u64>().ok()).unwrap_or(0)
+        console.lines().find_map(|reported| reported.trim().strip_prefix(&line)?.parse::<u64>().ok()).unwrap_or(0)
     };
     WAKE_UPS.map(count).iter().sum()
 }

@@ -66,8 +66,8 @@ fn loss_in_rings_that_are_too_small_is_told_and_harms_nothing_else() {
         let layers = completeness["layers"].as_array().unwrap();
         let kernel = layers.iter().find(|layer| layer["layer"] == "guest-kernel").unwrap();
         println!("{}: {kernel}", folder.display());
-        let told = kernel["lost"].as_object().unwrap().values().filter_map(serde_json::Value::as_u64).sum::<u64>();
-        assert_eq!((&completeness["complete"], told), (&false.into(), lost));
+        let reported = kernel["lost"].as_object().unwrap().values().filter_map(serde_json::Value::as_u64).sum::<u64>();
+        assert_eq!((&completeness["complete"], reported), (&false.into(), lost));
         assert!(kernel["gaps"].as_u64().unwrap() > 2, "{kernel}");
         let text = strata(program, &["report", "all"], &folder);
         assert!(text.contains(&format!("{lost} records lost")), "{text}");

@@ -32,7 +32,7 @@ fn text(name: &str) -> String {
 }
 
 /// The number behind `label` on a line of the guest's console.
-fn told(label: &str) -> u64 {
+fn counted(label: &str) -> u64 {
     let log = text("network.log");
     let line = log.lines().find_map(|line| line.trim().strip_prefix(label)?.trim().parse().ok());
     line.unwrap_or_else(|| panic!("no {label} in\n{log}"))
@@ -82,9 +82,9 @@ fn guest_and_host_reach_each_other() {
 
 #[test]
 fn host_gets_into_the_guest_by_ssh() {
-    let said = text("by-ssh");
+    let printed = text("by-ssh");
 
-    assert!(said.starts_with("root\n") && said.contains("lab.script=network"), "{said}\n{}", text("ssh.log"));
+    assert!(printed.starts_with("root\n") && printed.contains("lab.script=network"), "{printed}\n{}", text("ssh.log"));
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn every_packet_is_in_the_trace_from_one_side_to_the_other() {
         assert!(packets.keys().copied().eq(1..=packets.len() as u64), "{packets:?}");
         assert!(packets.values().all(|(begin, end, _, done)| begin < end && *done == 1), "{packets:?}");
     }
-    assert_eq!(sends.len() as u64, told("packets sent:"));
-    assert!(receives.len() as u64 >= told("packets received:"));
+    assert_eq!(sends.len() as u64, counted("packets sent:"));
+    assert!(receives.len() as u64 >= counted("packets received:"));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn random_bytes_of_the_host_reach_the_guest_and_each_request_is_in_the_trace() {
 
     let given: u64 = requests.iter().map(|event| event.fields["bytes"].as_u64().unwrap()).sum();
 
-    assert_eq!(told("random bytes:"), RANDOM);
+    assert_eq!(counted("random bytes:"), RANDOM);
     assert!(given >= RANDOM, "{requests:?}");
 }
 
@@ -189,7 +189,7 @@ fn balloon(name: &str) -> serde_json::Value {
 #[test]
 fn guest_gives_memory_back_that_the_host_wants_and_gets_it_again() {
     let (inflated, deflated) = (balloon("inflated.json"), balloon("deflated.json"));
-    let [before, with, after] = ["before", "with", "after"].map(|when| told(&format!("free {when} the balloon:")));
+    let [before, with, after] = ["before", "with", "after"].map(|when| counted(&format!("free {when} the balloon:")));
     println!("{inflated}\n{deflated}\nKiB free in the guest: {before}, {with}, {after}");
 
     let figures =

@@ -145,12 +145,12 @@ fn distributions_are_drawn_as_counted_and_told_column_by_column() {
     let histogram = &reason.time.histogram;
     let fullest = histogram.bins.iter().map(|bin| bin.1).max().unwrap();
 
-    let told = opened.get(&format!("reports.exits.vms[0].reasons[{place}].time.histogram"));
-    assert_eq!(told, serde_json::to_value(histogram).unwrap());
+    let reported = opened.get(&format!("reports.exits.vms[0].reasons[{place}].time.histogram"));
+    assert_eq!(reported, serde_json::to_value(histogram).unwrap());
     assert_eq!(histogram.bins.iter().map(|bin| bin.1).sum::<u64>(), reason.time.count);
     let calls = syscalls::report(&trace, Window::ALL).unwrap().guests.remove(0).total.syscalls;
-    let told = opened.get("reports.syscalls.guests[0].total.syscalls.map((call) => call.histogram)");
-    assert_eq!(told, serde_json::to_value(calls.iter().map(|call| &call.histogram).collect::<Vec<_>>()).unwrap());
+    let reported = opened.get("reports.syscalls.guests[0].total.syscalls.map((call) => call.histogram)");
+    assert_eq!(reported, serde_json::to_value(calls.iter().map(|call| &call.histogram).collect::<Vec<_>>()).unwrap());
 
     opened.get("openTab('exits')");
     // Of the row of that reason, in the table of reasons.
@@ -170,8 +170,8 @@ fn distributions_are_drawn_as_counted_and_told_column_by_column() {
 
     for (place, bin) in histogram.bins.iter().enumerate().take(3) {
         opened.press(&["ArrowRight"]);
-        let told = opened.text("document.querySelector('#distribution .chosen').textContent").replace(' ', "");
-        assert!(told.contains(&format!(":{}of{}", bin.1, reason.time.count)), "{place}: {told}");
+        let reported = opened.text("document.querySelector('#distribution .chosen').textContent").replace(' ', "");
+        assert!(reported.contains(&format!(":{}of{}", bin.1, reason.time.count)), "{place}: {reported}");
     }
     opened.press(&["Escape"]);
     assert_eq!(opened.get("document.getElementById('distribution').hidden"), json!(true));
@@ -275,8 +275,8 @@ fn counters_say_what_the_reports_count_by_mouse_and_by_key() {
     let place = opened.get(place);
     let (x, y) = (place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
     opened.browser.hover(x, y).unwrap();
-    let told = opened.text("document.getElementById('tooltip').textContent");
-    assert!(told.contains(" a second · over "), "{told}");
+    let reported = opened.text("document.getElementById('tooltip').textContent");
+    assert!(reported.contains(" a second · over "), "{reported}");
     opened.browser.click(x, y).unwrap();
     opened.browser.wait("selection.row?.counter !== undefined && selection.slice !== null").unwrap();
     let (slice, length) = (opened.number("selection.slice"), opened.number("view.length"));
@@ -303,28 +303,28 @@ fn flame_graph_holds_all_samples_zooms_and_finds() {
     let function = kernel.functions.iter().max_by_key(|function| function.total).unwrap();
 
     opened.get("openTab(FLAME_TAB)");
-    let told = "document.querySelector('.told').textContent";
-    let counted = opened.text(told);
+    let reported = "document.querySelector('.told').textContent";
+    let counted = opened.text(reported);
     assert!(counted.contains(&format!("{samples} samples (100.0 %)")), "{counted}");
     // Each process is as wide as its samples.
     opened.get("document.querySelector('canvas.flame').focus()");
     opened.press(&["ArrowDown", "Enter"]);
     let busiest = &kernel.processes[0];
-    let process = opened.text(told);
+    let process = opened.text(reported);
     assert!(process.starts_with(&format!("{}/{}", busiest.comm, busiest.pid)), "{process}");
     assert!(process.contains(&format!(" {} samples (", busiest.samples)), "{process}");
     let place = "(() => { const canvas = document.querySelector('canvas.flame'); \
                  const box = canvas.getBoundingClientRect(); return [box.x + 3, box.y + 2.5 * FLAME_ROW]; })()";
     let place = opened.get(place);
     opened.browser.click(place[0].as_f64().unwrap(), place[1].as_f64().unwrap()).unwrap();
-    let called = opened.text(told);
+    let called = opened.text(reported);
     assert!(kernel.functions.iter().any(|function| called.starts_with(&*function.function)), "{called}");
     opened.press(&["Escape"]);
-    assert!(opened.text(told).starts_with("vm0"));
+    assert!(opened.text(reported).starts_with("vm0"));
 
     opened.get("document.querySelector('#reports-panel input').focus()");
     opened.browser.type_text(&function.function).unwrap();
-    let found = opened.text(told);
+    let found = opened.text(reported);
     let found: u64 = found.split_once("found: ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
     // Other functions' names may begin with this one's.
     assert!(found >= function.total && found <= samples, "{found} {function:?}");

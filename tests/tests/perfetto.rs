@@ -111,8 +111,8 @@ fn is(name: &str) -> impl Fn(&StreamRecord<'_>) -> bool {
 }
 
 /// Whether `found` times, of which each border was rounded down to a nanosecond, are `told`, the sum of the same rounded.
-fn agree(found: (u64, u64), told: u64) -> bool {
-    found.1.abs_diff(told) <= found.0 + 1
+fn agree(found: (u64, u64), reported: u64) -> bool {
+    found.1.abs_diff(reported) <= found.0 + 1
 }
 
 fn state_name(state: &str, detail: Option<&str>) -> String {
@@ -164,30 +164,34 @@ fn verify(trace: &Trace, answers: &Answers) {
     assert_eq!(answers.0[12], Vec::<Row>::new(), "states of threads that ended");
 
     let report = vcpus::report(trace, Window::ALL).unwrap();
-    let mut told = BTreeMap::new();
+    let mut reported = BTreeMap::new();
     for vcpu in report.vms.iter().flat_map(|vm| &vm.vcpus) {
         for part in vcpu.parts.iter().filter(|part| part.ticks > 0) {
             let name = format!("vCPU {} {}", vcpu.vcpu, state_name(part.state, part.detail.as_deref()));
-            told.insert(name, (part.count, part.ns));
+            reported.insert(name, (part.count, part.ns));
         }
     }
     let found = answers.named(3);
-    assert_eq!(found.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>());
+    assert_eq!(found.keys().collect::<Vec<_>>(), reported.keys().collect::<Vec<_>>());
     for (name, &found) in &found {
-        assert!(found.0 == told[name].0 && agree(found, told[name].1), "{name}: {found:?}, not {:?}", told[name]);
+        assert!(
+            found.0 == reported[name].0 && agree(found, reported[name].1),
+            "{name}: {found:?}, not {:?}",
+            reported[name]
+        );
     }
 
     let report = tasks::report(trace, Window::ALL).unwrap();
-    let mut told: BTreeMap<String, u64> = BTreeMap::new();
+    let mut reported: BTreeMap<String, u64> = BTreeMap::new();
     for part in report.vms.iter().flat_map(|vm| &vm.tasks).flat_map(|task| &task.parts) {
-        *told.entry(state_name(part.state, part.detail.as_deref())).or_default() += part.ns;
+        *reported.entry(state_name(part.state, part.detail.as_deref())).or_default() += part.ns;
     }
     let found = answers.named(4);
     assert!(found.len() > 10, "{found:?}");
     for (name, &found) in found.iter().filter(|(name, _)| *name != "not known") {
         // The report rounds the sum of each task.
         let rounded = found.0 + report.vms.iter().map(|vm| vm.tasks.len() as u64).sum::<u64>();
-        assert!(found.1.abs_diff(told[name]) <= rounded, "{name}: {found:?}, not {}", told[name]);
+        assert!(found.1.abs_diff(reported[name]) <= rounded, "{name}: {found:?}, not {}", reported[name]);
     }
 
     let report = exits::report(trace, Window::ALL).unwrap();

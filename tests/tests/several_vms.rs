@@ -81,11 +81,14 @@ fn vms_of_one_host_are_merged_side_by_side() {
 /// did: in the guest, in KVM and in the VMM. The VMM ended by itself with `status`. Returns the number of exits.
 fn judge_recording_from_outside(name: &str, status: &str) -> u64 {
     let output = output();
-    let said = |file: &str| fs::read_to_string(output.join(file)).unwrap();
+    let printed = |file: &str| fs::read_to_string(output.join(file)).unwrap();
     let path = output.join(name);
     let trace = Trace::open(&path).unwrap();
     let (manifest, vm) = (trace.manifest(), &trace.manifest().vms[0]);
-    assert_eq!((said(&format!("{name}.status")).trim(), said(&format!("{name}-attach.status")).trim()), (status, "0"));
+    assert_eq!(
+        (printed(&format!("{name}.status")).trim(), printed(&format!("{name}-attach.status")).trim()),
+        (status, "0")
+    );
     assert_eq!(manifest.outcome.as_deref(), Some("the VM ended"));
     assert_eq!((vm.vcpus, vm.vcpu_threads.len(), vm.attached.is_some()), (2, 2, true), "{vm:?}");
     // KVM gives both vCPUs one offset, with which their counters began at 0 or so.
@@ -136,14 +139,14 @@ fn guest_of_qemu_is_recorded_from_outside() {
 /// where it can be. Returns what the guest said.
 fn judge_guest_with_a_region(name: &str) -> String {
     let path = output().join(name);
-    let said = fs::read_to_string(output().join(format!("{name}.log"))).unwrap();
-    println!("{said}");
+    let printed = fs::read_to_string(output().join(format!("{name}.log"))).unwrap();
+    println!("{printed}");
 
     let trace = Trace::open(&path).unwrap();
     let (manifest, vm) = (trace.manifest(), &trace.manifest().vms[0]);
     let records = |kind| trace.layers_of(kind).map(|layer| Merge::new([layer], 0).count()).sum::<usize>();
 
-    assert!(!said.contains("WARNING: CPU") && !said.contains("BUG:") && !said.contains("Oops"), "{said}");
+    assert!(!printed.contains("WARNING: CPU") && !printed.contains("BUG:") && !printed.contains("Oops"), "{printed}");
     assert!(vm.guest.as_ref().is_some_and(|guest| guest.kernel.contains("cloud")), "{vm:?}");
     assert_eq!(
         (vm.restored_words, manifest.missing.iter().map(|missing| missing.layer).collect::<Vec<_>>()),
@@ -157,36 +160,36 @@ fn judge_guest_with_a_region(name: &str) -> String {
     assert!(checked.passed(), "{:?}", checked.violations);
     let tasks = strata(&["report", "tasks", "--json"], &path);
     assert!(tasks.contains("workload"), "{tasks}");
-    said
+    printed
 }
 
 #[test]
 fn guest_of_qemu_with_a_region_is_recorded_in_every_layer_but_the_vmm() {
     println!("{}", fs::read_to_string(output().join("region.log")).unwrap());
 
-    let said = judge_guest_with_a_region("qemu");
+    let printed = judge_guest_with_a_region("qemu");
 
-    assert!(said.contains("trace region in PCI device"), "{said}");
+    assert!(printed.contains("trace region in PCI device"), "{printed}");
 }
 
 #[test]
 fn guest_of_qemu_with_the_region_in_persistent_memory_is_recorded_in_every_layer_but_the_vmm() {
     let exits = judge_recording_from_outside("pmem", "0");
 
-    let said = judge_guest_with_a_region("pmem");
+    let printed = judge_guest_with_a_region("pmem");
 
     assert!(exits > 1000, "{exits}");
-    assert!(said.contains("trace region in virtio device") && said.contains("mapped write-back"), "{said}");
+    assert!(printed.contains("trace region in virtio device") && printed.contains("mapped write-back"), "{printed}");
     // The module takes the device from the kernel's own driver, which gets it back when it is unloaded.
-    assert!(["1 disks before", "0 disks with", "1 disks after"].iter().all(|part| said.contains(part)), "{said}");
+    assert!(["1 disks before", "0 disks with", "1 disks after"].iter().all(|part| printed.contains(part)), "{printed}");
 }
 
 #[test]
 fn running_qemu_is_given_a_region_for_each_recording_and_left_as_it_was() {
     let output = output();
-    let said = |name: &str| fs::read_to_string(output.join(name)).unwrap();
-    let guest = said("plugged.log");
-    println!("{guest}{}", said("refused.log"));
+    let printed = |name: &str| fs::read_to_string(output.join(name)).unwrap();
+    let guest = printed("plugged.log");
+    println!("{guest}{}", printed("refused.log"));
 
     for name in ["plugged", "again"] {
         let path = output.join(name);
@@ -198,25 +201,25 @@ fn running_qemu_is_given_a_region_for_each_recording_and_left_as_it_was() {
         let checked = check::check(&trace, 10).unwrap();
         assert!(checked.passed(), "{:?}", checked.violations);
         assert_babeltrace2_agrees(&path);
-        assert_eq!(said(&format!("{name}-attach.status")).trim(), "0");
-        let told = said(&format!("{name}-attach.log"));
-        assert!(told.contains("into port strata-port") && !told.contains("stays plugged"), "{told}");
+        assert_eq!(printed(&format!("{name}-attach.status")).trim(), "0");
+        let reported = printed(&format!("{name}-attach.log"));
+        assert!(reported.contains("into port strata-port") && !reported.contains("stays plugged"), "{reported}");
     }
 
-    assert_eq!((said("plugged.status").trim(), said("left.log").as_str()), ("0", ""));
+    assert_eq!((printed("plugged.status").trim(), printed("left.log").as_str()), ("0", ""));
     assert_eq!(guest.matches("the trace region is gone with PCI device").count(), 2, "{guest}");
     assert_eq!(guest.matches("outlives its region").count(), 2, "{guest}");
     assert!(!guest.contains("WARNING: CPU") && !guest.contains("BUG:") && !guest.contains("Oops"), "{guest}");
-    assert_eq!(said("refused.log").matches("give the QMP socket of the VM's QEMU").count(), 2);
-    assert!(!said("refused.log").contains("status 0") && !output.join("refused").exists());
+    assert_eq!(printed("refused.log").matches("give the QMP socket of the VM's QEMU").count(), 2);
+    assert!(!printed("refused.log").contains("status 0") && !output.join("refused").exists());
 }
 
 #[test]
 fn vm_of_another_vmm_is_recorded_from_outside() {
     let exits = judge_recording_from_outside("tiny", "7");
 
-    let said = fs::read_to_string(output().join("tiny.log")).unwrap();
-    let accesses: u64 = said.trim().strip_suffix(" accesses").unwrap().parse().unwrap();
+    let printed = fs::read_to_string(output().join("tiny.log")).unwrap();
+    let accesses: u64 = printed.trim().strip_suffix(" accesses").unwrap().parse().unwrap();
     println!("{exits} exits recorded, {accesses} accesses in all");
     assert!(exits > 100);
 }

@@ -173,13 +173,13 @@ fn judge(results: &Results) {
     assert!(control.contains("session main records guest:raw_syscalls:*"), "{control}");
     assert!(control.contains("no event matches 'guest:nosuch:*'"), "{control}");
     let events = guest_events(results, &results.folder.join("chosen.trace"), UNFINISHED_BYTES);
-    let told = || format!("of {} events; {control}\n{}", events.len(), results.text("chosen.log"));
+    let reported = || format!("of {} events; {control}\n{}", events.len(), results.text("chosen.log"));
     let last_switch = events.iter().rposition(|name| name == "sched:sched_switch");
-    let last_switch = last_switch.unwrap_or_else(|| panic!("no switch {}", told()));
+    let last_switch = last_switch.unwrap_or_else(|| panic!("no switch {}", reported()));
     let first_call = events.iter().position(|name| name == "raw_syscalls:sys_enter");
-    let first_call = first_call.unwrap_or_else(|| panic!("no system call {}", told()));
-    assert!(last_switch < first_call, "switches were recorded after they had been taken away: {}", told());
-    assert!(events.len() > first_call + 100, "{}", told());
+    let first_call = first_call.unwrap_or_else(|| panic!("no system call {}", reported()));
+    assert!(last_switch < first_call, "switches were recorded after they had been taken away: {}", reported());
+    assert!(events.len() > first_call + 100, "{}", reported());
 }
 
 /// Names of the guest kernel's records, in their order. At most `rejected` bytes of a vCPU's may have been rejected.

@@ -37,8 +37,8 @@ fn delivered(program: &Path, kernel: &Path) -> u32 {
     emulator.args(["-accel", "tcg,thread=single", "-icount", "shift=1", "-cpu", "EPYC,+svm", "-m", "64"]);
     emulator.args(["-display", "none", "-monitor", "none", "-serial", "stdio"]);
     emulator.args(["-device", "isa-debug-exit,iobase=0xf4", "-kernel"]).arg(kernel);
-    let said = process::capture_any(&mut emulator).unwrap();
-    said.trim().strip_prefix("delivered ").and_then(|text| text.strip_suffix(" of 100000")).unwrap().parse().unwrap()
+    let printed = process::capture_any(&mut emulator).unwrap();
+    printed.trim().strip_prefix("delivered ").and_then(|text| text.strip_suffix(" of 100000")).unwrap().parse().unwrap()
 }
 
 #[test]

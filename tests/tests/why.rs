@@ -98,11 +98,11 @@ fn assert_is_of_disk(path: &CriticalPath, task: &str, waited_ns: u64) {
     assert_longest(path, Cause::Request, task);
     let step = "read of disk 0: started → finished, VMM and host I/O";
     assert_eq!(path.shares[0].detail.as_deref(), Some(step), "{}", path.summary);
-    let asked_ns = ns(path, |share| share.cause == Cause::Request && share.task == task);
+    let requested_ns = ns(path, |share| share.cause == Cause::Request && share.task == task);
     let delayed_ns = known_answers::READS * known_answers::DISK_DELAY_MS * 1_000_000;
-    println!("{asked_ns} ns, known {delayed_ns} to {waited_ns} ns");
-    assert!(asked_ns * 100 >= delayed_ns * (100 - MOST_OFF), "{asked_ns} ns, not {delayed_ns}\n{path:#?}");
-    assert!(asked_ns * 100 <= waited_ns * (100 + MOST_OFF), "{asked_ns} ns, not {waited_ns}\n{path:#?}");
+    println!("{requested_ns} ns, known {delayed_ns} to {waited_ns} ns");
+    assert!(requested_ns * 100 >= delayed_ns * (100 - MOST_OFF), "{requested_ns} ns, not {delayed_ns}\n{path:#?}");
+    assert!(requested_ns * 100 <= waited_ns * (100 + MOST_OFF), "{requested_ns} ns, not {waited_ns}\n{path:#?}");
 }
 
 #[test]
@@ -144,8 +144,8 @@ fn thief_of_a_locks_holder_is_what_the_waiter_waits_for() {
     let is_stolen = |share: &Share| share.cause == Cause::Preempted && share.task == holder;
     let stolen = ns(&path, |share| is_stolen(share) && share.detail.as_ref() == Some(&thief));
     assert_near(&path, stolen, hog["cpu_ns"]);
-    let said = format!("the host ran {thief} in place of vCPU 1, which {holder} needed");
-    assert!(path.summary.contains(&said), "{}", path.summary);
+    let printed = format!("the host ran {thief} in place of vCPU 1, which {holder} needed");
+    assert!(path.summary.contains(&printed), "{}", path.summary);
 }
 
 #[test]
@@ -208,15 +208,15 @@ fn computing_of_a_child_is_what_its_parent_waits_for() {
 
 /// Asserts that the share of exits for `reason` in all time of the task `tid`, in KVM or in the VMM, is what the exits'
 /// own records add up to; their number.
-fn assert_exits_are_told(tid: u64, reason: &str, cause: Cause) -> u64 {
+fn assert_exits_are_reported(tid: u64, reason: &str, cause: Cause) -> u64 {
     let path = whole_life(tid);
     let report = exits::report(&trace(), path.window).unwrap();
     let of_reason = report.vms[0].reasons.iter().find(|exits| exits.reason == reason).unwrap();
     let recorded = if cause == Cause::Vmm { of_reason.vmm_ns } else { of_reason.kvm_ns };
-    let is_told = |share: &Share| share.cause == cause && share.detail.as_deref() == Some(reason);
-    let told = ns(&path, is_told);
+    let is_reported = |share: &Share| share.cause == cause && share.detail.as_deref() == Some(reason);
+    let reported = ns(&path, is_reported);
     // What the vCPU's thread waited for in KVM or in the VMM is theirs in the path; the report keeps it apart.
-    assert_near(&path, told, told.clamp(recorded, recorded + of_reason.blocked_ns));
+    assert_near(&path, reported, reported.clamp(recorded, recorded + of_reason.blocked_ns));
     let who = if cause == Cause::Vmm { "the VMM" } else { "KVM" };
     assert!(path.summary.contains(&format!("{who} handled exits ({reason}) of vCPU 1")), "{}", path.summary);
     of_reason.count
@@ -226,21 +226,21 @@ fn assert_exits_are_told(tid: u64, reason: &str, cause: Cause) -> u64 {
 fn exits_for_cpuid_are_the_share_that_their_records_say() {
     let load = known("cpuid");
 
-    let count = assert_exits_are_told(load["pid"], "cpuid", Cause::Exit);
+    let count = assert_exits_are_reported(load["pid"], "cpuid", Cause::Exit);
 
     assert!(count >= load["count"], "{count}");
 }
 
 #[test]
 fn exits_for_fresh_memory_are_the_share_that_their_records_say() {
-    assert_exits_are_told(known("fresh_memory")["pid"], "nested_page_fault", Cause::Exit);
+    assert_exits_are_reported(known("fresh_memory")["pid"], "nested_page_fault", Cause::Exit);
 }
 
 #[test]
 fn exits_for_a_port_are_the_vmms_share_that_their_records_say() {
     let load = known("port");
 
-    let count = assert_exits_are_told(load["pid"], "ioio", Cause::Vmm);
+    let count = assert_exits_are_reported(load["pid"], "ioio", Cause::Vmm);
 
     assert!(count >= load["count"], "{count}");
 }
@@ -254,8 +254,8 @@ fn late_wake_up_of_a_vcpu_is_that_of_who_ran_on_its_cpu() {
 
     let late = ns(&path, |share| share.cause == Cause::WokenLate && share.detail.as_ref() == Some(&thief));
     assert_near(&path, late, load["late_ns"]);
-    let said = format!("vCPU 1, which known_load/{} needed, was woken, and the host ran {thief} first", load["pid"]);
-    assert!(path.summary.contains(&said), "{}", path.summary);
+    let printed = format!("vCPU 1, which known_load/{} needed, was woken, and the host ran {thief} first", load["pid"]);
+    assert!(path.summary.contains(&printed), "{}", path.summary);
 }
 
 /// Time that the ping in the guest says its reply took, ns.
@@ -279,8 +279,8 @@ fn hold_up_of_the_worker_that_moves_packets_is_what_their_receiver_waits_for() {
     let held_up = ns(&path, |share| is_held_up(share) && by_thief(share));
     assert_near(&path, held_up, round_trip_ns());
     assert!(held_up > 1_000_000_000 && held_up < holdup["computed_ns"], "{}", path.summary);
-    let said = format!("the host ran {thief} in place of vhost-");
-    assert!(path.summary.contains(&said), "{}", path.summary);
+    let printed = format!("the host ran {thief} in place of vhost-");
+    assert!(path.summary.contains(&printed), "{}", path.summary);
     assert!(path.summary.contains(&format!("/{}, which was to move the packet", mover["pid"])), "{}", path.summary);
 }
 

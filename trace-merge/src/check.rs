@@ -157,7 +157,7 @@ struct Source<'t> {
 struct OfVm {
     index: usize,
     /// Whether its vCPUs' entering and leaving the guest is told there.
-    tells: bool,
+    reports: bool,
 }
 
 /// The checks of a VM.
@@ -190,8 +190,9 @@ impl<'t> Check<'t> {
         for vm in vms_of(trace) {
             let periods = |source: SwitchSource| {
                 // Those of a layer that goes on may come: so far, all of its streams are gaps.
-                let tells = |layer: &TraceLayer| has_records(layer) || !layer.has_ended() && !layer.streams.is_empty();
-                source.layers(trace, &vm).any(tells).then(|| Periods::new(source, &vm))
+                let reports =
+                    |layer: &TraceLayer| has_records(layer) || !layer.has_ended() && !layer.streams.is_empty();
+                source.layers(trace, &vm).any(reports).then(|| Periods::new(source, &vm))
             };
             let (host_kernel, vmm) = (periods(SwitchSource::HostKernel), periods(SwitchSource::Vmm));
             let runs = host_kernel.as_ref().and_then(|_| periods(SwitchSource::Vmm));
@@ -265,7 +266,7 @@ impl<'t> Check<'t> {
             match layer.description.kind {
                 LayerKind::HostKernel | LayerKind::Vmm => {
                     let Some(event) = event else { continue };
-                    let switch = vcpu::switch(&event, &vm.vm).filter(|_| of_vm.tells);
+                    let switch = vcpu::switch(&event, &vm.vm).filter(|_| of_vm.reports);
                     if let Some((vcpu, exit)) = switch {
                         let is_inside = vm.switch(merged, vcpu, exit.is_none(), &mut self.decided);
                         self.result.entries_checked += u64::from(is_inside);
@@ -301,7 +302,7 @@ impl<'t> Check<'t> {
         for of_vm in &source.vms {
             let Some(vm) = self.vms.get_mut(of_vm.index) else { continue };
             vm.pairs.begin_gap(kind, source.stream.description.cpu_id);
-            if of_vm.tells {
+            if of_vm.reports {
                 for periods in vm.periods_of(kind) {
                     periods.begin_gap(time, &mut self.decided);
                 }
@@ -315,7 +316,7 @@ impl<'t> Check<'t> {
         for of_vm in &source.vms {
             let Some(vm) = self.vms.get_mut(of_vm.index) else { continue };
             vm.pairs.end_gap(kind, source.stream.description.cpu_id);
-            if of_vm.tells {
+            if of_vm.reports {
                 vm.periods_of(kind).for_each(|periods| periods.end_gap(time));
             }
         }
@@ -468,8 +469,8 @@ impl<'t> Source<'t> {
             _ => layer.description.vm.as_ref() == Some(&vm.name),
         };
         let vms = vms.iter().enumerate().filter(|(_, check)| of_vm(&check.vm)).map(|(index, check)| {
-            let tells = |source: &SwitchSource| source.layers(trace, &check.vm).any(|of| std::ptr::eq(of, layer));
-            OfVm { index, tells: source.filter(tells).is_some() }
+            let reports = |source: &SwitchSource| source.layers(trace, &check.vm).any(|of| std::ptr::eq(of, layer));
+            OfVm { index, reports: source.filter(reports).is_some() }
         });
         Self { layer, stream, latest: 0, vms: vms.collect() }
     }

@@ -362,11 +362,11 @@ fn critical_paths_within(
     options: &CriticalPathOptions,
     most_pieces: usize,
 ) -> Result<(CriticalPaths, Completeness), CriticalPathError> {
-    let asked = report::ReportOptions { from: options.from, to: options.to, json: false };
-    if let Some(missed) = report::missed_window(trace, &asked) {
+    let requested = report::ReportOptions { from: options.from, to: options.to, json: false };
+    if let Some(missed) = report::missed_window(trace, &requested) {
         return Err(CriticalPathError::Outside(missed));
     }
-    let window = asked.window(trace)?;
+    let window = requested.window(trace)?;
     let start = trace.start().unwrap_or(0);
     let mut survey = Survey::new(options, window);
     // A state follows from what was before the window.
@@ -385,7 +385,7 @@ fn critical_paths_within(
     // Who ended the last wait is told at its end.
     let end = found.windows.iter().map(|wanted| wanted.window.end).max().map_or(start, |last| last.saturating_add(1));
     let read = Window { begin: start, end };
-    let mut history = History::new(trace, vm, &found.windows, found.tells_interrupts, most_pieces, walk);
+    let mut history = History::new(trace, vm, &found.windows, found.records_interrupts, most_pieces, walk);
     let passed = strata_analysis::pass(trace, read, &mut [&mut history]);
     history.finish(&passed.timeline);
     drop(history);
@@ -403,7 +403,7 @@ fn critical_paths_within(
         paths.sort_by_key(|path| (std::cmp::Reverse(path.wall_ticks), path.window.begin));
     }
     let mut warnings = of_vm.map_or_else(Vec::new, report::scheduling::vcpu_events::warnings);
-    if !found.tells_interrupts {
+    if !found.records_interrupts {
         warnings.push(
             "no irq:softirq_entry or no irq_vectors:* of the guest's kernel: who woke a task is not told from an interrupt \
              on top of it, so that waits are not followed"

@@ -312,10 +312,10 @@ mod tests {
     fn process_without_a_record_in_the_part_is_left_out_and_one_that_begins_there_is_whole() {
         let (_dir, _, trace) = part(&within(40, 60)).unwrap();
 
-        let told = trace
+        let reported = trace
             .layers_of(LayerKind::GuestUser)
             .map(|layer| (layer.description.process.as_ref().unwrap().pid, layer.streams[0].begins_late()));
-        assert_eq!(told.collect::<Vec<_>>(), [(43, false)]);
+        assert_eq!(reported.collect::<Vec<_>>(), [(43, false)]);
         let kernels = trace.layers().iter().filter(|layer| layer.description.process.is_none());
         assert_eq!(kernels.map(|layer| layer.streams[0].begins_late()).collect::<Vec<_>>(), [true, true]);
     }

@@ -11,7 +11,7 @@ mod statistics;
 mod text;
 
 use crate::progress::DONE;
-use crate::report::statistics::samples::{PARTS, Part, Parts, Sampled, Series, ToldBy};
+use crate::report::statistics::samples::{PARTS, Part, Parts, ReportedBy, Sampled, Series};
 use crate::report::{self, ReportError, ReportOptions, Window};
 use coverage::Coverage;
 use serde::Serialize;
@@ -190,7 +190,7 @@ type Source = (&'static str, usize);
 
 /// The rows of one source, of one VM or of the hosts.
 struct Rows {
-    told_by: &'static [ToldBy],
+    reported_by: &'static [ReportedBy],
     /// By what they are.
     rows: BTreeMap<String, Series>,
 }
@@ -211,7 +211,7 @@ struct Recording {
 
 impl Recording {
     /// Takes in the recording in `dir`; `tell` is told how much of it, of [`DONE`].
-    fn take_in(dir: &Path, options: &ReportOptions, tell: impl Fn(u64)) -> Result<Self, ReportError> {
+    fn take_in(dir: &Path, options: &ReportOptions, report_progress: impl Fn(u64)) -> Result<Self, ReportError> {
         let trace = Trace::open(dir)?;
         let window = options.window(&trace)?;
         let timeline = Timeline::new(&trace);
@@ -229,23 +229,23 @@ impl Recording {
             analyses.push(&mut *measured.builder);
         }
         let part = parts.window(None);
-        let passed = strata_analysis::pass_telling(&trace, window, &mut analyses, |time| {
+        let passed = strata_analysis::pass_reporting(&trace, window, &mut analyses, |time| {
             let done = u128::from(time.saturating_sub(part.begin)) * u128::from(DONE);
             let done = done.checked_div(u128::from(part.length())).unwrap_or(0);
-            tell(u64::try_from(done).unwrap_or(DONE).min(DONE));
+            report_progress(u64::try_from(done).unwrap_or(DONE).min(DONE));
         });
         let timeline = passed.timeline;
         coverage.finish(&timeline);
         let (mut sources, mut refused) = (BTreeMap::new(), 0_u64);
         for measured in &mut reports {
-            for (number, (told_by, samples)) in measured.builder.samples().into_iter().enumerate() {
+            for (number, (reported_by, samples)) in measured.builder.samples().into_iter().enumerate() {
                 let (rows, too_many) = samples.take();
                 refused = refused.saturating_add(too_many);
                 let owners = (0..timeline.vms.len()).map(Some).chain([None]);
                 for vm in owners {
                     let name = vm.and_then(|vm| timeline.vm(vm)).map(|vm| vm.name.clone());
                     let source = ((measured.report, number), name);
-                    sources.insert(source, Rows { told_by, rows: BTreeMap::new() });
+                    sources.insert(source, Rows { reported_by, rows: BTreeMap::new() });
                 }
                 for ((vm, what), series) in rows {
                     let name = vm.and_then(|vm| timeline.vm(vm)).map(|vm| vm.name.clone());
@@ -269,9 +269,9 @@ impl Recording {
     }
 
     /// Whether the events of `told` of the VM, or host, were recorded.
-    fn records(&self, told: &ToldBy, vm: Option<&str>) -> bool {
-        let kind = layer_of(told, vm);
-        let glob = WildMatch::new(told.event);
+    fn records(&self, reported: &ReportedBy, vm: Option<&str>) -> bool {
+        let kind = layer_of(reported, vm);
+        let glob = WildMatch::new(reported.event);
         let is_its = |layer: &&strata_recording::reader::TraceLayer| {
             kind == LayerKind::HostKernel || layer.description.vm.as_deref() == vm
         };
@@ -280,8 +280,8 @@ impl Recording {
     }
 
     /// The parts in which nothing is missing of what tells of rows of the VM, or host.
-    fn whole(&self, told_by: &[ToldBy], vm: Option<&str>) -> Vec<usize> {
-        self.coverage.whole(told_by.iter().map(|told| layer_of(told, vm)), self.vm(vm))
+    fn whole(&self, reported_by: &[ReportedBy], vm: Option<&str>) -> Vec<usize> {
+        self.coverage.whole(reported_by.iter().map(|reported| layer_of(reported, vm)), self.vm(vm))
     }
 
     /// Length of a part of the VM, or host, seconds.
@@ -295,8 +295,8 @@ impl Recording {
     }
 }
 
-const fn layer_of(told: &ToldBy, vm: Option<&str>) -> LayerKind {
-    match (told.layer, vm) {
+const fn layer_of(reported: &ReportedBy, vm: Option<&str>) -> LayerKind {
+    match (reported.layer, vm) {
         (Some(layer), _) => layer,
         (None, None) => LayerKind::HostKernel,
         (None, Some(_)) => LayerKind::GuestKernel,
@@ -325,8 +325,8 @@ const fn as_f64(number: u64) -> f64 {
 pub fn diff(a: &Path, b: &Path, options: &ReportOptions, progress: &AtomicU64) -> Result<Diff, DiffError> {
     let of = |dir: &Path, before: u64| {
         let trace = dir.display().to_string();
-        let tell = |done: u64| progress.store((before + done) / 2, Ordering::Relaxed);
-        Recording::take_in(dir, options, tell).map_err(|error| match error {
+        let report_progress = |done: u64| progress.store((before + done) / 2, Ordering::Relaxed);
+        Recording::take_in(dir, options, report_progress).map_err(|error| match error {
             ReportError::Read(error) => DiffError::Read(error),
             source => DiffError::Report { trace, source },
         })
@@ -423,20 +423,20 @@ fn compare(
     (source, vm): (Source, Option<&str>),
     (of_a, of_b): (&Rows, &Rows),
 ) -> Result<Vec<RowDiff>, String> {
-    let told_by = of_a.told_by;
+    let reported_by = of_a.reported_by;
     if of_a.rows.is_empty() && of_b.rows.is_empty() {
         return Ok(Vec::new());
     }
     let only = |in_one: &Recording, other: &Recording| -> Vec<String> {
-        let only = told_by.iter().filter(|told| in_one.records(told, vm) && !other.records(told, vm));
-        only.map(|told| format!("{}:{}", layer_of(told, vm), told.event)).collect()
+        let only = reported_by.iter().filter(|reported| in_one.records(reported, vm) && !other.records(reported, vm));
+        only.map(|reported| format!("{}:{}", layer_of(reported, vm), reported.event)).collect()
     };
     for (name, only) in [("A", only(a, b)), ("B", only(b, a))] {
         if !only.is_empty() {
             return Err(format!("recorded in {name} only: {}", only.join(", ")));
         }
     }
-    let (whole_a, whole_b) = (a.whole(told_by, vm), b.whole(told_by, vm));
+    let (whole_a, whole_b) = (a.whole(reported_by, vm), b.whole(reported_by, vm));
     for (name, whole) in [("A", &whole_a), ("B", &whole_b)] {
         if whole.len() < FEWEST {
             let missing = PARTS - whole.len();

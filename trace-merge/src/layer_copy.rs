@@ -261,8 +261,8 @@ impl Gaps {
         // packets are all gone is that it ended early.
         let is_empty_for_a_reason =
             self.is_to_end && any(|stream| stream.begins_late() || stream.description.never_joined);
-        let is_told = self.has_records || lost.total() > 0 || rejected > 0 || is_empty_for_a_reason;
-        let is_corrupt = self.is_to_end && any(|stream| stream.description.corrupt) || self.open > 0 && !is_told;
+        let is_reported = self.has_records || lost.total() > 0 || rejected > 0 || is_empty_for_a_reason;
+        let is_corrupt = self.is_to_end && any(|stream| stream.description.corrupt) || self.open > 0 && !is_reported;
         writer.set_loss(self.cpu, lost, rejected, is_corrupt);
         if self.open > 0 && self.has_records { writer.end_gap(self.cpu, 0) } else { Ok(()) }
     }

@@ -17,12 +17,12 @@ const LINE_EVERY: u32 = 10;
 
 /// What `task` gives, which counts up to [`DONE`] while it is shown how far it is, from a second on: as a bar called
 /// `title` where standard error is a terminal, else as lines for `say`.
-pub fn shown<T>(title: &str, say: &(impl Fn(&str) + Sync), task: impl FnOnce(&AtomicU64) -> T) -> T {
+pub fn shown<T>(title: &str, notify: &(impl Fn(&str) + Sync), task: impl FnOnce(&AtomicU64) -> T) -> T {
     let progress = AtomicU64::new(0);
     thread::scope(|scope| {
         let (done, is_done) = mpsc::channel::<()>();
-        let told = &progress;
-        scope.spawn(move || show(title, told, &is_done, say));
+        let reported = &progress;
+        scope.spawn(move || show(title, reported, &is_done, notify));
         let result = task(&progress);
         drop(done);
         result
@@ -30,7 +30,7 @@ pub fn shown<T>(title: &str, say: &(impl Fn(&str) + Sync), task: impl FnOnce(&At
 }
 
 /// Shows `progress` until `is_done` is closed.
-fn show(title: &str, progress: &AtomicU64, is_done: &mpsc::Receiver<()>, say: &(impl Fn(&str) + Sync)) {
+fn show(title: &str, progress: &AtomicU64, is_done: &mpsc::Receiver<()>, notify: &(impl Fn(&str) + Sync)) {
     let is_terminal = io::stderr().is_terminal();
     let mut bar = None;
     for second in 0.. {
@@ -41,7 +41,7 @@ fn show(title: &str, progress: &AtomicU64, is_done: &mpsc::Receiver<()>, say: &(
         if is_terminal {
             bar.get_or_insert_with(|| bar_of(title)).set_position(at);
         } else if second % LINE_EVERY == 0 {
-            say(&format!("{title}: {} %", at * 100 / DONE));
+            notify(&format!("{title}: {} %", at * 100 / DONE));
         }
     }
     if let Some(bar) = bar {
@@ -65,26 +65,26 @@ mod tests {
 
     #[test]
     fn progress_is_said_from_a_second_on() {
-        let said = Mutex::new(Vec::new());
-        let say = |line: &str| said.lock().unwrap().push(line.to_string());
+        let printed = Mutex::new(Vec::new());
+        let notify = |line: &str| printed.lock().unwrap().push(line.to_string());
 
-        let result = shown("exporting", &say, |progress| {
+        let result = shown("exporting", &notify, |progress| {
             progress.store(420, Ordering::Relaxed);
             thread::sleep(PATIENCE + PATIENCE / 2);
             7
         });
 
-        let said = said.into_inner().unwrap();
+        let printed = printed.into_inner().unwrap();
         assert_eq!(result, 7);
-        assert!(io::stderr().is_terminal() || said == ["exporting: 42 %"], "{said:?}");
+        assert!(io::stderr().is_terminal() || printed == ["exporting: 42 %"], "{printed:?}");
     }
 
     #[test]
     fn short_task_says_nothing() {
-        let said = Mutex::new(Vec::new());
+        let printed = Mutex::new(Vec::new());
 
-        shown("exporting", &|line: &str| said.lock().unwrap().push(line.to_string()), |_| ());
+        shown("exporting", &|line: &str| printed.lock().unwrap().push(line.to_string()), |_| ());
 
-        assert_eq!(said.into_inner().unwrap(), Vec::<String>::new());
+        assert_eq!(printed.into_inner().unwrap(), Vec::<String>::new());
     }
 }

@@ -13,7 +13,7 @@ use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::test_trace::TestTrace;
 use trace_merge::report::all::AllReports;
-use trace_merge::report::description::{Asked, Description};
+use trace_merge::report::description::{Description, Requested};
 use trace_merge::report::rows::columns;
 use trace_merge::report::rows::columns::{Column, ReportRow, Unit, column};
 use trace_merge::report::{self, Report, ReportBuilder, ReportError, ReportOptions, Window};
@@ -21,7 +21,7 @@ use trace_merge::report::{self, Report, ReportBuilder, ReportError, ReportOption
 const DESCRIPTION: Description = Description {
     name: "records",
     about: "Records, by CPU",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: true,

@@ -189,10 +189,10 @@ fn layers_of_a_recording_that_goes_on_go_on_beside_those_that_ended() {
     join(&one, &[two], &[], &out).unwrap();
 
     let merged = Trace::open(&out).unwrap();
-    let told = |layer: &TraceLayer| (layer.has_ended(), layer.streams[0].description.complete_until);
-    assert_eq!(merged.kernel_layers("vm0").map(told).collect::<Vec<_>>(), [(true, None)]);
-    assert_eq!(merged.kernel_layers("vm0-2").map(told).collect::<Vec<_>>(), [(false, Some(2000))]);
-    assert_eq!(merged.layers_of(LayerKind::HostKernel).map(told).collect::<Vec<_>>(), [(false, Some(2000))]);
+    let reported = |layer: &TraceLayer| (layer.has_ended(), layer.streams[0].description.complete_until);
+    assert_eq!(merged.kernel_layers("vm0").map(reported).collect::<Vec<_>>(), [(true, None)]);
+    assert_eq!(merged.kernel_layers("vm0-2").map(reported).collect::<Vec<_>>(), [(false, Some(2000))]);
+    assert_eq!(merged.layers_of(LayerKind::HostKernel).map(reported).collect::<Vec<_>>(), [(false, Some(2000))]);
 }
 
 proptest! {

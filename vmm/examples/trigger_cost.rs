@@ -32,7 +32,7 @@ const TRIGGERS: [&str; 10] = [
 ];
 
 /// Parts of the names of events that conditions on times, or one of the triggers, are told by.
-const TOLD_BY: [&str; 11] = [
+const REPORTED_BY: [&str; 11] = [
     "sched_switch",
     "sched_waking",
     "sched_wakeup",
@@ -61,7 +61,7 @@ fn main() -> anyhow::Result<()> {
     let _ = take(&records, &vcpus, frequency, 0);
     let (without, with) = (take(&records, &vcpus, frequency, 0), take(&records, &vcpus, frequency, TRIGGERS.len()));
     let mut others = records.clone();
-    others.retain(|(.., record)| !TOLD_BY.iter().any(|name| record.schema.name().contains(name)));
+    others.retain(|(.., record)| !REPORTED_BY.iter().any(|name| record.schema.name().contains(name)));
     let of_others = take(&others, &vcpus, frequency, TRIGGERS.len()) - take(&others, &vcpus, frequency, 0);
     let figures = json!({
         "records": records.len(),

@@ -167,11 +167,11 @@ impl Polled {
             process_rings: LOOKED_AT,
             process_descriptors: guest.processes as usize * guest.vcpus as usize,
         };
-        let Prepared { folder, region, rings, asked, vm } =
+        let Prepared { folder, region, rings, requested, vm } =
             Prepared::of(shape, Mode::Discard, None, &Arc::new(WorkAlarms::new(1)))?;
         let threads_of_vcpus = (0..guest.vcpus).zip(threads.iter().copied());
         *vm.vcpu_threads.lock().unwrap_or_else(PoisonError::into_inner) = threads_of_vcpus.collect();
-        let mut sessions = Sessions::start(asked, vm)?;
+        let mut sessions = Sessions::start(requested, vm)?;
         for number in 1..guest.sessions {
             let name = format!("session{number}");
             let create = Request::SessionCreate {
@@ -230,12 +230,12 @@ fn looks(turns: usize) -> anyhow::Result<Vec<Looks>> {
     let awake = asleep.lock().unwrap_or_else(PoisonError::into_inner);
     let mut threads = vec![this_thread()];
     for _ in 1..GUESTS.iter().map(|guest| guest.vcpus).max().unwrap_or(1) {
-        let (asleep, (told, tells)) = (Arc::clone(&asleep), std::sync::mpsc::channel());
+        let (asleep, (reported, reports)) = (Arc::clone(&asleep), std::sync::mpsc::channel());
         std::thread::spawn(move || {
-            let _ = told.send(this_thread());
+            let _ = reported.send(this_thread());
             drop(asleep.lock());
         });
-        threads.push(tells.recv()?);
+        threads.push(reports.recv()?);
     }
     let mut guests = GUESTS.map(|guest| Polled::new(guest, &threads).map(|polled| (polled, Vec::new(), Vec::new())));
     for turn in 0..=turns {

@@ -267,13 +267,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let initrd = [&[0x1f, 0x8b][..], &[7; 7]].concat();
 
-        let said = inject_in(folder.path(), Some(&initrd), &module()).unwrap();
+        let printed = inject_in(folder.path(), Some(&initrd), &module()).unwrap();
 
         let out = fs::read(folder.path().join("out")).unwrap();
         assert_eq!(out[..9], initrd);
         assert_eq!(out[9..12], [0; 3]);
         assert_eq!(out[12..], agent::overlay(&module()));
-        assert!(said.contains("rdinit=/strata-init"), "{said}");
+        assert!(printed.contains("rdinit=/strata-init"), "{printed}");
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub enum ExportCommandError {
 ///
 /// # Errors
 /// What is wrong, and what to do. No file is left then, and one that was there is as it was.
-pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
+pub fn run(args: &ExportArgs, notify: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
     let part = Part::of(&args.trace, args.from, args.until)?;
     let why = args.why.options(part);
     let is_stdout = args.output == Path::new("-");
@@ -103,31 +103,39 @@ pub fn run(args: &ExportArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCom
         Format::Ctf | Format::Ctf2 | Format::Parquet if is_stdout || args.force => {
             return Err(ExportCommandError::NeedsFolder(args.format));
         }
-        Format::Ctf => {
-            write_folder(&open(&args.trace, part, &args.symbols, &say)?, ctf::Version::V1_8, part, &args.output, &say)?
-        }
-        Format::Ctf2 => {
-            write_folder(&open(&args.trace, part, &args.symbols, &say)?, ctf::Version::V2, part, &args.output, &say)?
-        }
+        Format::Ctf => write_folder(
+            &open(&args.trace, part, &args.symbols, &notify)?,
+            ctf::Version::V1_8,
+            part,
+            &args.output,
+            &notify,
+        )?,
+        Format::Ctf2 => write_folder(
+            &open(&args.trace, part, &args.symbols, &notify)?,
+            ctf::Version::V2,
+            part,
+            &args.output,
+            &notify,
+        )?,
         Format::Parquet => return Err(query_program::export(args, part).into()),
         Format::Perfetto if is_stdout && io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
         Format::Perfetto if is_stdout => {
-            let trace = open(&args.trace, part, &args.symbols, &say)?;
+            let trace = open(&args.trace, part, &args.symbols, &notify)?;
             let why = explain(&trace, why.as_ref())?;
             let out = BufWriter::with_capacity(BUFFER, io::stdout());
-            with_progress(part, &say, |options| perfetto::export_with(&trace, options, why.as_ref(), out))?
+            with_progress(part, &notify, |options| perfetto::export_with(&trace, options, why.as_ref(), out))?
         }
         Format::Perfetto => {
             refuse_existing(&args.output, args.force)?;
-            let trace = open(&args.trace, part, &args.symbols, &say)?;
+            let trace = open(&args.trace, part, &args.symbols, &notify)?;
             let why = explain(&trace, why.as_ref())?;
-            write_perfetto(&trace, part, why.as_ref(), &args.output, args.force, &say)?
+            write_perfetto(&trace, part, why.as_ref(), &args.output, args.force, &notify)?
         }
     };
     if let Some(incomplete) = &exported.incomplete {
-        say(incomplete);
+        notify(incomplete);
     }
-    say(&summary(args, &exported));
+    notify(&summary(args, &exported));
     Ok(())
 }
 
@@ -163,9 +171,9 @@ fn readable_size(bytes: u64) -> String {
 ///
 /// # Errors
 /// When it cannot be read, the part lies outside of it, or the symbols are of other kernels.
-pub fn open(path: &Path, part: Part, symbols: &SymbolArgs, say: impl Fn(&str)) -> Result<Trace, ExportCommandError> {
-    let (trace, said) = symbol_file::open(path, &symbols.kallsyms)?;
-    said.iter().for_each(|line| say(line));
+pub fn open(path: &Path, part: Part, symbols: &SymbolArgs, notify: impl Fn(&str)) -> Result<Trace, ExportCommandError> {
+    let (trace, notices) = symbol_file::open(path, &symbols.kallsyms)?;
+    notices.iter().for_each(|line| notify(line));
     let window = ReportOptions { from: part.from, to: part.to, json: false };
     match report::missed_window(&trace, &window) {
         Some(missed) => Err(ExportCommandError::Outside(missed)),
@@ -174,28 +182,31 @@ pub fn open(path: &Path, part: Part, symbols: &SymbolArgs, say: impl Fn(&str)) -
 }
 
 /// What `asked` asks of tasks, answered; nothing if nothing is asked.
-fn explain(trace: &Trace, asked: Option<&CriticalPathOptions>) -> Result<Option<CriticalPaths>, ExportCommandError> {
-    Ok(asked.map(|asked| critical_paths(trace, asked)).transpose()?.map(|(paths, _)| paths))
+fn explain(
+    trace: &Trace,
+    requested: Option<&CriticalPathOptions>,
+) -> Result<Option<CriticalPaths>, ExportCommandError> {
+    Ok(requested.map(|requested| critical_paths(trace, requested)).transpose()?.map(|(paths, _)| paths))
 }
 
 /// Writes the page that `args` ask for; `say` takes lines for the user.
 ///
 /// # Errors
 /// Those of [`run`].
-pub fn write_page(args: &PageArgs, say: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
+pub fn write_page(args: &PageArgs, notify: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
     refuse_existing(&args.output, args.force)?;
     let part = Part::of(&args.trace, args.from, args.to)?;
-    let trace = open(&args.trace, part, &args.kernels, &say)?;
+    let trace = open(&args.trace, part, &args.kernels, &notify)?;
     let why = explain(&trace, args.why.options(part).as_ref())?;
-    let exported = write_file(part, &args.output, args.force, &say, |options, out| {
+    let exported = write_file(part, &args.output, args.force, &notify, |options, out| {
         html::export(&trace, options, args.symbols.as_deref(), why.as_ref(), out)
     })?;
     if let Some(incomplete) = &exported.incomplete {
-        say(incomplete);
+        notify(incomplete);
     }
     let Exported { bytes, records, drawn, .. } = exported;
     let (size, output) = (readable_size(bytes), shell_path(&args.output));
-    say(&format!("{drawn} of {records} records are in the page, of {size}: open {output}"));
+    notify(&format!("{drawn} of {records} records are in the page, of {size}: open {output}"));
     Ok(())
 }
 
@@ -217,9 +228,9 @@ pub fn write_perfetto(
     why: Option<&CriticalPaths>,
     path: &Path,
     force: bool,
-    say: &(impl Fn(&str) + Sync),
+    notify: &(impl Fn(&str) + Sync),
 ) -> Result<Exported, ExportCommandError> {
-    write_file(part, path, force, say, |options, out| perfetto::export_with(trace, options, why, out))
+    write_file(part, path, force, notify, |options, out| perfetto::export_with(trace, options, why, out))
 }
 
 /// Writes what `export` makes of `part` to the new file `path`, which appears when it is complete.
@@ -227,7 +238,7 @@ fn write_file(
     part: Part,
     path: &Path,
     force: bool,
-    say: &(impl Fn(&str) + Sync),
+    notify: &(impl Fn(&str) + Sync),
     export: impl FnOnce(&Options<'_>, BufWriter<&File>) -> Result<Exported, ExportError>,
 ) -> Result<Exported, ExportCommandError> {
     let failed = |source| ExportCommandError::Write { path: path.into(), source };
@@ -235,7 +246,7 @@ fn write_file(
     let file = tempfile::Builder::new().prefix(".strata-export-").tempfile_in(folder).map_err(failed)?;
     let guard = RemovedOnSignal::new(file.path()).map_err(failed)?;
     let out = BufWriter::with_capacity(BUFFER, file.as_file());
-    let exported = with_progress(part, say, |options| export(options, out)).map_err(|error| match error {
+    let exported = with_progress(part, notify, |options| export(options, out)).map_err(|error| match error {
         ExportError::Write(source) => failed(source),
         other => other.into(),
     })?;
@@ -253,18 +264,17 @@ fn write_folder(
     version: ctf::Version,
     part: Part,
     path: &Path,
-    say: &(impl Fn(&str) + Sync),
+    notify: &(impl Fn(&str) + Sync),
 ) -> Result<Exported, ExportCommandError> {
     let mut folder = TraceFolder::create(path, Readers::Owner)?;
     let failed = |source| ExportCommandError::Write { path: path.into(), source };
     let guard = folder.removed_on_signal().map_err(failed)?;
-    let exported =
-        with_progress(part, say, |options| ctf::export(trace, version, options, path)).map_err(
-            |error| match error {
-                ExportError::Write(source) => failed(source),
-                other => other.into(),
-            },
-        )?;
+    let exported = with_progress(part, notify, |options| ctf::export(trace, version, options, path)).map_err(
+        |error| match error {
+            ExportError::Write(source) => failed(source),
+            other => other.into(),
+        },
+    )?;
     folder.keep();
     drop(guard);
     Ok(exported)
@@ -276,8 +286,8 @@ fn persist(file: NamedTempFile, path: &Path, force: bool) -> io::Result<()> {
 }
 
 /// What `export` makes of `part`, while it is shown how far it is.
-fn with_progress<T>(part: Part, say: &(impl Fn(&str) + Sync), export: impl FnOnce(&Options<'_>) -> T) -> T {
-    progress::shown("exporting", say, |progress| {
+fn with_progress<T>(part: Part, notify: &(impl Fn(&str) + Sync), export: impl FnOnce(&Options<'_>) -> T) -> T {
+    progress::shown("exporting", notify, |progress| {
         export(&Options { from: part.from, to: part.to, progress: Some(progress) })
     })
 }

@@ -237,7 +237,7 @@ mod tests {
     }
 
     /// What is answered to a request for `path`; what came of it where the connection breaks.
-    fn ask(address: SocketAddr, path: &str) -> String {
+    fn answer_to(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
         let mut text = Vec::new();
         let _ = write!(stream, "GET {path} HTTP/1.1\r\n\r\n").and_then(|()| stream.read_to_end(&mut text));
@@ -250,7 +250,7 @@ mod tests {
         let server = std::thread::spawn(move || serve(&listener, answer));
         let _silent = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
 
-        let answers = [ask(address, "/"), ask(address, "/last")];
+        let answers = [answer_to(address, "/"), answer_to(address, "/last")];
 
         assert_eq!(answers, ["answered", "answered"]);
         assert!(server.join().unwrap().is_ok());
@@ -263,7 +263,7 @@ mod tests {
         let start = move |serve: Serve| answers.next().unwrap().map(|()| drop(std::thread::spawn(serve)));
         let server = std::thread::spawn(move || serve_by(&listener, answer, start));
 
-        let answers = [ask(address, "/last"), ask(address, "/last")];
+        let answers = [answer_to(address, "/last"), answer_to(address, "/last")];
 
         assert_eq!(answers, ["", "answered"]);
         assert!(server.join().unwrap().is_ok());

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     match run_command_line() {
         Ok(code) => code,
         Err(error) => {
-            say(format_args!("{error:#}"));
+            notify(format_args!("{error:#}"));
             ExitCode::from(TROUBLE)
         }
     }
@@ -69,11 +69,11 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Diff(args) => compare_traces(&args),
         Command::Check(args) => check_trace(&args),
         Command::Export(args) => {
-            export::run(&args, |line| say(line))?;
+            export::run(&args, |line| notify(line))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Open(args) => {
-            open_trace::run(&args, |line| say(line))?;
+            open_trace::run(&args, |line| notify(line))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Query(args) => Err(query_program::query(&args).into()),
@@ -81,7 +81,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Merge(args) => merge_traces(&args),
         Command::Ps(args) => list_vms(&args),
         Command::Metrics(args) => {
-            metrics::run(&args, |line| say(line))?;
+            metrics::run(&args, |line| notify(line))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Top(args) => {
@@ -113,11 +113,11 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
         OnReboot::Restart => {
             let boot = |request: &RunRequest| {
                 boot_guest(request).unwrap_or_else(|error| {
-                    say(format_args!("{error:#}"));
+                    notify(format_args!("{error:#}"));
                     BootEnd::Failed
                 })
             };
-            run::run_boots(request, boot, |line| say(line))?
+            run::run_boots(request, boot, |line| notify(line))?
         }
     };
     Ok(if end == BootEnd::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -125,16 +125,16 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs the guest once, and says what came of it.
 fn boot_guest(request: &RunRequest) -> anyhow::Result<BootEnd> {
-    let report = run::run(request, |line| say(line))?;
+    let report = run::run(request, |line| notify(line))?;
     if report.console_dropped > 0 {
-        say(format_args!(
+        notify(format_args!(
             "{} bytes of the guest's console were dropped: nobody read standard output",
             report.console_dropped
         ));
     }
-    say(&report.outcome);
+    notify(&report.outcome);
     if report.trace_failed {
-        say("the VM was stopped because its trace failed, as --on-trace-failure stop asks for; see what is missing");
+        notify("the VM was stopped because its trace failed, as --on-trace-failure stop asks for; see what is missing");
     }
     if let (Some(manifest), Some(recording)) = (&report.manifest, &request.recording) {
         summarise(manifest, &recording.files.trace);
@@ -156,11 +156,11 @@ fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
     let inherited = Inherited::note();
     let mut request = AttachRequest::try_from(args)?;
     request.jail.inherited = inherited;
-    let report = attach::attach(&request, |line| say(line))?;
-    say(report.ending);
+    let report = attach::attach(&request, |line| notify(line))?;
+    notify(report.ending);
     summarise(&report.manifest, &request.recording.files.trace);
-    let is_as_asked = !matches!(report.ending, Ending::TraceFailed | Ending::RegionCut) && !report.stays_plugged;
-    Ok(if is_as_asked { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_as_requested = !matches!(report.ending, Ending::TraceFailed | Ending::RegionCut) && !report.stays_plugged;
+    Ok(if is_as_requested { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What was recorded, in a few lines on standard error.
@@ -172,15 +172,15 @@ fn summarise(manifest: &Manifest, trace: &Path) {
         let streams = || manifest.layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
         let records: u64 = streams().map(|stream| stream.records).sum();
         let lost = streams().map(|stream| stream.lost).sum::<Lost>().total();
-        say(format_args!("{kind:<12} {records:>10} records, {lost} lost"));
+        notify(format_args!("{kind:<12} {records:>10} records, {lost} lost"));
     }
     let (bound, trace) = (manifest.clock.error_bound_ns, shell_path(trace));
-    say(format_args!("times of different layers agree within {bound} ns"));
+    notify(format_args!("times of different layers agree within {bound} ns"));
     let others = match manifest.compression {
         None => format!("babeltrace2 {trace}"),
         Some(_) => format!("for babeltrace2 strata export {trace} --format ctf -o DIR"),
     };
-    say(format_args!("trace in {trace}; next: strata report {trace}, strata events {trace}, {others}"));
+    notify(format_args!("trace in {trace}; next: strata report {trace}, strata events {trace}, {others}"));
 }
 
 fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
@@ -207,32 +207,32 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
     let trace = open(&trace, &args.symbols)?;
     let listed = events::list(&trace, &options, &mut Output::new(&args.terminal, false))?;
     if listed.damage.any() {
-        say(listed.damage);
+        notify(listed.damage);
     }
     if let Some(reason) = listed.nothing {
-        say(reason);
+        notify(reason);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Opens the recording at `trace`, with the symbols of kernels that are given.
 fn open(trace: &Path, symbols: &SymbolArgs) -> anyhow::Result<Trace> {
-    let (trace, said) = symbol_file::open(trace, &symbols.kallsyms)?;
-    said.iter().for_each(say);
+    let (trace, notices) = symbol_file::open(trace, &symbols.kallsyms)?;
+    notices.iter().for_each(notify);
     Ok(trace)
 }
 
 fn print_report(args: ReportArgs) -> anyhow::Result<ExitCode> {
     match args.into_request().map_err(anyhow::Error::msg)? {
-        ReportRequest::Page(args) => export::write_page(&args, |line| say(line))?,
+        ReportRequest::Page(args) => export::write_page(&args, |line| notify(line))?,
         ReportRequest::Report(ReportCommand { report, window, symbols, choice }) => {
             let (options, choice) = (window.options()?, Choice::from(*choice));
             let trace = open(&window.trace, &window.kernels)?;
             let mut out = Output::new(&window.terminal, !options.json && !choice.csv);
-            let said = report::chosen::run(report, &trace, &options, symbols.as_deref(), &choice, &mut out)?;
+            let notices = report::chosen::run(report, &trace, &options, symbols.as_deref(), &choice, &mut out)?;
             // Not over the pager.
             drop(out);
-            said.iter().for_each(say);
+            notices.iter().for_each(notify);
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -245,7 +245,7 @@ fn explain(args: &WhyArgs) -> anyhow::Result<ExitCode> {
 
 fn compare_traces(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     let options = args.options().map_err(anyhow::Error::msg)?;
-    let diff = progress::shown("comparing", &|line: &str| say(line), |progress| {
+    let diff = progress::shown("comparing", &|line: &str| notify(line), |progress| {
         diff::diff(&args.first, &args.second, &options, progress)
     })?;
     diff::write(&diff, args.json, &mut Output::new(&args.terminal, !args.json))?;
@@ -266,32 +266,32 @@ fn cut_trace(args: CutArgs) -> anyhow::Result<ExitCode> {
     let trace = open(&args.trace, &args.symbols)?;
     let written = cut::cut_trace(&trace, &CutOptions { layers: args.layers, from, to }, &args.output)?;
     if written.damage.any() {
-        say(format_args!("not taken over: {}", written.damage));
+        notify(format_args!("not taken over: {}", written.damage));
     }
     let Cut { records, bytes, begin_ns, .. } = written;
     let (begin, output) = (report::seconds(begin_ns), shell_path(&args.output));
-    say(format_args!("{records} records, {bytes} bytes; its 0 is at {begin} of {}", shell_path(&args.trace)));
-    say(format_args!("trace in {output}; next: strata check {output}, strata report {output}"));
+    notify(format_args!("{records} records, {bytes} bytes; its 0 is at {begin} of {}", shell_path(&args.trace)));
+    notify(format_args!("trace in {output}; next: strata check {output}, strata report {output}"));
     Ok(ExitCode::SUCCESS)
 }
 
 fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
     let joined = join::join(&args.first, &args.others, &args.rules, &args.output)?;
     if joined.damage.any() {
-        say(format_args!("not taken over: {}", joined.damage));
+        notify(format_args!("not taken over: {}", joined.damage));
     }
     if let Some(relation) = &joined.relation {
-        say(format_args!("clocks related by {} pairs, within {} ns", relation.pairs(), joined.relation_bound_ns));
+        notify(format_args!("clocks related by {} pairs, within {} ns", relation.pairs(), joined.relation_bound_ns));
     }
     if joined.shared_host_events > 0 {
-        say(format_args!(
+        notify(format_args!(
             "{} events of the shared host were in several traces and are kept once",
             joined.shared_host_events
         ));
     }
     let (bound, output) = (joined.manifest.clock.error_bound_ns, shell_path(&args.output));
-    say(format_args!("times of different layers agree within {bound} ns"));
-    say(format_args!("trace in {output}; next: strata check {output}, strata events {output}"));
+    notify(format_args!("times of different layers agree within {bound} ns"));
+    notify(format_args!("trace in {output}; next: strata check {output}, strata events {output}"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -316,7 +316,7 @@ fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
         let others: Vec<_> = others.into_iter().filter(|other| other.alive && other.vm.pid != found.vm.pid).collect();
         let happened = match wait_trigger::wait(&found, timeout, &others) {
             Err(error @ WaitError::TimeOver { .. }) => {
-                say(error);
+                notify(error);
                 return Ok(ExitCode::FAILURE);
             }
             happened => happened?,
@@ -333,7 +333,7 @@ fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let CtlCommand::Balloon { size } = args.command {
-        let answer = Answer::Balloon(balloon::ask(&found.socket(), size)?);
+        let answer = Answer::Balloon(balloon::request(&found.socket(), size)?);
         print_text_or_json(args.json, &answer, answer_text::text)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -348,7 +348,7 @@ fn recover_trace(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
     recover::text(&recovered).lines().for_each(|line| {
         let _ = writeln!(io::stderr(), "{}", harmless(line));
     });
-    say(format_args!("trace in {0}; next: strata report {0}, strata check {0}", shell_path(&args.out)));
+    notify(format_args!("trace in {0}; next: strata report {0}, strata check {0}", shell_path(&args.out)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -368,7 +368,7 @@ fn print_text_or_json<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T)
 
 /// Prints a line on standard error, of which nothing acts on a terminal: it may quote a guest, QEMU or another user's VM.
 /// What cannot be printed there has no other place to go.
-fn say(line: impl fmt::Display) {
+fn notify(line: impl fmt::Display) {
     // Further lines are set in, so that nothing that is quoted passes for a line of strata's.
     let lines: Vec<String> = line.to_string().lines().map(harmless).collect();
     let _ = writeln!(io::stderr(), "strata: {}", lines.join("\n  "));

@@ -48,11 +48,11 @@ pub enum MetricsError {
 ///
 /// # Errors
 /// When the address cannot be listened to.
-pub fn run(args: &MetricsArgs, say: impl Fn(&str)) -> Result<(), MetricsError> {
+pub fn run(args: &MetricsArgs, notify: impl Fn(&str)) -> Result<(), MetricsError> {
     let failed = |source| MetricsError::Listen { address: args.listen, source };
     let listener = TcpListener::bind(args.listen).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    say(&format!("serving http://{address}/metrics; Ctrl-C ends it"));
+    notify(&format!("serving http://{address}/metrics; Ctrl-C ends it"));
     let names: Vec<String> = args.hosts.iter().cloned().chain([own_name()]).collect();
     http::serve(&listener, move |stream| answer(stream, &names, || text(scrape()))).map_err(failed)
 }
@@ -83,7 +83,7 @@ fn scrape() -> Scrape {
     let found = directory::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
     let mut patience = Patience::new(top::OTHERS_LIMIT);
     let vm = |found: directory::FoundVm| {
-        let live = top::ask_live(&found, &mut patience).ok()?;
+        let live = top::request_live(&found, &mut patience).ok()?;
         // Behind the answer, for which another user's VMs have a limit: looking at many threads takes of it, too.
         let cost_ns = own_threads(found.vm.pid).values().map(|thread| thread.cpu_ns).sum();
         Some(Scraped { live, user: found.owner.other_user(), process: None, cost_ns })
@@ -444,7 +444,7 @@ mod tests {
             let answer = |stream: &TcpStream| answer(stream, &["web".into()], || "the text".into()).map(drop);
             listener.incoming().take(3).for_each(|stream| answer(&stream.unwrap()).unwrap());
         });
-        let ask = |path: &str, host: &str| {
+        let request = |path: &str, host: &str| {
             let mut stream = TcpStream::connect(address).unwrap();
             write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
             let mut answer = String::new();
@@ -452,8 +452,8 @@ mod tests {
             answer
         };
 
-        let (metrics, other) = (ask("/metrics", "web:9464"), ask("/", "127.0.0.1"));
-        let elsewhere = ask("/metrics", "evil.example");
+        let (metrics, other) = (request("/metrics", "web:9464"), request("/", "127.0.0.1"));
+        let elsewhere = request("/metrics", "evil.example");
         server.join().unwrap();
 
         assert!(metrics.starts_with("HTTP/1.1 200 OK") && metrics.ends_with("\r\n\r\nthe text"), "{metrics}");

@@ -77,7 +77,7 @@ pub enum OpenError {
 ///
 /// # Errors
 /// What is wrong, and what to do.
-pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> {
+pub fn run(args: &OpenArgs, notify: impl Fn(&str) + Sync) -> Result<(), OpenError> {
     // First of all, before work is done for nothing.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => OpenError::InUse { port: args.port },
@@ -93,7 +93,14 @@ pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> 
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let path = folder.path().join("trace.pftrace");
         let part = Part::of(&args.trace, args.from, args.to)?;
-        export::write_perfetto(&export::open(&args.trace, part, &args.symbols, &say)?, part, None, &path, false, &say)?;
+        export::write_perfetto(
+            &export::open(&args.trace, part, &args.symbols, &notify)?,
+            part,
+            None,
+            &path,
+            false,
+            &notify,
+        )?;
         let guard = RemovedOnSignal::new(folder.path()).map_err(file_error(folder.path()))?;
         (path, Some((guard, folder)))
     } else if args.from.is_some() || args.to.is_some() {
@@ -106,13 +113,13 @@ pub fn run(args: &OpenArgs, say: impl Fn(&str) + Sync) -> Result<(), OpenError> 
     let length = file.metadata().map_err(file_error(&path))?.len();
     let name = format!("{}/{}.pftrace", Uuid::new_v4().simple(), file_name(&args.trace));
     let address = format!("{VIEWER}/#!/?url=http://127.0.0.1:{port}/{name}");
-    say(&format!("open {address}"));
-    say("waiting for the browser, up to Ctrl-C");
+    notify(&format!("open {address}"));
+    notify("waiting for the browser, up to Ctrl-C");
     if !args.no_browser {
         open_browser(&address);
     }
     serve(&listener, name, file, length).map_err(|source| OpenError::Listen { port, source })?;
-    say("the viewer has the trace");
+    notify("the viewer has the trace");
     Ok(())
 }
 
@@ -183,7 +190,7 @@ mod tests {
     use std::net::SocketAddr;
     use std::thread;
 
-    fn ask(address: SocketAddr, request: &str) -> String {
+    fn answer_to(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
@@ -206,11 +213,12 @@ mod tests {
 
         let server = thread::spawn(move || serve(&listener, "secret/file.pftrace".into(), file, 7));
         let refused = ["GET /file.pftrace HTTP/1.1", "POST /secret/file.pftrace HTTP/1.1", "nonsense"]
-            .map(|request| ask(address, &format!("{request}\r\nHost: localhost:9001\r\n\r\n")));
+            .map(|request| answer_to(address, &format!("{request}\r\nHost: localhost:9001\r\n\r\n")));
         let elsewhere = ["\r\nHost: evil.example", ""]
-            .map(|host| ask(address, &format!("GET /secret/file.pftrace HTTP/1.1{host}\r\n\r\n")));
-        let allowed = ask(address, "OPTIONS /secret/file.pftrace HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: x\r\n\r\n");
-        let served = ask(address, "GET /secret/file.pftrace HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+            .map(|host| answer_to(address, &format!("GET /secret/file.pftrace HTTP/1.1{host}\r\n\r\n")));
+        let allowed =
+            answer_to(address, "OPTIONS /secret/file.pftrace HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: x\r\n\r\n");
+        let served = answer_to(address, "GET /secret/file.pftrace HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
         server.join().unwrap().unwrap();
 
         assert!(elsewhere.iter().all(|answer| answer.starts_with("HTTP/1.1 421 ")), "{elsewhere:?}");

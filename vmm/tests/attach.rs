@@ -145,12 +145,12 @@ impl Bench {
         let mut command = self.command(WITH_DEBUGFS, &all);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         // What is said before is about a region.
-        let mut said = BufReader::new(child.stderr.as_mut().unwrap());
+        let mut printed = BufReader::new(child.stderr.as_mut().unwrap());
         let mut first = String::new();
         let begins = format!("attached to process {pid} as tiny");
         while !first.contains(&begins) {
             let before = first.len();
-            said.read_line(&mut first).unwrap();
+            printed.read_line(&mut first).unwrap();
             assert!(first.len() > before, "{first}");
         }
         child
@@ -171,8 +171,8 @@ impl Bench {
 /// The threads of a recording that drains in idle times: the watchdog is among them only where it could give the recorder
 /// its priority back.
 fn recording_threads() -> Vec<&'static str> {
-    let asked = Scheduling { cpus: None, drain: Drain::Idle };
-    let has_watchdog = asked.try_out().unwrap().drain == Drain::Idle;
+    let requested = Scheduling { cpus: None, drain: Drain::Idle };
+    let has_watchdog = requested.try_out().unwrap().drain == Drain::Idle;
     let watchdog = has_watchdog.then_some("strata-watchdog");
     let others = ["strata", "strata-recorder", "strata-control", "strata-follower", "strata-signals"];
     others.into_iter().chain(watchdog).collect()
@@ -399,7 +399,7 @@ fn recording_from_outside_is_listed_asked_refused_to_others_and_detached() {
     assert!(status.contains(&format!("run by process {}", vmm.pid())) && !status.contains("agent"), "{status}");
     assert!(second.contains("is recorded already") && second.contains("detach"), "{second}");
     assert!(pause.contains("another process runs this VM"), "{pause}");
-    assert!([&session, &stop].iter().all(|said| said.contains("attached to a VM")), "{session}{stop}");
+    assert!([&session, &stop].iter().all(|printed| printed.contains("attached to a VM")), "{session}{stop}");
     agree(&top, &bench.path("trace"));
     assert!(shown.contains("tiny: process") && shown.contains("strata-recorder"), "{shown}");
     assert_eq!(flushed, "flushed\n");
@@ -451,7 +451,7 @@ fn region_that_does_not_fit_the_vm_is_named_with_the_way_out() {
     let missing = bench.refused(WITH_DEBUGFS, &[&pid, "--region", &path("missing")]);
     let again = text(&bench.strata(&["region", "create", &two, "--cpus", "2"]));
 
-    for (said, expected) in [
+    for (printed, expected) in [
         (few, "make one with --cpus 2"),
         (unmapped, "start the VM with what"),
         (mode, "was made for --mode flight-recorder"),
@@ -459,7 +459,7 @@ fn region_that_does_not_fit_the_vm_is_named_with_the_way_out() {
         (missing, "No such file"),
         (again, "exists already"),
     ] {
-        assert!(said.contains(expected), "{expected} is not in: {said}");
+        assert!(printed.contains(expected), "{expected} is not in: {printed}");
     }
     assert_eq!(vmm.descriptors(), 3);
 }
@@ -482,7 +482,7 @@ fn what_cannot_be_attached_to_is_named_with_the_way_out() {
     let user = ["--reuid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_strata"), "attach", &pid, "--trace", "t"];
     let not_root = text(&Command::new("setpriv").args(user).output().unwrap());
 
-    for (said, expected) in [
+    for (printed, expected) in [
         (none, "no process 4194300"),
         (no_vm, "runs no VM"),
         (unmounted, "mount -t debugfs"),
@@ -492,7 +492,7 @@ fn what_cannot_be_attached_to_is_named_with_the_way_out() {
         (exists, "exists and is not an empty folder"),
         (not_root, "needs root"),
     ] {
-        assert!(said.contains(expected), "{expected} is not in: {said}");
+        assert!(printed.contains(expected), "{expected} is not in: {printed}");
     }
     assert_eq!(vmm.descriptors(), 3);
 }

@@ -21,16 +21,16 @@ fn refusal(unshare: &[&str]) -> String {
 
     let refused = strata(unshare, &["attach", "1", "--trace", trace.to_str().unwrap()]);
 
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(!refused.status.success() && said.lines().count() == 1, "{said}");
-    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "{said}");
-    said
+    let printed = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && printed.lines().count() == 1, "{printed}");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "{printed}");
+    printed
 }
 
 /// What `strata doctor` says there of `subject`, with what helps.
 fn diagnosis(unshare: &[&str], subject: &str) -> String {
-    let said = String::from_utf8(strata(unshare, &["doctor"]).stdout).unwrap();
-    let mut lines = said.lines().skip_while(|line| !line.starts_with(subject));
+    let printed = String::from_utf8(strata(unshare, &["doctor"]).stdout).unwrap();
+    let mut lines = printed.lines().skip_while(|line| !line.starts_with(subject));
     format!("{}{}", lines.next().unwrap(), lines.next().unwrap())
 }
 
@@ -38,33 +38,33 @@ fn diagnosis(unshare: &[&str], subject: &str) -> String {
 fn numbers_of_a_pid_namespace_are_refused_with_the_option_that_helps() {
     let contained = ["--pid", "--fork", "--mount-proc"];
 
-    let (said, tracefs, attach) =
+    let (printed, tracefs, attach) =
         (refusal(&contained), diagnosis(&contained, "tracefs"), diagnosis(&contained, "attach"));
 
-    for text in [said, tracefs, attach] {
+    for text in [printed, tracefs, attach] {
         assert!(text.contains("PID namespace") && text.contains("--pid=host"), "{text}");
     }
 }
 
 #[test]
 fn process_that_proc_does_not_show_is_told_to_mount_it() {
-    let said = [refusal(&WITHOUT_PROC), diagnosis(&WITHOUT_PROC, "tracefs")];
+    let printed = [refusal(&WITHOUT_PROC), diagnosis(&WITHOUT_PROC, "tracefs")];
 
-    for text in said {
+    for text in printed {
         assert!(text.contains("mount -t proc proc /proc"), "{text}");
     }
 }
 
 #[test]
 fn pid_namespace_is_told_under_the_hosts_proc_too() {
-    let said = refusal(&["--pid", "--fork"]);
+    let printed = refusal(&["--pid", "--fork"]);
 
-    assert!(said.contains("--pid=host"), "{said}");
+    assert!(printed.contains("--pid=host"), "{printed}");
 }
 
 #[test]
 fn root_of_a_user_namespace_is_not_told_to_become_root() {
-    let said = diagnosis(&["--user", "--map-root-user"], "permissions");
+    let printed = diagnosis(&["--user", "--map-root-user"], "permissions");
 
-    assert!(said.contains("user namespace") && said.contains("sudo"), "{said}");
+    assert!(printed.contains("user namespace") && printed.contains("sudo"), "{printed}");
 }

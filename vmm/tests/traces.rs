@@ -39,9 +39,9 @@ fn printed(command: &str, trace: &Path, arguments: &[&str]) -> String {
 /// The line in which a command refuses what it was asked for.
 fn refusal(command: &str, trace: &Path, arguments: &[&str]) -> String {
     let output = strata(command, trace, arguments);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{arguments:?}: {said}");
-    said
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{arguments:?}: {complaint}");
+    complaint
 }
 
 #[test]
@@ -80,9 +80,9 @@ fn part_that_is_cut_out_has_the_records_of_its_time_and_passes_the_check() {
     let wanted = printed("events", trace, &[&window[..], &["--count"]].concat());
 
     let cut = strata("cut", trace, &[&window[..], &["-o", part.to_str().unwrap()]].concat());
-    let said = String::from_utf8(cut.stderr).unwrap();
+    let complaint = String::from_utf8(cut.stderr).unwrap();
 
-    assert!(cut.status.success() && said.contains(&format!("{} records, ", wanted.trim())), "{said}");
+    assert!(cut.status.success() && complaint.contains(&format!("{} records, ", wanted.trim())), "{complaint}");
     assert_eq!(printed("events", &part, &["--count"]), wanted);
     assert!(printed("check", &part, &[]).contains("0 violations"));
     let again = refusal("cut", trace, &[&window[..], &["-o", part.to_str().unwrap()]].concat());
@@ -166,13 +166,13 @@ fn one_file_is_read_as_its_folder_is() {
     for command in READERS {
         let [of_folder, of_file] = ["trace", "trace.strata"].map(|trace| read(command, trace, folder.path()));
 
-        let (said, expected) = (of_file.stderr, String::from_utf8_lossy(&of_folder.stderr).into_owned());
+        let (complaint, expected) = (of_file.stderr, String::from_utf8_lossy(&of_folder.stderr).into_owned());
         assert!(
             of_folder.status.success() && of_file.status.success(),
             "{command}: {}",
-            String::from_utf8_lossy(&said)
+            String::from_utf8_lossy(&complaint)
         );
-        assert_eq!(String::from_utf8_lossy(&said).replace("trace.strata", "trace"), expected, "{command}");
+        assert_eq!(String::from_utf8_lossy(&complaint).replace("trace.strata", "trace"), expected, "{command}");
         let printed = String::from_utf8_lossy(&of_file.stdout).replace("trace.strata", "trace");
         assert!(printed == String::from_utf8_lossy(&of_folder.stdout), "{command}");
     }
@@ -218,9 +218,9 @@ fn damaged_file_is_refused_in_one_line_and_leaves_nothing() {
     for command in READERS {
         let refused = read(command, "trace.strata", folder.path());
 
-        let said = String::from_utf8(refused.stderr).unwrap();
+        let complaint = String::from_utf8(refused.stderr).unwrap();
         let expected = "strata: trace.strata: truncated; copy the whole file again\n";
-        assert_eq!((said.as_str(), refused.status.code()), (expected, Some(2)), "{command}");
+        assert_eq!((complaint.as_str(), refused.status.code()), (expected, Some(2)), "{command}");
     }
 }
 
@@ -230,10 +230,10 @@ fn rows_of_every_report_that_has_some_are_chosen_and_written_as_csv() {
     for report in ["tasks", "vcpus", "exits", "wakeups", "syscalls", "locks", "irqs", "functions", "flows", "blocks"] {
         let path = trace.display().to_string();
         let output = strata("report", Path::new(report), &[&path, "--csv", "--limit", "2"]);
-        let (rows, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        let (rows, complaint) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
         let fields: Vec<usize> = rows.lines().map(|line| line.split(',').count()).collect();
 
-        assert!(output.status.success(), "{report}: {said}");
+        assert!(output.status.success(), "{report}: {complaint}");
         assert!(
             fields.len() > 1 && fields.len() < 4 && fields.iter().all(|count| *count == fields[0]),
             "{report}: {rows}"
@@ -269,10 +269,10 @@ fn report_without_a_row_of_the_task_names_the_nearest() {
 
     let none = strata("report", Path::new("wakeups"), &[&path, "--task", "Worker/3"]);
 
-    let said = String::from_utf8(none.stderr).unwrap();
+    let complaint = String::from_utf8(none.stderr).unwrap();
     assert!(
-        none.status.success() && said.contains("no row is of a task 'Worker/3'; the nearest are worker/3, "),
-        "{said}"
+        none.status.success() && complaint.contains("no row is of a task 'Worker/3'; the nearest are worker/3, "),
+        "{complaint}"
     );
 }
 

@@ -183,10 +183,10 @@ fn other_scripts() -> [(&'static str, Vec<u8>); 5] {
 /// What drivers do to disks, and what a console and an end look like.
 pub(super) fn device_scripts() -> Vec<(&'static str, Vec<u8>)> {
     let mut all_kinds = driver(0, 0);
-    for (number, asked) in
+    for (number, requested) in
         (0u16..).zip([(WRITE, 3, 1024), (READ, 3, 1024), (FLUSH, 0, 0), (GET_ID, 0, 20), (99, 0, 512)])
     {
-        request(&mut all_kinds, 0, number, asked, false);
+        request(&mut all_kinds, 0, number, requested, false);
     }
     let mut indirect = driver(0, 1 << 28 | 1 << 29);
     request(&mut indirect, 0, 0, (READ, 15, 512), true);

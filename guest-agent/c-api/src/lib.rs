@@ -200,22 +200,22 @@ pub extern "C" fn strata_connect() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn strata_error() -> *const c_char {
     /// An error in C's words. Both are never freed.
-    struct Said {
+    struct Message {
         error: *const Error,
         text: CString,
     }
-    static LAST: AtomicPtr<Said> = AtomicPtr::new(ptr::null_mut());
+    static LAST: AtomicPtr<Message> = AtomicPtr::new(ptr::null_mut());
     let _errno = Errno::keep();
     let Some(error) = tracer().error() else { return ptr::null() };
     // SAFETY: what is here is never freed.
     let last = unsafe { LAST.load(Ordering::Acquire).as_ref() };
-    if let Some(said) = last.filter(|said| said.error == ptr::from_ref(error)) {
-        return said.text.as_ptr();
+    if let Some(printed) = last.filter(|printed| printed.error == ptr::from_ref(error)) {
+        return printed.text.as_ptr();
     }
     let text = CString::new(chain(error)).unwrap_or_default();
-    let said: &'static Said = Box::leak(Box::new(Said { error, text }));
-    LAST.store(ptr::from_ref(said).cast_mut(), Ordering::Release);
-    said.text.as_ptr()
+    let printed: &'static Message = Box::leak(Box::new(Message { error, text }));
+    LAST.store(ptr::from_ref(printed).cast_mut(), Ordering::Release);
+    printed.text.as_ptr()
 }
 
 /// An error and its sources on one line.
@@ -321,11 +321,11 @@ mod tests {
         unsafe { *errno = 77 };
 
         strata_connect();
-        let said = strata_error();
+        let printed = strata_error();
 
         // SAFETY: as above.
         assert_eq!(unsafe { *errno }, 77);
-        assert!(said.is_null() != tracer().error().is_some());
+        assert!(printed.is_null() != tracer().error().is_some());
     }
 
     #[test]

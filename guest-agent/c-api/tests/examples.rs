@@ -65,23 +65,23 @@ fn assert_succeeded(output: &Output) {
 
 #[test]
 fn c_program_runs_with_the_shared_library() {
-    let said = run(&["gcc", "-std=c99"], "shop.c", &[]);
+    let printed = run(&["gcc", "-std=c99"], "shop.c", &[]);
 
-    assert!(said.contains("errno 0"), "{said}");
+    assert!(printed.contains("errno 0"), "{printed}");
 }
 
 #[test]
 fn c_program_runs_with_the_static_library() {
-    let said = run(&["gcc", "-std=c11", "-static"], "shop.c", &["--static"]);
+    let printed = run(&["gcc", "-std=c11", "-static"], "shop.c", &["--static"]);
 
-    assert!(said.contains("errno 0"), "{said}");
+    assert!(printed.contains("errno 0"), "{printed}");
 }
 
 #[test]
 fn cpp_program_runs_with_the_shared_library() {
-    let said = run(&["g++", "-std=c++11", "-pthread"], "baker.cpp", &[]);
+    let printed = run(&["g++", "-std=c++11", "-pthread"], "baker.cpp", &[]);
 
-    assert!(said.contains("0 lost"), "{said}");
+    assert!(printed.contains("0 lost"), "{printed}");
 }
 
 /// The code blocks of `language` in the document for users.

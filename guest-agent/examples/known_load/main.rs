@@ -210,9 +210,9 @@ fn convoy(threads: usize, rounds: u32, hold: Duration) {
             scope.spawn(|| {
                 begin.wait();
                 for _ in 0..rounds {
-                    let asked = Instant::now();
+                    let requested = Instant::now();
                     let mut count = CONVOY.lock().unwrap_or_else(PoisonError::into_inner);
-                    let wait = u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                    let wait = u64::try_from(requested.elapsed().as_nanos()).unwrap_or(u64::MAX);
                     waited.fetch_add(wait, Ordering::Relaxed);
                     *count += 1;
                     thread::sleep(hold);

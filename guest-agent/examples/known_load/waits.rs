@@ -20,7 +20,7 @@ const WAITERS: usize = 0;
 const HOLDERS: usize = 1;
 
 /// A thread of a load: its thread id and what it measured.
-struct Told<T> {
+struct Reported<T> {
     tid: i32,
     of: T,
 }
@@ -30,10 +30,10 @@ fn thread<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     (name, cpu): (&str, usize),
     work: impl FnOnce() -> Result<T> + Send + 's,
-) -> Result<ScopedJoinHandle<'s, Result<Told<T>>>> {
+) -> Result<ScopedJoinHandle<'s, Result<Reported<T>>>> {
     let work = move || {
         pin(None, cpu)?;
-        Ok(Told { tid: gettid().as_raw_nonzero().get(), of: work()? })
+        Ok(Reported { tid: gettid().as_raw_nonzero().get(), of: work()? })
     };
     Ok(Builder::new().name(name.to_owned()).spawn_scoped(scope, work)?)
 }
@@ -44,9 +44,9 @@ fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 
 /// How long it takes to get `lock`.
 fn wait_for(lock: &Mutex<()>) -> Duration {
-    let asked = Instant::now();
+    let requested = Instant::now();
     drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
-    asked.elapsed()
+    requested.elapsed()
 }
 
 /// What the holder of a lock does meanwhile.
@@ -134,9 +134,9 @@ pub fn request(work: Duration) -> Result<()> {
         })?;
         let client = thread(scope, ("client", WAITERS), move || {
             near.write_all(&[0])?;
-            let asked = Instant::now();
+            let requested = Instant::now();
             near.read_exact(&mut [0])?;
-            Ok(asked.elapsed())
+            Ok(requested.elapsed())
         })?;
         let (client, server) = (join(client)?, join(server)?);
         println!(
@@ -230,11 +230,11 @@ pub fn sleeps(name: &str, cpu: usize, time: Duration, count: u32) -> Result<()> 
         slept += took;
         late += if took > 2 * time { took - time } else { Duration::ZERO };
     }
-    let asked = time * count;
+    let requested = time * count;
     println!(
         "known: {name} pid={} asked_ns={} slept_ns={} late_ns={}",
         std::process::id(),
-        ns(asked),
+        ns(requested),
         ns(slept),
         ns(late)
     );

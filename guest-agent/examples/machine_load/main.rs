@@ -58,13 +58,13 @@ fn time(name: &str, unit: &str, mut operation: impl FnMut() -> Result<u64>) -> R
             done += operation().with_context(|| name.to_owned())?;
         }
         if round > 0 {
-            tell(name, per_unit(began.elapsed(), done), unit);
+            print(name, per_unit(began.elapsed(), done), unit);
         }
     }
     Ok(())
 }
 
-fn tell(name: &str, value: f64, unit: &str) {
+fn print(name: &str, value: f64, unit: &str) {
     println!("machine_load: {name} {value:.1} {unit}");
 }
 

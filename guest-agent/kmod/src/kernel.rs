@@ -330,7 +330,7 @@ pub unsafe extern "C" fn strata_process_is_free(base: *mut u8, size: u64, slot: 
 pub unsafe extern "C" fn strata_process_cpu(base: *mut u8, size: u64, cpu: u32, vcpu: u16) {
     // SAFETY: passed on from the caller.
     if let Ok(region) = unsafe { Region::open(base, size) } {
-        region.tell_processes_vcpu(cpu, vcpu);
+        region.publish_processes_vcpu(cpu, vcpu);
     }
 }
 

@@ -294,10 +294,10 @@ mod tests {
         follow(&recorder, &memory);
         let recorded = (record(&recorder, 0, 0..1), wants(&recorder));
         memory.store(number, 0);
-        let is_told = wants(&recorder);
+        let is_reported = wants(&recorder);
         follow(&recorder, &memory);
 
-        assert_eq!((before, wanted, recorded, is_told), ((0, false), true, (1, false), true));
+        assert_eq!((before, wanted, recorded, is_reported), ((0, false), true, (1, false), true));
         assert_eq!((record(&recorder, 0, 0..1), wants(&recorder)), (0, false));
     }
 }

@@ -287,7 +287,7 @@ impl RealRoot {
     /// The device's path, once it exists.
     fn wait_for(&self, device: &str, log: &mut Log) -> io::Result<String> {
         let began = Instant::now();
-        let mut told = false;
+        let mut reported = false;
         loop {
             if let Some(path) = find_device(device) {
                 return Ok(path);
@@ -295,9 +295,9 @@ impl RealRoot {
             if !self.wait_forever && began.elapsed() > ROOT_PATIENCE {
                 return Err(io::Error::other(format!("there is no root device {device}")));
             }
-            if !told {
+            if !reported {
                 log.line(Level::Notice, &format!("waiting for the root device {device}"));
-                told = true;
+                reported = true;
             }
             thread::sleep(Duration::from_millis(20));
         }

@@ -62,7 +62,7 @@ impl Region {
     /// The release store of the state pairs with the host's acquire load: owner and header come before it.
     ///
     /// # Safety
-    /// As for [`clear_process_slot`](Self::clear_process_slot); [`tell_processes_vcpu`](Self::tell_processes_vcpu) is not
+    /// As for [`clear_process_slot`](Self::clear_process_slot); [`publish_processes_vcpu`](Self::publish_processes_vcpu) is not
     /// called meanwhile.
     pub unsafe fn publish_process_slot(
         &self,
@@ -94,7 +94,7 @@ impl Region {
 
     /// Tells the processes that have slots that CPU `cpu` of the kernel is `vcpu`. Numbers that a slot has no room for are
     /// left out.
-    pub fn tell_processes_vcpu(&self, cpu: u32, vcpu: u16) {
+    pub fn publish_processes_vcpu(&self, cpu: u32, vcpu: u16) {
         if cpu >= MAX_VCPUS {
             return;
         }
@@ -312,8 +312,8 @@ mod tests {
         let table = offset_of!(ProcessHeader, vcpu_of_cpu);
         let word = |slot| sides.memory.load(sides.host.layout().process_slot(slot) + table);
 
-        sides.guest.tell_processes_vcpu(1, 7);
-        sides.guest.tell_processes_vcpu(MAX_VCPUS, 7);
+        sides.guest.publish_processes_vcpu(1, 7);
+        sides.guest.publish_processes_vcpu(MAX_VCPUS, 7);
 
         assert_eq!((word(0), word(1)), (0xffff_ffff_0007_ffff, 0));
     }

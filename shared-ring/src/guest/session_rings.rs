@@ -44,14 +44,14 @@ impl<S: Storage> SessionRing<S> {
     fn let_go(&self) {
         let Some(producer) = self.producer() else { return };
         // SAFETY: a control word of the ring, which lies inside the region.
-        let tell = || unsafe { producer.storage().store_release(RING_ADOPTED, 0) };
+        let report = || unsafe { producer.storage().store_release(RING_ADOPTED, 0) };
         if mutated!(LetGoBeforeStop) {
-            tell();
+            report();
         }
         self.generation.store(0, Ordering::Relaxed);
         // This vCPU's interrupts see its stores in order.
         compiler_fence(Ordering::SeqCst);
-        tell();
+        report();
     }
 
     /// Tells the host, then begins to record, if `is_current` says that the session is still there.
@@ -138,10 +138,10 @@ impl<S: Storage> SessionRings<S> {
             };
             let ring = ring(at);
             // SAFETY: control words of a ring (contract).
-            let (asked, done, write) = unsafe {
+            let (requested, done, write) = unsafe {
                 (ring.load_acquire(RING_FLUSH_REQUEST), ring.load(RING_FLUSH_DONE), ring.load(RING_WRITE_COUNT))
             };
-            asked != done && session.rings.geometry.within(write) != 0
+            requested != done && session.rings.geometry.within(write) != 0
         })
     }
 
@@ -383,12 +383,12 @@ mod tests {
         let empty = consumer.request_flush();
         let of_empty = (consumer.is_flushed(empty), wanted(&own, &sides));
         assert!(record(&own, 0));
-        let unasked = wanted(&own, &sides);
+        let unrequested = wanted(&own, &sides);
         let request = consumer.request_flush();
-        let asked = (consumer.is_flushed(request), wanted(&own, &sides));
+        let requested = (consumer.is_flushed(request), wanted(&own, &sides));
         own.poll_flush_requests(|| 2);
 
-        assert_eq!((of_empty, unasked, asked), ((true, false), false, (false, true)));
+        assert_eq!((of_empty, unrequested, requested), ((true, false), false, (false, true)));
         assert_eq!((consumer.is_flushed(request), wanted(&own, &sides)), (true, false));
     }
 }

@@ -52,7 +52,7 @@ fn killer(mutant: Mutant) -> Option<(&'static str, Scenario)> {
         | Mutant::LetGoBeforeStop
         | Mutant::SettingsNotRechecked => return None,
         // Of restartable rings: `tests/explorer_restartable`, `tests/loom_restartable.rs`.
-        Mutant::WitnessNotAsked
+        Mutant::WitnessNotRequested
         | Mutant::PositionBeforeWords
         | Mutant::CpuBeforeBegin
         | Mutant::LossUnwitnessed

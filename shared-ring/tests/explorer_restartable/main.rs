@@ -202,7 +202,7 @@ fn crash_of_a_flight_recorder_at_any_step() {
 #[test]
 fn every_mutant_is_killed_by_its_scenario() {
     let killers = [
-        (Mutant::WitnessNotAsked, first()),
+        (Mutant::WitnessNotRequested, first()),
         (Mutant::PositionBeforeWords, crash()),
         (Mutant::CpuBeforeBegin, moved()),
         (Mutant::LossUnwitnessed, full()),

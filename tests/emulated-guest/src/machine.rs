@@ -135,7 +135,7 @@ impl Machine {
         let greeting = lines.next().context("QEMU ended")??;
         ensure!(greeting.contains("\"QMP\""), "this is not QEMU's monitor: {greeting}");
         for command in ["qmp_capabilities", "cont"] {
-            ask(&mut self.monitor, command)?;
+            request(&mut self.monitor, command)?;
             // Events may come before the answer.
             let answered = lines.by_ref().map_while(Result::ok).any(|line| line.contains("\"return\""));
             ensure!(answered, "QEMU ended before it had done {command}");
@@ -150,7 +150,7 @@ impl Machine {
     pub fn stopper(&self) -> anyhow::Result<impl FnMut() + Send + 'static> {
         let mut monitor = self.monitor.try_clone()?;
         // One that has ended meanwhile needs no stop.
-        Ok(move || drop(ask(&mut monitor, "quit")))
+        Ok(move || drop(request(&mut monitor, "quit")))
     }
 
     /// Waits until the guest has ended, and stops it when its heartbeat was silent for `limit`.
@@ -207,7 +207,7 @@ fn connect(qemu: &mut Child, socket: &Path) -> anyhow::Result<UnixStream> {
     }
 }
 
-fn ask(monitor: &mut UnixStream, command: &str) -> std::io::Result<()> {
+fn request(monitor: &mut UnixStream, command: &str) -> std::io::Result<()> {
     writeln!(monitor, "{{\"execute\": \"{command}\"}}")
 }
 

@@ -72,9 +72,9 @@ impl GuestRecording {
         (0..vcpus).for_each(|vcpu| clocks.observe_offset(vcpu, order.tsc_offset));
         let mut request = RecordingRequest::new(order.trace);
         (request.layers.events, request.layers.mode) = (order.events.into(), order.mode.into());
-        let mut asked = RecordingBuilder::new(&request, &LayerKind::ALL)?;
-        asked.missing.extend(missing());
-        let side = guest.begin(asked.selection())?;
+        let mut requested = RecordingBuilder::new(&request, &LayerKind::ALL)?;
+        requested.missing.extend(missing());
+        let side = guest.begin(requested.selection())?;
         let vm = RecordedVm {
             vm: Vm { name, vcpus, region: Some(order.region.clone()), ..Vm::default() },
             host: describe_host(probe_kvm().kind.name()),
@@ -82,10 +82,10 @@ impl GuestRecording {
             clocks,
             vcpu_threads: VcpuThreads::default(),
         };
-        (asked.guest, asked.process_descriptors) = (Some(side), 256);
-        asked.say = |line| eprintln!("{line}");
+        (requested.guest, requested.process_descriptors) = (Some(side), 256);
+        requested.notify = |line| eprintln!("{line}");
         TraceFolder::create(order.trace, request.files.readers)?.keep();
-        let recorder = Recorder::start(asked, vm)?;
+        let recorder = Recorder::start(requested, vm)?;
         let control = ControlServer::start(socket, answers(description, recorder.control(), stop))?;
         Ok(Self { recorder, _control: control, _guest: guest })
     }
@@ -125,7 +125,7 @@ fn answers(
         Request::Pause | Request::Resume | Request::Balloon { .. } | Request::Detach => {
             Answer::refused("there is no such thing where the guest's processor is emulated")
         }
-        request => match recorder.ask(request) {
+        request => match recorder.request(request) {
             Answer::Status(status) => Answer::Status(Box::new(description.status(begun.elapsed(), status.trace))),
             other => other,
         },

@@ -123,11 +123,11 @@ impl TraceProcessor {
     /// When the trace cannot be loaded, or a query is refused; the error says why.
     pub fn query(&self, trace: &Path, queries: &[&str]) -> Result<Vec<Vec<Row>>, TraceProcessorError> {
         let file = |source| TraceProcessorError::File { path: self.folder.clone(), source };
-        let mut asked = tempfile::NamedTempFile::new_in(&self.folder).map_err(file)?;
-        serde_json::to_writer(&mut asked, queries).map_err(TraceProcessorError::Answer)?;
-        asked.flush().map_err(file)?;
+        let mut requested = tempfile::NamedTempFile::new_in(&self.folder).map_err(file)?;
+        serde_json::to_writer(&mut requested, queries).map_err(TraceProcessorError::Answer)?;
+        requested.flush().map_err(file)?;
         let mut node = Command::new("node");
-        node.arg(&self.script).arg(&self.folder).arg(trace).arg(asked.path());
+        node.arg(&self.script).arg(&self.folder).arg(trace).arg(requested.path());
         serde_json::from_str(&process::capture(&mut node)?).map_err(TraceProcessorError::Answer)
     }
 }

@@ -146,7 +146,7 @@ impl HostKind {
     pub fn detect(strata: &Path) -> Result<Self, HostError> {
         match std::env::var(CHOICE_VARIABLE) {
             Ok(choice) => parse_choice(&choice),
-            Err(_) => Ok(ask_doctor(strata)),
+            Err(_) => Ok(run_doctor(strata)),
         }
     }
 }
@@ -160,7 +160,7 @@ fn parse_choice(choice: &str) -> Result<HostKind, HostError> {
 }
 
 /// A doctor that fails or says anything but `hardware` means the emulated host, which works everywhere.
-fn ask_doctor(strata: &Path) -> HostKind {
+fn run_doctor(strata: &Path) -> HostKind {
     process::capture_any(Command::new(strata).args(["doctor", "--json"]))
         .map_or(HostKind::Nested, |report| kind_of_report(&report))
 }

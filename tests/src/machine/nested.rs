@@ -440,9 +440,9 @@ mod tests {
         log_second_chance(runs.path(), "run a: died");
         log_second_chance(runs.path(), "run b: died");
 
-        let told = [(); 2].map(|()| take_second_chances(runs.path()));
+        let reported = [(); 2].map(|()| take_second_chances(runs.path()));
 
-        assert_eq!(told, [vec!["run a: died".to_owned(), "run b: died".to_owned()], Vec::new()]);
+        assert_eq!(reported, [vec!["run a: died".to_owned(), "run b: died".to_owned()], Vec::new()]);
     }
 
     #[test]

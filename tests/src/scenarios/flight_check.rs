@@ -131,15 +131,15 @@ struct HostCpuDeath {
 
 impl VmDeath {
     /// Whether it is told of both vCPUs what the guest and the vCPU did, up to the guest's last record.
-    fn tells_each_vcpu(&self) -> bool {
-        let is_told = |cpu: &CpuDeath| cpu.guest != "not known" && cpu.vcpu != "unknown" && cpu.last_ns.is_some();
+    fn reports_each_vcpu(&self) -> bool {
+        let is_reported = |cpu: &CpuDeath| cpu.guest != "not known" && cpu.vcpu != "unknown" && cpu.last_ns.is_some();
         self.cpus.len() == 2
-            && self.cpus.iter().all(is_told)
+            && self.cpus.iter().all(is_reported)
             && self.cpus.iter().filter_map(|cpu| cpu.last_ns).max() == Some(0)
     }
 
     /// Whether it is told of those CPUs of the host that recorded what they ran.
-    fn tells_the_host(&self) -> bool {
+    fn reports_to_the_host(&self) -> bool {
         let mut recorded = self.host_cpus.iter().filter(|cpu| cpu.last_ns.is_some()).peekable();
         recorded.peek().is_some() && recorded.all(|cpu| cpu.runs != "not known")
     }
@@ -212,7 +212,7 @@ impl Results<'_> {
         String::from_utf8_lossy(&fs::read(self.folder.join(name)).unwrap_or_default()).into_owned()
     }
 
-    fn ask(&self, name: &str, command: &mut Command) -> Result<String, FlightCheckError> {
+    fn request(&self, name: &str, command: &mut Command) -> Result<String, FlightCheckError> {
         let trace = self.folder.join(name);
         process::capture(command).map_err(|source| FlightCheckError::Program { trace, source })
     }
@@ -220,7 +220,7 @@ impl Results<'_> {
     fn read(&self, name: &'static str) -> Result<Read, FlightCheckError> {
         let path = self.folder.join(name);
         let json = |source| FlightCheckError::Json { path: path.clone(), source };
-        let text = self.ask(name, Command::new(self.strata).arg("events").arg(&path).arg("--json"))?;
+        let text = self.request(name, Command::new(self.strata).arg("events").arg(&path).arg("--json"))?;
         let events: Vec<Event> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>().map_err(json)?;
         let session: Session = serde_json::from_str(&self.text(&format!("{name}/session.json"))).map_err(json)?;
         Ok(Read { name, events, frequency: session.clock.frequency_hz, layers: session.layers })
@@ -229,7 +229,7 @@ impl Results<'_> {
     /// How the VM of a trace ended.
     fn death(&self, name: &'static str) -> Result<VmDeath, FlightCheckError> {
         let path = self.folder.join(name);
-        let text = self.ask(name, Command::new(self.strata).args(["report", "death", "--json"]).arg(&path))?;
+        let text = self.request(name, Command::new(self.strata).args(["report", "death", "--json"]).arg(&path))?;
         let death: Death = serde_json::from_str(&text).map_err(|source| FlightCheckError::Json { path, source })?;
         let missing = || FlightCheckError::Unmet { what: "a trace is of a VM", found: text.clone() };
         death.vms.into_iter().next().ok_or_else(missing)
@@ -251,9 +251,9 @@ impl Results<'_> {
         require("babeltrace2 reads every record", lines == read.events.len(), || {
             format!("{name}: {lines} of {}", read.events.len())
         })?;
-        let said = self.ask(name, Command::new(self.strata).arg("check").arg(&path))?;
-        let as_expected = expected.iter().all(|part| said.contains(part));
-        require("strata check finds nothing wrong", as_expected, || format!("{name}: {said}"))?;
+        let printed = self.request(name, Command::new(self.strata).arg("check").arg(&path))?;
+        let as_expected = expected.iter().all(|part| printed.contains(part));
+        require("strata check finds nothing wrong", as_expected, || format!("{name}: {printed}"))?;
         Ok(read)
     }
 }
@@ -269,34 +269,34 @@ fn require(what: &'static str, holds: bool, found: impl FnOnce() -> String) -> R
 /// When a trace is missing, damaged, inconsistent, or does not reach the moment that it has to.
 pub fn check(folder: &Path, strata: &Path) -> Result<Vec<Finding>, FlightCheckError> {
     let results = Results { folder, strata };
-    let said = || results.text("control.log");
+    let printed = || results.text("control.log");
 
     // A trigger on an application, which is armed while it runs; one that nothing meets, and one on no event.
     let triggered = results.clean("flight.trace-snapshots/trigger-1", &["0 violations"])?;
-    require("a snapshot by a trigger holds every layer", triggered.has_layers(&ALL), said)?;
-    let tells = [
+    require("a snapshot by a trigger holds every layer", triggered.has_layers(&ALL), printed)?;
+    let reports = [
         "workload:file_read in guest-user",
         "file_read bytes>1000000000: fired 0 times",
         "nearest: sched:sched_switch",
     ];
-    require("triggers are told", tells.iter().all(|words| said().contains(words)), said)?;
+    require("triggers are told", reports.iter().all(|words| printed().contains(words)), printed)?;
 
     // While it runs: two snapshots, and a session that was made meanwhile.
     let first = results.clean("snapshot1.trace", &["0 violations"])?;
     let second = results.clean("snapshot2.trace", &["0 violations"])?;
-    require("snapshots hold every layer", first.has_layers(&ALL) && second.has_layers(&ALL), said)?;
-    require("the second snapshot is younger", second.last("guest-kernel") > first.last("guest-kernel"), said)?;
+    require("snapshots hold every layer", first.has_layers(&ALL) && second.has_layers(&ALL), printed)?;
+    require("the second snapshot is younger", second.last("guest-kernel") > first.last("guest-kernel"), printed)?;
     let during = results.text("during.ps");
     require("the VM is listed while it runs", during.contains("running"), || during.clone())?;
     let calls = results.clean("calls.trace", &["CAUSALITY WAS NOT CHECKED"])?;
     let only_calls = calls.events.iter().all(|event| event.event.starts_with("raw_syscalls:"));
-    require("a session records what it was asked for", only_calls && !calls.events.is_empty(), said)?;
+    require("a session records what it was asked for", only_calls && !calls.events.is_empty(), printed)?;
 
     // After the panic: the guest's last record is at its death, which the VMM has seen too.
     let status = results.text("flight.status");
     require("a panic ends the run with status 1", status.trim() == "1", || results.text("flight.log"))?;
     let panicked = results.clean("flight.trace", &["0 violations"])?;
-    require("the trace of the panic holds every layer", panicked.has_layers(&ALL), said)?;
+    require("the trace of the panic holds every layer", panicked.has_layers(&ALL), printed)?;
     let (guest, vmm) = (panicked.last("guest-kernel"), panicked.last("vmm"));
     let at_death = guest > second.last("guest-kernel") && vmm.abs_diff(guest) < panicked.frequency;
     require("the last record lies at the panic", at_death, || format!("guest {guest}, VMM {vmm}"))?;
@@ -314,18 +314,20 @@ pub fn check(folder: &Path, strata: &Path) -> Result<Vec<Finding>, FlightCheckEr
     })?;
     let recovered = results.clean("recovered.trace", &["from the vmm layer", "0 violations"])?;
     let layers = ["vmm", "guest-kernel", "host-kernel"];
-    require("what was left holds all layers", recovered.has_layers(&layers), said)?;
+    require("what was left holds all layers", recovered.has_layers(&layers), printed)?;
     for layer in layers {
         let (last, known) = (recovered.last(layer), before.last(layer));
-        let said = || format!("{layer}: last {last}, snapshot before {known}");
+        let printed = || format!("{layer}: last {last}, snapshot before {known}");
         // the host and the VMM may have had nothing to record between the snapshot and the kill
         let lies_at_the_kill = last > known || last == known && layer != "guest-kernel";
-        require("the last record lies at the kill", lies_at_the_kill, said)?;
+        require("the last record lies at the kill", lies_at_the_kill, printed)?;
     }
     let (death, at_snapshot) = (results.death("recovered.trace")?, results.death("before.trace")?);
-    require("the report on the death tells what each vCPU did", death.tells_each_vcpu(), || format!("{death:?}"))?;
-    require("a snapshot tells what the host's CPUs ran", at_snapshot.tells_the_host(), || format!("{at_snapshot:?}"))?;
-    require("so does the report on the death", death.tells_the_host(), || format!("{death:?}"))?;
+    require("the report on the death tells what each vCPU did", death.reports_each_vcpu(), || format!("{death:?}"))?;
+    require("a snapshot tells what the host's CPUs ran", at_snapshot.reports_to_the_host(), || {
+        format!("{at_snapshot:?}")
+    })?;
+    require("so does the report on the death", death.reports_to_the_host(), || format!("{death:?}"))?;
     let after = results.text("after.ps");
     let listed = after.contains("recoverable") && !after.contains("running");
     require("a killed VM is listed as recoverable", listed, || after.clone())?;

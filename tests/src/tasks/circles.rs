@@ -238,10 +238,10 @@ impl<'m> Siblings<'m> {
     fn circles(&self) -> Vec<String> {
         let below: BTreeMap<_, _> = self.taken.keys().map(|&module| (module, self.below(module))).collect();
         let is_above = |one: &String, other: &String| below.get(one).is_some_and(|below| below.contains(other));
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         let mut circles = Vec::new();
         for (&module, others) in &below {
-            if !others.contains(module) || told.contains(module) {
+            if !others.contains(module) || reported.contains(module) {
                 continue;
             }
             let circle: BTreeSet<_> = others.iter().copied().filter(|other| is_above(other, module)).collect();
@@ -250,7 +250,7 @@ impl<'m> Siblings<'m> {
                 taken.filter(|(other, _)| circle.contains(*other)).map(|(_, what)| what.as_str()).collect();
             let names: Vec<&str> = circle.iter().map(|name| name.as_str()).collect();
             circles.push(format!("{} import each other: {}", names.join(", "), taken.join("; ")));
-            told.extend(circle);
+            reported.extend(circle);
         }
         circles
     }

@@ -280,11 +280,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("vmm")).unwrap();
 
-        let told =
+        let reported =
             ["vmm/src/main.rs", "vmm/a.c", "vmm/verification", "usr/lib/a.so", "vmm/src/*.rs", "a.rs", "/vmm/a.rs"]
                 .map(|code| is_path(folder.path(), code));
 
-        assert_eq!(told, [true, true, false, false, false, false, false]);
+        assert_eq!(reported, [true, true, false, false, false, false, false]);
     }
 
     #[test]

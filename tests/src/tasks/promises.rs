@@ -93,10 +93,10 @@ mod tests {
     fn test_programs_are_told_from_their_modules() {
         let folder = Path::new("/w/vmm");
 
-        let told = ["tests/a.rs", "tests/b/main.rs", "tests/b/mod.rs", "tests/b/c/main.rs", "src/tests.rs"]
+        let reported = ["tests/a.rs", "tests/b/main.rs", "tests/b/mod.rs", "tests/b/c/main.rs", "src/tests.rs"]
             .map(|file| is_test_program(folder, &folder.join(file)));
 
-        assert_eq!(told, [true, true, false, false, false]);
+        assert_eq!(reported, [true, true, false, false, false]);
     }
 
     #[test]

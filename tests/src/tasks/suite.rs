@@ -160,7 +160,7 @@ pub fn run(paths: &Paths, tier: Tier, lab_seed: u32, json: Option<&Path>) -> Res
     let summary = Summary {
         tier: tier.name(),
         commit: binaries::commit(paths).unwrap_or_default(),
-        date: told_by(paths, "date", &["--utc", "+%F"]),
+        date: first_line_of(paths, "date", &["--utc", "+%F"]),
         seconds: begun.elapsed().as_secs_f64(),
         failure: result.as_ref().err().map(ToString::to_string),
         steps: progress::ended(),
@@ -178,7 +178,7 @@ pub fn run(paths: &Paths, tier: Tier, lab_seed: u32, json: Option<&Path>) -> Res
     let recorded = match tier {
         Tier::All(lengths) => {
             let (document, part) = DOCUMENT;
-            markers::write_into(&paths.workspace().join(document), part, &summary.table(&lengths.told()))
+            markers::write_into(&paths.workspace().join(document), part, &summary.table(&lengths.summary_line()))
         }
         Tier::Quick | Tier::Usual => Ok(()),
     };
@@ -186,14 +186,14 @@ pub fn run(paths: &Paths, tier: Tier, lab_seed: u32, json: Option<&Path>) -> Res
 }
 
 impl Lengths {
-    fn told(self) -> String {
+    fn summary_line(self) -> String {
         let Self { torture, fuzz, debug_kernel } = self;
         format!("torture {torture} min, each fuzz target {fuzz} min, each kernel that checks itself {debug_kernel} min")
     }
 }
 
 /// What a program says on its first line; nothing where it fails.
-fn told_by(paths: &Paths, program: &str, arguments: &[&str]) -> String {
+fn first_line_of(paths: &Paths, program: &str, arguments: &[&str]) -> String {
     let text = process::capture(Command::new(program).args(arguments).current_dir(paths.workspace()));
     text.unwrap_or_default().lines().next().unwrap_or_default().to_owned()
 }
@@ -312,7 +312,7 @@ impl<'p> Run<'p> {
             }
             let options = ["nextest", "run", "--no-fail-fast", "--no-tests=pass", "--final-status-level=none"];
             process::run_heard(self.command().args(options).args(selection), &path, |line| {
-                told(line).iter().for_each(|line| progress::note(line));
+                summary_line(line).iter().for_each(|line| progress::note(line));
             })
         });
         let boots = nested::take_second_chances(&runs);
@@ -359,7 +359,7 @@ impl<'p> Run<'p> {
 }
 
 /// What to show of a line of nextest's: that a test has failed, or took long.
-fn told(line: &str) -> Option<String> {
+fn summary_line(line: &str) -> Option<String> {
     let (status, rest) = line.trim().split_once(" [")?;
     let (seconds, test) = rest.split_once("s] ")?;
     let seconds: f64 = seconds.trim().parse().ok()?;
@@ -395,9 +395,9 @@ mod tests {
             "some words",
         ];
 
-        let told: Vec<_> = lines.into_iter().filter_map(told).collect();
+        let summary_line: Vec<_> = lines.into_iter().filter_map(summary_line).collect();
 
-        assert_eq!(told, ["lab::agent agent_records: done in 98.8 s", "lab::why explains: FAIL in 0.2 s"]);
+        assert_eq!(summary_line, ["lab::agent agent_records: done in 98.8 s", "lab::why explains: FAIL in 0.2 s"]);
     }
 
     #[test]

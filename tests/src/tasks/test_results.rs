@@ -62,9 +62,9 @@ fn result(case: Node<'_, '_>) -> TestResult {
 }
 
 fn reason(failure: Node<'_, '_>) -> String {
-    let said = failure.text().and_then(|text| text.split(BACKTRACE).next()).map(str::trim);
-    let said = said.filter(|said| !said.is_empty()).or(failure.attribute("message"));
-    on_one_line(said.or(failure.attribute("type")).unwrap_or("no reason given"))
+    let printed = failure.text().and_then(|text| text.split(BACKTRACE).next()).map(str::trim);
+    let printed = printed.filter(|printed| !printed.is_empty()).or(failure.attribute("message"));
+    on_one_line(printed.or(failure.attribute("type")).unwrap_or("no reason given"))
 }
 
 /// The beginning of `reason`, without its line breaks.

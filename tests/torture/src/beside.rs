@@ -87,7 +87,7 @@ pub fn run(setup: &Path, folder: &Path, stranger: u32, attacks: &[Attack]) -> an
         if let Some(other) =
             others.get(number % others.len().max(1)).filter(|_| attacks.contains(&Attack::ControlAnswers))
         {
-            ask(other, &mut seen);
+            request_status(other, &mut seen);
         }
         if attacks.contains(&Attack::QmpReplies) {
             let begun = Instant::now();
@@ -107,7 +107,7 @@ pub fn run(setup: &Path, folder: &Path, stranger: u32, attacks: &[Attack]) -> an
 }
 
 /// Asks a stranger's VM for all that is asked.
-fn ask(other: &FoundVm, seen: &mut Seen) {
+fn request_status(other: &FoundVm, seen: &mut Seen) {
     for request in [Request::Status, Request::Live] {
         let begun = Instant::now();
         let answer = client::call_until(&other.socket(), &request, begun + WAIT);

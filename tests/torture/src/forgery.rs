@@ -65,13 +65,13 @@ pub fn judge(from: &Path, folder: &Path, chance: &mut fastrand::Rng) -> anyhow::
         reader.wait()?;
     }
     let took_ms = u64::try_from(begun.elapsed().as_millis())?;
-    let said = || fs::read_to_string(&log).unwrap_or_default().trim().replace('\n', "; ");
+    let printed = || fs::read_to_string(&log).unwrap_or_default().trim().replace('\n', "; ");
     let code = status.and_then(|status| status.code());
     let fault = match (status, code) {
         (_, Some(0)) => None,
         (_, Some(code)) if code == i32::from(ACTS) => None,
         (None, _) => Some("it is read without end".into()),
-        (Some(status), _) => Some(format!("its reader ended with {status}: {}", said())),
+        (Some(status), _) => Some(format!("its reader ended with {status}: {}", printed())),
     };
     Ok(Judged { took_ms, fault, is_harmless: code != Some(ACTS.into()) })
 }

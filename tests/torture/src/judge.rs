@@ -146,13 +146,13 @@ pub fn finished(
         }
     };
     let all = honest(setup, tally);
-    let told = [
+    let reported = [
         "no file descriptors were left",
         "was dropped to keep within",
         "more than a recording keeps apart or describes",
         "more than a recording describes, whose records are left out",
     ];
-    let refused = ending.missing.iter().any(|line| told.iter().any(|told| line.contains(told)));
+    let refused = ending.missing.iter().any(|line| reported.iter().any(|reported| line.contains(reported)));
     for honest in &all {
         let attempted: u64 = honest.producers.iter().map(|&producer| tally.attempted(producer)).sum();
         // One whose types of events were refused holds as little as one that is not there.
@@ -160,9 +160,9 @@ pub fn finished(
         let Some(layer) = layer else {
             // One that was refused is told; one that recorded nothing may never have been seen.
             if attempted > 0 && !on_full_disk && !setup.flight_recorder {
-                let told =
+                let reported =
                     if refused { Ok(()) } else { Err(format!("{} of {} is not there", honest.what, setup.name)) };
-                board.check(Promise::Told, told);
+                board.check(Promise::Reported, reported);
             }
             continue;
         };
@@ -334,8 +334,8 @@ fn read_by_others(
         match read {
             Ok(output) if output.status.success() && output.stderr.is_empty() => Ok(()),
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                Err(format!("{name}: {}: {}", output.status, said.lines().take(6).collect::<Vec<_>>().join("; ")))
+                let printed = String::from_utf8_lossy(&output.stderr);
+                Err(format!("{name}: {}: {}", output.status, printed.lines().take(6).collect::<Vec<_>>().join("; ")))
             }
             Err(error) => Err(format!("{name}: babeltrace2 cannot read it: {error}")),
         },

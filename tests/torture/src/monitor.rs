@@ -83,8 +83,8 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     for vcpu in 0..VCPUS {
         region.publish_clock(vcpu, &Relation::from_tsc_offset(0, HostTime::Tsc.now()));
     }
-    let mut asked = RecordingBuilder::new(&request(&setup), &RECORDED)?;
-    region.set_enabled(0, &enabled_guest_events(&[], asked.selection()));
+    let mut requested = RecordingBuilder::new(&recording_request(&setup), &RECORDED)?;
+    region.set_enabled(0, &enabled_guest_events(&[], requested.selection()));
     region.set_host_alive(true);
 
     let relation = |vcpu| VcpuRelation { vm: setup.name.clone(), vcpu, tsc_offset: 0, how: "the same counter".into() };
@@ -110,9 +110,9 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
         vcpu_threads: VcpuThreads::default(),
     };
     let descriptors = usize::try_from(setup.descriptors.saturating_sub(OWN_DESCRIPTORS))?;
-    (asked.guest, asked.process_descriptors) = (Some(guest), descriptors);
-    asked.say = |line| eprintln!("{line}");
-    let recorder = Recorder::start(asked, vm)?;
+    (requested.guest, requested.process_descriptors) = (Some(guest), descriptors);
+    requested.notify = |line| eprintln!("{line}");
+    let recorder = Recorder::start(requested, vm)?;
     folder.keep();
     (0..VCPUS).for_each(|vcpu| vmm.vcpu_enter(vcpu));
     // A VM enters its guest so often that this is delivered within moments.
@@ -123,9 +123,9 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
 
     let stop = AtomicBool::new(false);
     let control = recorder.control();
-    let asked = std::thread::scope(|scope| {
+    let requested = std::thread::scope(|scope| {
         scope.spawn(|| record(&setup, &tally, &vmm, &stop));
-        let asking = scope.spawn(|| ask(&setup, &tally, &control, &stop));
+        let requesting = scope.spawn(|| request(&setup, &tally, &control, &stop));
         // Who began this process says when to end, or has ended.
         std::thread::spawn(|| {
             let _ = std::io::stdin().read_line(&mut String::new());
@@ -133,9 +133,9 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
         });
         signals.forever().next().context("nobody says when to end")?;
         stop.store(true, Ordering::Relaxed);
-        asking.join().map_err(|_| anyhow::anyhow!("the thread that asks the recorder panicked"))
+        requesting.join().map_err(|_| anyhow::anyhow!("the thread that asks the recorder panicked"))
     });
-    let flushes = asked?;
+    let flushes = requested?;
     (0..VCPUS).for_each(|vcpu| vmm.vcpu_exit(vcpu, 0));
     region.set_host_alive(false);
     let finished = recorder.finish("stopped".into());
@@ -153,13 +153,13 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
 }
 
 /// What the recording is asked to be.
-fn request(setup: &VmSetup) -> RecordingRequest {
-    let mut request = RecordingRequest::new(&setup.trace);
+fn recording_request(setup: &VmSetup) -> RecordingRequest {
+    let mut recording_request = RecordingRequest::new(&setup.trace);
     let limit = |layer| setup.limit.map(|rate| LayerLimit { layer, per_second: rate, burst: rate });
-    (request.layers.mode, request.layers.events) = (setup.mode(), EVENTS.into());
-    request.layers.limits = RECORDED.into_iter().filter_map(limit).collect();
-    (request.files.max_size, request.files.compression) = (setup.max_size, setup.compression);
-    request
+    (recording_request.layers.mode, recording_request.layers.events) = (setup.mode(), EVENTS.into());
+    recording_request.layers.limits = RECORDED.into_iter().filter_map(limit).collect();
+    (recording_request.files.max_size, recording_request.files.compression) = (setup.max_size, setup.compression);
+    recording_request
 }
 
 /// Records the VMM's layer: requests to a disk whose sectors count up.
@@ -176,17 +176,17 @@ fn record(setup: &VmSetup, tally: &Tally, vmm: &VmmTracer, stop: &AtomicBool) {
 
 /// Asks the recorder how it is, again and again, and sometimes for sessions, snapshots and flushes; returns how often for
 /// one of the last two.
-fn ask(setup: &VmSetup, tally: &Tally, control: &RecorderControl, stop: &AtomicBool) -> u64 {
+fn request(setup: &VmSetup, tally: &Tally, control: &RecorderControl, stop: &AtomicBool) -> u64 {
     let mut chance = fastrand::Rng::with_seed(setup.seed ^ 2);
     let (mut snapshots, mut flushes) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        let _ = control.ask(Request::Status);
+        let _ = control.request(Request::Status);
         tally.answered(u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX));
         if chance.u32(..OTHER_REQUESTS) == 0 {
             let name = || "extra".to_owned();
             // What is refused is refused: a session that is there, or one that is not.
-            let _ = control.ask(match chance.u8(..5) {
+            let _ = control.request(match chance.u8(..5) {
                 0 => {
                     flushes += 1;
                     Request::Flush

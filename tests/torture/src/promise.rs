@@ -33,7 +33,7 @@ pub enum Promise {
     /// So does babeltrace2.
     Babeltrace,
     /// What fails is told.
-    Told,
+    Reported,
     /// One's own VM is found beside those of strangers.
     Found,
     /// A stranger's socket holds nobody up.
@@ -64,7 +64,7 @@ impl Promise {
             Self::Manifest => "`session.json` within what is read, 256 MiB (worst, KiB)",
             Self::Strata => "Strata reads the recording; `check`: no violation in honest layers",
             Self::Babeltrace => "babeltrace2 reads the recording without a complaint",
-            Self::Told => "what fails is told, in one line or in `session.json`",
+            Self::Reported => "what fails is told, in one line or in `session.json`",
             Self::Found => "beside another user's folders: one's own VM is found by its name",
             Self::Patience => "what looks at another user's folders or asks its sockets ends within 2 s (worst, ms)",
             Self::Harmless => "no text of another user's or of a forged recording acts on a terminal",

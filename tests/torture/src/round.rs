@@ -517,8 +517,8 @@ fn finish(plan: &Plan, vm: &mut Vm, board: &mut Board) -> anyhow::Result<()> {
     let on_full_disk = plan.fault == Fault::DiskFull && !vm.setup.hostile_kernel;
     if on_full_disk {
         let log = log_of(&vm.setup);
-        let is_told = ending.missing.iter().any(|line| line.contains("ends early")) || log.contains("ends early");
-        board.check(Promise::Told, if is_told { Ok(()) } else { Err(format!("{name}: {ending:?}, {log}")) });
+        let is_reported = ending.missing.iter().any(|line| line.contains("ends early")) || log.contains("ends early");
+        board.check(Promise::Reported, if is_reported { Ok(()) } else { Err(format!("{name}: {ending:?}, {log}")) });
     }
     if let Some(error) = ending.error.as_ref().filter(|_| !on_full_disk && !is_memory_full) {
         board.check(Promise::Up, Err(format!("the recording of {name} is not complete: {error}")));

@@ -174,9 +174,9 @@ impl LayerCompleteness {
         let described = &stream.description;
         self.begin_late += u64::from(described.overwritten > 0);
         self.dropped += u64::from(stream.dropped_until().is_some());
-        let is_told_otherwise = stream.absent || described.corrupt || described.never_joined;
+        let is_reported_otherwise = stream.absent || described.corrupt || described.never_joined;
         let went_on = records.goes_on_from().is_some();
-        self.end_early += u64::from(gaps.at_end && !is_told_otherwise && !went_on);
+        self.end_early += u64::from(gaps.at_end && !is_reported_otherwise && !went_on);
         self.went_on += u64::from(gaps.at_end && went_on);
         self.absent += u64::from(stream.absent);
         self.corrupt += u64::from(described.corrupt);
@@ -380,9 +380,9 @@ mod tests {
 
         let layer = &completeness.layers[0];
         assert_eq!((layer.went_on, layer.end_early, layer.gaps, layer.gap_ns), (1, 0, 1, 2_000));
-        let said = "INCOMPLETE: vm0/guest-kernel: 1 streams that went on, 1 gaps of 0.002 ms in all; its recorder still \
+        let printed = "INCOMPLETE: vm0/guest-kernel: 1 streams that went on, 1 gaps of 0.002 ms in all; its recorder still \
                     runs or was killed";
-        assert_eq!(completeness.line().unwrap(), said);
+        assert_eq!(completeness.line().unwrap(), printed);
     }
 
     #[test]

@@ -686,7 +686,7 @@ pub fn is_kvms(name: &str) -> bool {
 
 /// Whether `layer` can hold the events of vCPUs entering and leaving the guest: KVM's, or the VMM's.
 #[must_use]
-pub fn tells_of_vcpus(layer: &TraceLayer) -> bool {
+pub fn is_about_vcpus(layer: &TraceLayer) -> bool {
     let names = match layer.description.kind {
         LayerKind::HostKernel => ["kvm:kvm_entry", "kvm:kvm_exit"],
         LayerKind::Vmm => ["vmm:vcpu_enter", "vmm:vcpu_exit"],

@@ -543,8 +543,8 @@ mod tests {
         assert_eq!(check("ret<0 && id==1 && cpu==0"), Ok(()));
         assert_eq!(check("rett<0").unwrap_err(), "'rett' is not a field of a:b (nearest: ret); there are ret, cpu, id");
         let many: Vec<String> = (0..30).map(|number| format!("field{number}")).collect();
-        let said = parse("x==1").check_fields("many", many.iter().map(String::as_str)).unwrap_err().to_string();
-        assert!(said.ends_with(" and 6 more"), "{said}");
+        let printed = parse("x==1").check_fields("many", many.iter().map(String::as_str)).unwrap_err().to_string();
+        assert!(printed.ends_with(" and 6 more"), "{printed}");
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl KernelSymbols {
     #[must_use]
     pub fn of_guest_within(trace: &Trace, vm: &str, most: usize) -> Self {
         let layers: Vec<_> = trace.kernel_layers(vm).collect();
-        let mut symbols = Self::told_by(&layers, most);
+        let mut symbols = Self::reported_by(&layers, most);
         if let Some(text) = trace.kallsyms(Some(vm)) {
             symbols.add_kallsyms(&text);
         }
@@ -136,31 +136,31 @@ impl KernelSymbols {
     }
 
     /// Those that the first `most` records of each stream of `layers` tell.
-    pub(crate) fn told_by(layers: &[&TraceLayer], most: usize) -> Self {
+    pub(crate) fn reported_by(layers: &[&TraceLayer], most: usize) -> Self {
         let layers = layers.iter().filter(|layer| event::is_recorded(layer, event::name::SYMBOL));
         let streams: Vec<_> =
             layers.flat_map(|layer| layer.streams.iter().map(move |stream| (*layer, stream))).collect();
-        let told_by = |streams: &[(&TraceLayer, &Stream)]| {
-            let mut told = Self::default();
+        let reported_by = |streams: &[(&TraceLayer, &Stream)]| {
+            let mut reported = Self::default();
             for (layer, stream) in streams {
                 let schema = layer.schemas.iter().find(|schema| schema.name() == event::name::SYMBOL);
                 for record in schema.into_iter().flat_map(|schema| layer.records(stream).of_type(schema, most)) {
                     let symbol = Symbol::of(&record);
                     let symbol = symbol.as_ref().and_then(|of| KernelSymbol::new(of.address, of.size, &of.label));
-                    symbol.into_iter().for_each(|symbol| told.push(symbol));
+                    symbol.into_iter().for_each(|symbol| reported.push(symbol));
                 }
             }
-            told
+            reported
         };
         let workers = thread::available_parallelism().map_or(1, NonZero::get);
         let shares = streams.chunks(streams.len().div_ceil(workers).max(1));
         let mut all = Self::default();
         thread::scope(|scope| {
-            let workers: Vec<_> = shares.map(|share| scope.spawn(|| told_by(share))).collect();
+            let workers: Vec<_> = shares.map(|share| scope.spawn(|| reported_by(share))).collect();
             for worker in workers {
                 // A worker that panics has found a fault of ours: it goes on here.
-                let told = worker.join().unwrap_or_else(|panic| resume_unwind(panic));
-                told.iter().for_each(|symbol| all.push(symbol));
+                let reported = worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+                reported.iter().for_each(|symbol| all.push(symbol));
             }
         });
         all.sort();
@@ -294,10 +294,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn symbols(told: &[(u64, u64, &str)]) -> KernelSymbols {
+    fn symbols(reported: &[(u64, u64, &str)]) -> KernelSymbols {
         let mut symbols = KernelSymbols::default();
-        let told = told.iter().filter_map(|&(address, size, label)| KernelSymbol::new(address, size, label));
-        told.for_each(|symbol| symbols.push(symbol));
+        let reported = reported.iter().filter_map(|&(address, size, label)| KernelSymbol::new(address, size, label));
+        reported.for_each(|symbol| symbols.push(symbol));
         symbols.sort();
         symbols
     }
@@ -326,10 +326,10 @@ mod tests {
 
     #[test]
     fn what_is_no_kernels_symbol_is_left_out() {
-        let told =
+        let reported =
             [(0x1000, 8, "low"), (KERNEL_HALF, 8, "\x1b[2J"), (KERNEL_HALF, 8, "open [module"), (KERNEL_HALF, 8, "")];
 
-        assert!(symbols(&told).is_empty());
+        assert!(symbols(&reported).is_empty());
     }
 
     const KALLSYMS: &str = "0000000000000000 A fixed_percpu_data
@@ -378,9 +378,9 @@ not a line
         }
 
         #[test]
-        fn any_symbols_are_survived(told: Vec<(u64, u64, String)>, address: u64) {
-            let told: Vec<_> = told.iter().map(|(address, size, label)| (*address, *size, &**label)).collect();
-            let symbols = symbols(&told);
+        fn any_symbols_are_survived(reported: Vec<(u64, u64, String)>, address: u64) {
+            let reported: Vec<_> = reported.iter().map(|(address, size, label)| (*address, *size, &**label)).collect();
+            let symbols = symbols(&reported);
 
             prop_assert!(symbols.find(address).is_none_or(|(symbol, offset)| symbol.address + offset == address));
         }
@@ -393,8 +393,8 @@ not a line
         ) {
             // Near to each other, far from each other, and alone.
             let begin = |&(cluster, offset, shift): &(u64, u64, u32)| KERNEL_HALF + (cluster << shift) + offset;
-            let told: Vec<_> = places.iter().map(|place| (begin(place), 50, "name")).collect();
-            let symbols = symbols(&told);
+            let reported: Vec<_> = places.iter().map(|place| (begin(place), 50, "name")).collect();
+            let symbols = symbols(&reported);
 
             for address in [begin(&places[wanted % places.len()]) + after, KERNEL_HALF + after, u64::MAX - after] {
                 let expected = symbols.iter().filter(|symbol| symbol.address <= address).last();

@@ -19,4 +19,4 @@ pub mod timeline;
 pub mod user_symbols;
 pub mod vcpu;
 
-pub use pass::{Analysis, Gap, Passed, pass, pass_telling};
+pub use pass::{Analysis, Gap, Passed, pass, pass_reporting};

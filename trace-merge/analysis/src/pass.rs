@@ -113,7 +113,7 @@ enum Item<'t> {
     Record(Input<'t>),
     Gap(Gap),
     /// Whose turn it is on a guest's CPU, as the switch to come tells.
-    Foretold(Origin, Task<'t>),
+    Announced(Origin, Task<'t>),
 }
 
 impl Item<'_> {
@@ -122,7 +122,7 @@ impl Item<'_> {
         match self {
             Self::Record(input) => Some(input.record.time),
             Self::Gap(gap) => Some(gap.time),
-            Self::Foretold(..) => None,
+            Self::Announced(..) => None,
         }
     }
 }
@@ -142,20 +142,20 @@ type Batch<'t> = Arc<Vec<Item<'t>>>;
 /// Reads `trace` once, and feeds `analyses` with what lies in `window`.
 #[must_use]
 pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -> Passed {
-    pass_telling(trace, window, analyses, |_| ())
+    pass_reporting(trace, window, analyses, |_| ())
 }
 
 /// [`pass`], which tells `tell` now and then up to where it has read, ticks.
 #[must_use]
-pub fn pass_telling(
+pub fn pass_reporting(
     trace: &Trace,
     window: Window,
     analyses: &mut [&mut dyn Analysis],
-    tell: impl FnMut(u64),
+    report: impl FnMut(u64),
 ) -> Passed {
     // One of the processors is busy with reading.
     let others = thread::available_parallelism().map_or(1, NonZero::get).saturating_sub(1);
-    pass_on(others.clamp(1, FEEDS), trace, window, analyses, tell)
+    pass_on(others.clamp(1, FEEDS), trace, window, analyses, report)
 }
 
 /// [`pass`] with the analyses shared out among `feeds` threads. What they find does not depend on it.
@@ -164,7 +164,7 @@ fn pass_on(
     trace: &Trace,
     window: Window,
     analyses: &mut [&mut dyn Analysis],
-    tell: impl FnMut(u64),
+    report: impl FnMut(u64),
 ) -> Passed {
     let wanted =
         |layer: &&TraceLayer| analyses.iter().any(|analysis| analysis.layers().contains(&layer.description.kind));
@@ -179,7 +179,7 @@ fn pass_on(
     let moments =
         timeline.span.and_then(|span| Window { end: span.end.saturating_add(1), ..span }.intersection(&window));
     let none = Window { begin: window.begin, end: window.begin };
-    let told = Told { window, states: part.unwrap_or(none), moments: moments.unwrap_or(none) };
+    let reported = Reported { window, states: part.unwrap_or(none), moments: moments.unwrap_or(none) };
     let reader = Reader::new(trace, layers, window, &timeline);
     let (timeline, completeness, totals) = thread::scope(|scope| {
         let (empty, to_fill) = mpsc::channel();
@@ -187,11 +187,11 @@ fn pass_on(
             .into_iter()
             .map(|fed| {
                 let (full, to_take) = mpsc::sync_channel(BATCHES);
-                let (feed, empty) = (Feed::new(fed, timeline.clone(), told), empty.clone());
+                let (feed, empty) = (Feed::new(fed, timeline.clone(), reported), empty.clone());
                 (full, scope.spawn(move || feed.take_all(&to_take, &empty)))
             })
             .unzip();
-        let (completeness, totals) = reader.read(full, &to_fill, tell);
+        let (completeness, totals) = reader.read(full, &to_fill, report);
         let taken = taking.into_iter().map(|feed| feed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         // That of whoever went on for longest behind the window, as if one had taken in everything.
         let (_, last) = taken.max_by_key(|&(items, _)| items).unwrap_or((0, timeline));
@@ -224,7 +224,7 @@ fn shared_out<'a>(analyses: &'a mut [&mut dyn Analysis], feeds: usize) -> Vec<Ve
 
 /// What of the recording is told.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct Reported {
     /// Which records.
     window: Window,
     /// When states last.
@@ -240,7 +240,7 @@ type Takers = Vec<usize>;
 struct Feed<'a> {
     analyses: Vec<&'a mut dyn Analysis>,
     timeline: Timeline,
-    told: Told,
+    reported: Reported,
     /// By kind of change.
     of_changes: [Takers; ChangeKind::ALL.len()],
     /// By source of the merge, and number of the event type: twice that, and one more for records that are no [`Event`].
@@ -248,9 +248,9 @@ struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    fn new(analyses: Vec<&'a mut dyn Analysis>, timeline: Timeline, told: Told) -> Self {
+    fn new(analyses: Vec<&'a mut dyn Analysis>, timeline: Timeline, reported: Reported) -> Self {
         let of_changes = ChangeKind::ALL.map(|kind| places(&analyses, |analysis| analysis.takes_change(kind)));
-        Self { analyses, timeline, told, of_changes, of_records: Vec::new() }
+        Self { analyses, timeline, reported, of_changes, of_records: Vec::new() }
     }
 
     /// Takes in batches until there are no more or none is wanted, and gives back those that nobody else has: how many
@@ -275,8 +275,8 @@ impl<'a> Feed<'a> {
             }
         }
         if let Some(span) = self.timeline.span {
-            self.timeline.finish(span.end.min(self.told.window.end));
-            self.tell();
+            self.timeline.finish(span.end.min(self.reported.window.end));
+            self.report();
         }
         (items, self.timeline)
     }
@@ -285,12 +285,13 @@ impl<'a> Feed<'a> {
     fn take(&mut self, item: &Item<'_>) -> bool {
         match item {
             Item::Record(input) => {
-                if input.time() > self.told.window.end && !self.analyses.iter().any(|analysis| analysis.is_unfinished())
+                if input.time() > self.reported.window.end
+                    && !self.analyses.iter().any(|analysis| analysis.is_unfinished())
                 {
                     return false;
                 }
                 self.timeline.apply(input);
-                self.tell();
+                self.report();
                 self.record(input);
             }
             // A stream may be known for longer than any record was made: no state lasts there.
@@ -300,14 +301,14 @@ impl<'a> Feed<'a> {
                     true => self.timeline.begin_gap(gap.time, gap.origin),
                     false => self.timeline.end_gap(gap.time, gap.origin),
                 }
-                self.tell();
+                self.report();
                 for analysis in &mut self.analyses {
-                    if gap.time <= self.told.window.end || analysis.is_unfinished() {
+                    if gap.time <= self.reported.window.end || analysis.is_unfinished() {
                         analysis.gap(gap, &self.timeline);
                     }
                 }
             }
-            Item::Foretold(origin, task) => self.timeline.foretell(*origin, *task),
+            Item::Announced(origin, task) => self.timeline.announce(*origin, *task),
         }
         true
     }
@@ -327,7 +328,7 @@ impl<'a> Feed<'a> {
             let layer = input.origin.layer();
             places(&self.analyses, |analysis| analysis.layers().contains(&layer) && analysis.takes_record(input))
         });
-        let Window { begin, end } = self.told.window;
+        let Window { begin, end } = self.reported.window;
         let (is_before, is_behind) = (input.time() < begin, input.time() >= end);
         for &mut place in takers {
             let Some(analysis) = self.analyses.get_mut(place) else { continue };
@@ -340,7 +341,7 @@ impl<'a> Feed<'a> {
     }
 
     /// Tells the changes: what of them is to be told, and what lies behind it to those that are unfinished.
-    fn tell(&mut self) {
+    fn report(&mut self) {
         for change in self.timeline.changes() {
             let kind = change.kind();
             let takers = self.of_changes.get(kind as usize).map_or(&[][..], Vec::as_slice);
@@ -348,8 +349,8 @@ impl<'a> Feed<'a> {
                 continue;
             }
             let window = match kind {
-                ChangeKind::Vcpu | ChangeKind::Cpu | ChangeKind::Task => self.told.states,
-                ChangeKind::TaskName | ChangeKind::TaskState => self.told.moments,
+                ChangeKind::Vcpu | ChangeKind::Cpu | ChangeKind::Task => self.reported.states,
+                ChangeKind::TaskName | ChangeKind::TaskState => self.reported.moments,
             };
             let Window { begin, end } = change.window();
             // All of it, mostly: it is not copied then.
@@ -415,7 +416,7 @@ impl<'t> Reader<'t> {
         mut self,
         mut full: Vec<mpsc::SyncSender<Batch<'t>>>,
         empty: &mpsc::Receiver<Vec<Item<'t>>>,
-        mut tell: impl FnMut(u64),
+        mut report: impl FnMut(u64),
     ) -> (Completeness, Vec<Totals>) {
         let mut is_at_end = false;
         while !is_at_end && !full.is_empty() {
@@ -432,7 +433,7 @@ impl<'t> Reader<'t> {
                 self.gaps.step(&step);
                 self.add(&step, &mut batch);
             }
-            batch.last().and_then(Item::time).into_iter().for_each(&mut tell);
+            batch.last().and_then(Item::time).into_iter().for_each(&mut report);
             let batch = Arc::new(batch);
             // Who has enough takes no more.
             full.retain(|full| full.send(Arc::clone(&batch)).is_ok());
@@ -491,7 +492,7 @@ impl<'t> Reader<'t> {
                     && !std::mem::replace(met, true)
                     && let Some(task) = self.next_switch(merged)
                 {
-                    batch.push(Item::Foretold(origin, task));
+                    batch.push(Item::Announced(origin, task));
                 }
                 let event = self.decoder.event(merged);
                 batch.push(Item::Record(Input { origin, source: merged.source, event, record: merged.record }));

@@ -144,11 +144,11 @@ pub enum SymbolFileError {
 /// When the recording or a file cannot be read, or a file is not of the kernel that was recorded.
 pub fn open(trace: &Path, files: &[SymbolFile]) -> Result<(Trace, Vec<String>), SymbolFileError> {
     let mut trace = Trace::open(trace)?;
-    let mut said = Vec::new();
+    let mut notices = Vec::new();
     for file in files {
-        said.extend(file.give_to(&mut trace)?);
+        notices.extend(file.give_to(&mut trace)?);
     }
-    Ok((trace, said))
+    Ok((trace, notices))
 }
 
 impl SymbolFile {
@@ -158,8 +158,8 @@ impl SymbolFile {
         let vm = (kernel != HOST).then_some(kernel.as_str());
         let file = Table::read(&self.path)?;
         file.check_release(&self.path, &kernel, recorded_release(trace, vm))?;
-        let told = Told::by(trace, vm);
-        let (moved, is_sure) = told.place_of(&file, &self.path, &kernel)?;
+        let reported = Reported::by(trace, vm);
+        let (moved, is_sure) = reported.place_of(&file, &self.path, &kernel)?;
         trace.give_kallsyms(vm, &Arc::from(file.moved(moved)));
         let path = self.path.display();
         Ok((!is_sure).then(|| format!("{path}: the trace cannot show whether this file fits the kernel of {kernel}")))
@@ -288,13 +288,13 @@ fn release_in(data: &[u8]) -> Option<String> {
 }
 
 /// What a recording tells of where a kernel's functions were.
-struct Told {
+struct Reported {
     symbols: KernelSymbols,
     /// Where functions begin.
     functions: BTreeSet<u64>,
 }
 
-impl Told {
+impl Reported {
     /// What `trace` tells of the kernel of `vm`, or else of the host.
     fn by(trace: &Trace, vm: Option<&str>) -> Self {
         let is_its = |layer: &&TraceLayer| match vm {
@@ -306,7 +306,7 @@ impl Told {
         for layer in &layers {
             add_functions(layer, &mut functions);
         }
-        Self { symbols: KernelSymbols::told_by(&layers, MOST_RECORDS), functions }
+        Self { symbols: KernelSymbols::reported_by(&layers, MOST_RECORDS), functions }
     }
 
     /// How far the kernel of `file`, which is at `path`, was moved, and whether anything tells that.

@@ -49,17 +49,17 @@ pub struct Vm {
     /// Its guest.
     pub guest: Guest,
     /// Whether KVM's events tell when vCPUs are in the guest; otherwise only the VMM's do.
-    pub kvm_tells: bool,
+    pub kvm_reports: bool,
     /// Whether the host's scheduler tells what ran instead.
-    pub scheduler_tells: bool,
+    pub scheduler_reports: bool,
     /// First and last moment of the records of its guest's kernel, in the whole recording; `None` when there are none.
     pub kernel_span: Option<Window>,
     /// Whether any layer tells of its vCPUs.
-    pub vcpus_are_told: bool,
+    pub vcpus_are_recorded: bool,
     /// CPUs of its guest that never began to record.
     never_joined: BTreeSet<u32>,
     /// Whether KVM's returns to the VMM are recorded.
-    returns_are_told: bool,
+    returns_are_recorded: bool,
 }
 
 /// Who runs where, now.
@@ -116,7 +116,7 @@ impl Timeline {
     /// told by KVM's return to it and the next entry.
     #[must_use]
     pub fn of_running_vm(vm: &VmDescription, clock: &Clock, records: impl Fn(&str) -> bool) -> Self {
-        let kvm_tells = ["kvm:kvm_entry", "kvm:kvm_exit"].into_iter().all(&records);
+        let kvm_reports = ["kvm:kvm_entry", "kvm:kvm_exit"].into_iter().all(&records);
         let threads = (0..).zip(&vm.vcpu_threads);
         let vcpus = threads.clone().map(|(vcpu, &tid)| (vcpu, Vcpu::new(Some(tid)))).collect();
         let vcpu_threads = threads.map(|(vcpu, &tid)| ((0, tid), (0, vcpu))).collect();
@@ -125,12 +125,12 @@ impl Timeline {
             host: 0,
             vcpus,
             guest: Guest::default(),
-            kvm_tells,
-            scheduler_tells: records(event::name::SWITCH),
+            kvm_reports,
+            scheduler_reports: records(event::name::SWITCH),
             kernel_span: None,
-            vcpus_are_told: kvm_tells,
+            vcpus_are_recorded: kvm_reports,
             never_joined: BTreeSet::new(),
-            returns_are_told: records(event::name::KVM_USERSPACE_EXIT),
+            returns_are_recorded: records(event::name::KVM_USERSPACE_EXIT),
         };
         Self {
             hosts: vec![Host::new(None)],
@@ -157,12 +157,13 @@ impl Timeline {
         let mut vcpus: ByNumber<Vcpu> = (0..description.vcpus).map(|vcpu| (vcpu, Vcpu::new(None))).collect();
         let host_layers =
             || trace.layers_of(LayerKind::HostKernel).filter(|layer| layer.description.host == description.host);
-        let returns_are_told = host_layers().any(|layer| event::is_recorded(layer, event::name::KVM_USERSPACE_EXIT));
-        let kvm_tells = SwitchSource::HostKernel.layers(trace, description).next().is_some();
+        let returns_are_recorded =
+            host_layers().any(|layer| event::is_recorded(layer, event::name::KVM_USERSPACE_EXIT));
+        let kvm_reports = SwitchSource::HostKernel.layers(trace, description).next().is_some();
         for (vcpu, tid) in description.all_vcpu_threads() {
             // The first one that is known has it until another one enters the guest; the last one, where nothing tells that.
             let is_first = vcpus.get(vcpu).is_none_or(|vcpu| vcpu.tid.is_none());
-            if is_first || !kvm_tells && !returns_are_told {
+            if is_first || !kvm_reports && !returns_are_recorded {
                 vcpus.insert(vcpu, Vcpu::new(Some(tid)));
             }
             self.vcpu_threads.entry((host, tid)).or_insert((index, vcpu));
@@ -178,11 +179,11 @@ impl Timeline {
             host,
             vcpus,
             guest: Guest::default(),
-            kvm_tells,
-            scheduler_tells: host_layers().any(|layer| event::is_recorded(layer, event::name::SWITCH)),
-            returns_are_told,
+            kvm_reports,
+            scheduler_reports: host_layers().any(|layer| event::is_recorded(layer, event::name::SWITCH)),
+            returns_are_recorded,
             kernel_span: kernel_layers().map(span).fold(None, union),
-            vcpus_are_told: source(SwitchSource::HostKernel) || source(SwitchSource::Vmm),
+            vcpus_are_recorded: source(SwitchSource::HostKernel) || source(SwitchSource::Vmm),
             never_joined: streams.filter(|stream| stream.never_joined).map(|stream| stream.cpu_id).collect(),
         });
     }
@@ -291,7 +292,7 @@ impl Timeline {
             Origin::Host { host, cpu, only_kvm: true } => self.begin_kvm_gap(time, host, cpu),
             Origin::Vmm { vm, thread } => {
                 self.with_vcpu(time, vm, thread, Vcpu::begin_vmm_gap);
-                if self.vms.get(vm).is_some_and(|vm| !vm.kvm_tells) {
+                if self.vms.get(vm).is_some_and(|vm| !vm.kvm_reports) {
                     self.may_have_run(time, vm, thread);
                 }
             }
@@ -329,12 +330,12 @@ impl Timeline {
 
     /// Takes in whose turn it is on a guest's CPU, as the first switch there tells, at the beginning of its records and
     /// after a gap.
-    pub fn foretell(&mut self, origin: Origin, task: Task<'_>) {
+    pub fn announce(&mut self, origin: Origin, task: Task<'_>) {
         self.changes.clear();
         if let Origin::Guest { vm, cpu } = origin
             && let Some(vm) = self.vms.get_mut(vm)
         {
-            vm.guest.foretell(cpu, task);
+            vm.guest.announce(cpu, task);
             vm.guest.touched.clear();
         }
     }
@@ -379,10 +380,10 @@ impl Timeline {
     fn never_ran(&self, vm: usize, cpu: u32) -> bool {
         let Some(vm) = self.vms.get(vm).filter(|vm| vm.never_joined.contains(&cpu)) else { return false };
         let Some(vcpu) = vm.vcpus.get(cpu) else { return false };
-        if vm.kvm_tells {
+        if vm.kvm_reports {
             vcpu.tid.is_some() && self.hosts.get(vm.host).is_some_and(|host| !host.has_kvm_gap())
         } else {
-            vm.vcpus_are_told && !vcpu.has_vmm_gap()
+            vm.vcpus_are_recorded && !vcpu.has_vmm_gap()
         }
     }
 
@@ -463,21 +464,21 @@ impl Timeline {
                 });
             }
             Event::KvmEntry { tid, vcpu } | Event::KvmExit { tid, vcpu, .. } => {
-                let returns_are_told = self.returns_are_told(index);
+                let returns_are_recorded = self.returns_are_recorded(index);
                 let Some((vm, vcpu)) = self.vcpu_of_event(index, tid, vcpu) else { return };
                 self.hand_over(time, index, (vm, vcpu), tid);
                 self.with_vcpu(time, vm, vcpu, |vcpu| {
-                    vcpu.apply(event, true, returns_are_told);
+                    vcpu.apply(event, true, returns_are_recorded);
                     vcpu.set_thread(of_crossing(cpu, event, is_in_gap));
                 });
                 self.may_have_run(time, vm, vcpu);
             }
             Event::KvmUserspaceExit { tid } => {
-                let returns_are_told = self.returns_are_told(index);
+                let returns_are_recorded = self.returns_are_recorded(index);
                 let Some((vm, vcpu)) = self.vcpu_of_event(index, tid, None) else { return };
                 self.hand_over(time, index, (vm, vcpu), tid);
                 self.with_vcpu(time, vm, vcpu, |vcpu| {
-                    vcpu.apply(event, true, returns_are_told);
+                    vcpu.apply(event, true, returns_are_recorded);
                     vcpu.set_thread(of_crossing(cpu, event, is_in_gap));
                 });
             }
@@ -489,29 +490,29 @@ impl Timeline {
     }
 
     /// Whether KVM's returns to the VMM are recorded on the host at `index`.
-    fn returns_are_told(&self, index: usize) -> bool {
-        self.vms.iter().filter(|vm| vm.host == index).all(|vm| vm.returns_are_told)
+    fn returns_are_recorded(&self, index: usize) -> bool {
+        self.vms.iter().filter(|vm| vm.host == index).all(|vm| vm.returns_are_recorded)
     }
 
     fn apply_to_vmm(&mut self, time: u64, index: usize, event: &Event<'_>) {
         let Some(vm) = self.vms.get(index) else { return };
-        let (host, kvm_tells, returns_are_told) = (vm.host, vm.kvm_tells, vm.returns_are_told);
+        let (host, kvm_reports, returns_are_recorded) = (vm.host, vm.kvm_reports, vm.returns_are_recorded);
         match *event {
             Event::VcpuThread { vcpu, tid } => {
                 self.vcpu_threads.insert((host, tid), (index, vcpu));
-                self.with_vcpu(time, index, vcpu, |state| state.apply(event, kvm_tells, returns_are_told));
+                self.with_vcpu(time, index, vcpu, |state| state.apply(event, kvm_reports, returns_are_recorded));
             }
             Event::VmmEnter { vcpu } | Event::VmmExit { vcpu, .. } => {
                 let hides = |state: &Vcpu| self.hosts.get(host).is_some_and(|host| host.hides_crossings(state.thread));
                 let is_hidden = vm.vcpus.get(vcpu).is_some_and(hides);
                 self.with_vcpu(time, index, vcpu, |state| {
-                    state.apply(event, kvm_tells, returns_are_told);
+                    state.apply(event, kvm_reports, returns_are_recorded);
                     // It goes into KVM, and when it is in the guest from there is not recorded.
                     if is_hidden && matches!(event, Event::VmmEnter { .. }) {
                         state.lose_location();
                     }
                 });
-                if !kvm_tells {
+                if !kvm_reports {
                     self.may_have_run(time, index, vcpu);
                 }
             }
@@ -589,7 +590,7 @@ impl Timeline {
 
     /// The vCPU may have been in the guest, if KVM's events would have to tell it.
     fn may_enter_unseen(&mut self, time: u64, vm: usize, vcpu: u32) {
-        if self.vms.get(vm).is_some_and(|vm| vm.kvm_tells) {
+        if self.vms.get(vm).is_some_and(|vm| vm.kvm_reports) {
             self.may_have_run(time, vm, vcpu);
         }
     }
@@ -631,7 +632,7 @@ impl Timeline {
         let Some(state) = vm.vcpus.get_mut(vcpu) else { return };
         let host = self.hosts.get(vm.host);
         let runs = |cpu| host.map_or(host::HostCpuState::Unknown, |host| host.cpu(cpu));
-        let now = state.current_state(vm.kvm_tells, runs);
+        let now = state.current_state(vm.kvm_reports, runs);
         if now != state.state {
             let window = Window { begin: state.since, end: time };
             let was = state.state.having_lasted(window.length(), self.longest_begin);
@@ -660,8 +661,8 @@ impl Timeline {
             if std::mem::take(&mut state.renamed) {
                 self.changes.push(Change::TaskName { vm: index, task, time });
             }
-            if state.told != state.state {
-                state.told = state.state;
+            if state.reported != state.state {
+                state.reported = state.state;
                 self.changes.push(Change::TaskState { vm: index, task, time, state: state.state });
             }
         }
@@ -713,7 +714,7 @@ impl Timeline {
             }
             _ => None,
         };
-        let now = fused::fuse(state.state, view, vm.vcpus_are_told);
+        let now = fused::fuse(state.state, view, vm.vcpus_are_recorded);
         let Some(state) = vm.guest.tasks.get_mut(task) else { return };
         if now != state.fused {
             let window = Window { begin: state.since, end: time };

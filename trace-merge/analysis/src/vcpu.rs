@@ -36,7 +36,7 @@ impl SwitchSource {
                 Self::HostKernel => layer.description.host == vm.host && !vm.outside_host_kernel,
                 Self::Vmm => layer.description.vm.as_ref() == Some(&vm.name),
             };
-            of_vm && event::tells_of_vcpus(layer)
+            of_vm && event::is_about_vcpus(layer)
         })
     }
 }
@@ -88,12 +88,12 @@ impl Iterator for Switches<'_> {
 /// VM whose threads are not known every thread counts.
 #[must_use]
 pub fn switch(event: &Event<'_>, vm: &Vm) -> Option<(u32, Option<ExitReason>)> {
-    let of_thread = |tid: i32, said: Option<u32>| {
+    let of_thread = |tid: i32, stated: Option<u32>| {
         let known = vm.vcpu_of_thread(tid);
         if known.is_none() && !vm.vcpu_threads.is_empty() {
             return None;
         }
-        said.or(known)
+        stated.or(known)
     };
     Some(match *event {
         Event::KvmEntry { tid, vcpu } => (of_thread(tid, vcpu)?, None),

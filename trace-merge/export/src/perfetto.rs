@@ -301,7 +301,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
         }
     }
 
-    fn tell_progress(&self, time: u64, timeline: &Timeline) {
+    fn report_progress(&self, time: u64, timeline: &Timeline) {
         let (Some(progress), Some(span)) = (self.progress, timeline.span) else { return };
         let (begin, end) = (span.begin, span.end.min(self.window.end));
         let done = u128::from(time.saturating_sub(begin)) * u128::from(DONE);
@@ -336,7 +336,7 @@ struct Recorder {
 }
 
 /// Records after which progress is told again.
-const TELL_EVERY: u64 = 4096;
+const REPORT_EVERY: u64 = 4096;
 
 impl<W: Write + Send> Analysis for Exporter<'_, W> {
     fn layers(&self) -> &'static [LayerKind] {
@@ -372,8 +372,8 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
         if of_disks || of_networks {
             self.draw_requests(timeline, false);
         }
-        if self.seen.is_multiple_of(TELL_EVERY) {
-            self.tell_progress(input.time(), timeline);
+        if self.seen.is_multiple_of(REPORT_EVERY) {
+            self.report_progress(input.time(), timeline);
         }
     }
 

@@ -92,39 +92,39 @@ fn check(trace: &Trace) {
     }
     if let Ok(report) = vcpus::report(trace, Window::ALL) {
         let question = "select state, sum(duration_ns), count(*) from {vcpu_states} group by 1";
-        let told = answers(folder.path(), &[question.into()]);
+        let reported = answers(folder.path(), &[question.into()]);
         let parts = report.vms.iter().flat_map(|vm| &vm.vcpus).flat_map(|vcpu| &vcpu.parts);
         let parts = sums(parts.map(|part| (part.state.to_string(), part.ticks)));
-        for row in &told[0] {
+        for row in &reported[0] {
             let ticks = parts.get(row[0].as_str().unwrap_or_default()).copied().unwrap_or(0);
             assert_rounded(number(&row[1]), trace.clock().ticks_to_ns(ticks), number(&row[2]));
         }
     }
     if let Ok(report) = tasks::report(trace, Window::ALL) {
-        let told = answers(folder.path(), &["select sum(duration_ns), count(*) from {task_states}".into()]);
+        let reported = answers(folder.path(), &["select sum(duration_ns), count(*) from {task_states}".into()]);
         let wall: u64 = report.vms.iter().flat_map(|vm| &vm.tasks).map(|task| task.wall_ticks).sum();
-        assert_rounded(number(&told[0][0][0]), trace.clock().ticks_to_ns(wall), number(&told[0][0][1]));
+        assert_rounded(number(&reported[0][0][0]), trace.clock().ticks_to_ns(wall), number(&reported[0][0][1]));
     }
     if let Ok(report) = exits::report(trace, Window::ALL) {
-        let told = answers(folder.path(), &["select reason, count(*) from {exits} group by 1".into()]);
+        let reported = answers(folder.path(), &["select reason, count(*) from {exits} group by 1".into()]);
         let reasons = report.vms.iter().flat_map(|vm| &vm.reasons);
-        assert_eq!(by_name(&told[0]), sums(reasons.map(|reason| (reason.reason.clone(), reason.count))));
+        assert_eq!(by_name(&reported[0]), sums(reasons.map(|reason| (reason.reason.clone(), reason.count))));
     }
     if let Ok(report) = syscalls::report(trace, Window::ALL) {
         let question = "select name, count(*) from {syscalls}
             where outcome in ('returned', 'interrupted', 'never-returns') group by 1";
-        let told = answers(folder.path(), &[question.into()]);
+        let reported = answers(folder.path(), &[question.into()]);
         let rows = report.guests.iter().flat_map(|guest| &guest.total.syscalls);
-        assert_eq!(by_name(&told[0]), sums(rows.map(|row| (row.name.clone(), row.count))));
+        assert_eq!(by_name(&reported[0]), sums(rows.map(|row| (row.name.clone(), row.count))));
     }
     if let Ok(report) = locks::report(trace, Window::ALL)
         && count("locks") > 0
     {
         let question = "select what, count(*) from {locks} where outcome in ('waited', 'timed-out') group by 1";
-        let told = answers(folder.path(), &[question.into()]);
+        let reported = answers(folder.path(), &[question.into()]);
         let kernel = report.guests.iter().flat_map(|guest| &guest.kernel).map(|lock| ("kernel", lock.waits.count));
         let futexes = report.guests.iter().flat_map(|guest| &guest.futexes).map(|lock| ("futex", lock.waits.count));
-        assert_eq!(by_name(&told[0]), sums(kernel.chain(futexes).map(|(what, count)| (what.to_string(), count))));
+        assert_eq!(by_name(&reported[0]), sums(kernel.chain(futexes).map(|(what, count)| (what.to_string(), count))));
     }
 }
 

@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Export(args) => export(&args),
         #[cfg(feature = "sql")]
-        Command::Query(args) => question::ask(&args),
+        Command::Query(args) => question::answer(&args),
         #[cfg(not(feature = "sql"))]
         Command::Query(_) => Err(anyhow::anyhow!(
             "this strata-query was built without SQL (--no-default-features), and only exports; build it without that"

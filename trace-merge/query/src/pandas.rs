@@ -31,7 +31,7 @@ print(json.dumps({
 
 /// What pandas says.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct Reported {
     ns_by_state: BTreeMap<String, u64>,
     exits_by_reason: BTreeMap<String, u64>,
     exit_ns: u64,
@@ -51,22 +51,22 @@ fn tables_are_read_by_partition_with_the_figures_of_the_reports() {
     let output = Command::new(python).args(["-c", SCRIPT]).arg(folder.path()).arg("vm0").output().unwrap();
 
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: Told = serde_json::from_slice(&output.stdout).unwrap();
+    let reported: Reported = serde_json::from_slice(&output.stdout).unwrap();
     let mut ns: BTreeMap<String, u64> = BTreeMap::new();
     let vcpus = vcpus::report(&trace, Window::ALL).unwrap();
     for part in vcpus.vms.iter().flat_map(|vm| &vm.vcpus).flat_map(|vcpu| &vcpu.parts).filter(|part| part.ticks > 0) {
         *ns.entry(part.state.to_string()).or_default() += trace.clock().ticks_to_ns(part.ticks);
     }
-    assert_eq!(told.ns_by_state, ns);
+    assert_eq!(reported.ns_by_state, ns);
     let exits = exits::report(&trace, Window::ALL).unwrap();
     let reasons = &exits.vms[0].reasons;
     let counts = reasons.iter().map(|reason| (reason.reason.clone(), reason.count)).collect();
-    assert_eq!(told.exits_by_reason, counts);
-    assert_eq!(told.exit_ns, reasons.iter().map(|reason| reason.time.total_ns).sum::<u64>());
+    assert_eq!(reported.exits_by_reason, counts);
+    assert_eq!(reported.exit_ns, reasons.iter().map(|reason| reason.time.total_ns).sum::<u64>());
     let wakeups = wakeups::report(&trace, Window::ALL).unwrap();
-    assert_eq!(told.wakeups, wakeups.vms.iter().map(|vm| vm.latency.count).sum::<u64>());
+    assert_eq!(reported.wakeups, wakeups.vms.iter().map(|vm| vm.latency.count).sum::<u64>());
     let tasks = tasks::report(&trace, Window::ALL).unwrap();
     let wall = tasks.vms[0].tasks.iter().map(|task| trace.clock().ticks_to_ns(task.wall_ticks));
-    assert_eq!(told.task_ns, wall.sum::<u64>());
-    assert_eq!((told.hours, told.of_another_vm), (vec!["2023-11-14T22".to_string()], 0));
+    assert_eq!(reported.task_ns, wall.sum::<u64>());
+    assert_eq!((reported.hours, reported.of_another_vm), (vec!["2023-11-14T22".to_string()], 0));
 }

@@ -30,7 +30,7 @@ pub(crate) struct QueryArgs {
 }
 
 /// Answers the question that `args` ask.
-pub(crate) fn ask(args: &QueryArgs) -> anyhow::Result<()> {
+pub(crate) fn answer(args: &QueryArgs) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     if args.list {
         list(args.words.last().map(String::as_str), &mut out)?;
@@ -49,12 +49,12 @@ pub(crate) fn ask(args: &QueryArgs) -> anyhow::Result<()> {
     let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
     let (database, _tables) = Inputs::of(&paths)?.database(question)?;
     if let Some(saved) = saved {
-        let rows = database.ask(question, async |answer| sql::save(answer, &saved).await)?;
+        let rows = database.answer(question, async |answer| sql::save(answer, &saved).await)?;
         eprintln!("{rows} rows");
         return Ok(());
     }
     let form = if args.json { Form::Json } else { Form::Table };
-    let rows = database.ask(question, async |answer| sql::print(answer, form, &mut out).await)?;
+    let rows = database.answer(question, async |answer| sql::print(answer, form, &mut out).await)?;
     if rows == 0 && !args.json && io::stdout().is_terminal() {
         eprintln!("no rows");
     }

@@ -536,8 +536,8 @@ mod tests {
         for table in &FIXED {
             let lasts = if table.lead == Lead::Lasting { " It lasts." } else { "" };
             text += &format!("### `{}`\n\nA row is {}.{lasts}\n\n", table.name, table.about);
-            let told = if table.lead == Lead::Lasting { Lead::Lasting.count() } else { Lead::Recording.count() };
-            text += &rows(table.columns().skip(told));
+            let reported = if table.lead == Lead::Lasting { Lead::Lasting.count() } else { Lead::Recording.count() };
+            text += &rows(table.columns().skip(reported));
         }
         text
     }

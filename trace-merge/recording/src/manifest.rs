@@ -518,7 +518,7 @@ impl Manifest {
     /// # Errors
     /// One line that names the file and what to do.
     pub fn load(dir: &Path) -> Result<Self, ManifestError> {
-        let foreign = |error| match foreign::told(dir) {
+        let foreign = |error| match foreign::recognised(dir) {
             Some(what) => ManifestError::Foreign { path: dir.into(), what },
             None => error,
         };

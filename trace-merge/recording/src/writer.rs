@@ -187,7 +187,7 @@ enum Gap {
     None,
     /// No packet says so yet.
     Untold,
-    Told,
+    Reported,
 }
 
 impl LayerWriter {
@@ -646,9 +646,9 @@ impl LayerStream {
         let (lost, rejected) = (self.lost, self.rejected_bytes);
         let finished = match self.gap {
             Gap::None => builder.finish_at(time, lost, rejected),
-            Gap::Told if builder.is_empty() => None,
-            Gap::Told | Gap::Untold => {
-                self.gap = Gap::Told;
+            Gap::Reported if builder.is_empty() => None,
+            Gap::Reported | Gap::Untold => {
+                self.gap = Gap::Reported;
                 builder.finish_in_gap(time, lost, rejected)
             }
         };

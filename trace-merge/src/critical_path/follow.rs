@@ -4,7 +4,7 @@
 //!
 //! What the guest's kernel takes for running, or for ready, is cut further by what the vCPU did.
 
-use super::history::{Graph, Preemption, TaskPiece, Told, Unknown, Wake, Waker, is_timer};
+use super::history::{Graph, Preemption, Reported, TaskPiece, Unknown, Wake, Waker, is_timer};
 use super::vhost::RunsInWait;
 use super::{Cause, RecordOf, Step};
 use crate::report::devices::flows::{Flow, Milestone};
@@ -38,7 +38,7 @@ pub(super) struct Follower<'g> {
     vm: usize,
     timeline: &'g Timeline,
     /// The task that is asked about, and its last name: it may have run another program since.
-    asked: (TaskIndex, &'g str),
+    requested: (TaskIndex, &'g str),
     steps_left: usize,
 }
 
@@ -69,9 +69,9 @@ impl<'g> Follower<'g> {
     pub(super) const fn new(
         graph: &'g Graph,
         (vm, timeline): (usize, &'g Timeline),
-        asked: (TaskIndex, &'g str),
+        requested: (TaskIndex, &'g str),
     ) -> Self {
-        Self { graph, vm, timeline, asked, steps_left: MOST_STEPS }
+        Self { graph, vm, timeline, requested, steps_left: MOST_STEPS }
     }
 
     /// The steps of `task` in `window`: one behind the other, without gaps.
@@ -79,8 +79,8 @@ impl<'g> Follower<'g> {
         let mut steps = Vec::new();
         let kept = Window { end: window.end.min(self.graph.full_at.unwrap_or(u64::MAX)), ..window };
         let pieces = self.graph.task(task);
-        let told_from = pieces.first().map_or(u64::MAX, |piece| piece.begin);
-        if let Some(before) = (Window { begin: 0, end: told_from }).intersection(&kept) {
+        let reported_from = pieces.first().map_or(u64::MAX, |piece| piece.begin);
+        if let Some(before) = (Window { begin: 0, end: reported_from }).intersection(&kept) {
             self.before_first(task, pieces.first(), before, depth, &mut steps);
         }
         let first = pieces.partition_point(|piece| piece.begin <= kept.begin).saturating_sub(1);
@@ -111,7 +111,7 @@ impl<'g> Follower<'g> {
     ) {
         match first.and_then(|first| first.wake) {
             Some(wake) if wake.is_fork => self.woken(task, (Cause::NotMade, None, None), window, &wake, depth, steps),
-            _ => self.unknown(task, window, self.lost_or(&window, Unknown::NotTold), steps),
+            _ => self.unknown(task, window, self.lost_or(&window, Unknown::NotReported), steps),
         }
     }
 
@@ -123,19 +123,19 @@ impl<'g> Follower<'g> {
         depth: usize,
         steps: &mut Vec<Step>,
     ) {
-        let told = piece.told.map(|told| (piece.begin, told));
+        let reported = piece.reported.map(|reported| (piece.begin, reported));
         match piece.state {
-            TaskState::Unknown => self.unknown(task, window, self.lost_or(&window, Unknown::NotTold), steps),
+            TaskState::Unknown => self.unknown(task, window, self.lost_or(&window, Unknown::NotReported), steps),
             TaskState::Absent => self.add(task, Part::new(window, Cause::Ended), steps),
             TaskState::Running { cpu, syscall } => {
                 let within = syscall.map(state_names::syscall);
-                let has_cpu = (cpu, Presence::Runs, told);
+                let has_cpu = (cpu, Presence::Runs, reported);
                 let parts = self.on_cpu(has_cpu, window, |view| running(view, within.as_deref()));
                 parts.into_iter().for_each(|part| self.add(task, part, steps));
             }
             TaskState::Runnable { cpu: Some(cpu), passed_over, .. } => {
                 let runner = |current| self.runner(current);
-                let parts = self.on_cpu((cpu, Presence::Ready, told), window, |view| match view.vcpu {
+                let parts = self.on_cpu((cpu, Presence::Ready, reported), window, |view| match view.vcpu {
                     VcpuState::Stolen { .. } | VcpuState::Unknown => ready(view, runner),
                     _ if passed_over => (Cause::NotAllowed, Some(PASSED_OVER.into())),
                     _ => ready(view, runner),
@@ -145,7 +145,7 @@ impl<'g> Follower<'g> {
             TaskState::Runnable { cpu: None, .. } => {
                 self.add(
                     task,
-                    Part::new(window, Cause::WaitsForCpu).since(self.record(piece.begin, piece.told)),
+                    Part::new(window, Cause::WaitsForCpu).since(self.record(piece.begin, piece.reported)),
                     steps,
                 );
             }
@@ -157,7 +157,7 @@ impl<'g> Follower<'g> {
     }
 
     /// Cuts `window` by what `cpu` does: each part, with the record that told of it, and its time.
-    fn cut(&self, cpu: u32, window: Window, mut with: impl FnMut(Window, Option<CpuView>, Option<(u64, Told)>)) {
+    fn cut(&self, cpu: u32, window: Window, mut with: impl FnMut(Window, Option<CpuView>, Option<(u64, Reported)>)) {
         let pieces = self.graph.cpu(cpu);
         let first = pieces.partition_point(|piece| piece.window.end <= window.begin);
         let mut at = window.begin;
@@ -180,17 +180,17 @@ impl<'g> Follower<'g> {
     /// CPU does.
     fn on_cpu(
         &self,
-        (cpu, presence, told): (u32, Presence, Option<(u64, Told)>),
+        (cpu, presence, reported): (u32, Presence, Option<(u64, Reported)>),
         window: Window,
         name: impl Fn(&CpuView) -> (Cause, Option<String>),
     ) -> Vec<Part> {
-        let is_told = self.timeline.vm(self.vm).is_some_and(|vm| vm.vcpus_are_told);
+        let is_reported = self.timeline.vm(self.vm).is_some_and(|vm| vm.vcpus_are_recorded);
         let longest_begin = self.clock().ns_to_ticks(LONGEST_BEGIN_NS);
         let mut parts = Vec::new();
         self.cut(cpu, window, |part, view, of_cpu| {
             let (cause, detail) = match &view {
                 // No layer tells of vCPUs: a trace that was recovered from the guest's rings.
-                Some(view) if view.vcpu == VcpuState::Unknown && !is_told => {
+                Some(view) if view.vcpu == VcpuState::Unknown && !is_reported => {
                     name(&CpuView { vcpu: VcpuState::KvmRun, ..*view })
                 }
                 Some(view) => name(view),
@@ -205,15 +205,15 @@ impl<'g> Follower<'g> {
                 _ => (cause, detail),
             };
             // Of what the task and its CPU do, what came last makes it what it is.
-            let told = of_cpu.into_iter().chain(told).max_by_key(|&(time, _)| time);
-            let since = told.and_then(|(time, told)| self.record(time, Some(told)));
+            let reported = of_cpu.into_iter().chain(reported).max_by_key(|&(time, _)| time);
+            let since = reported.and_then(|(time, reported)| self.record(time, Some(reported)));
             let stolen_by = view.and_then(|view| match view.vcpu {
                 VcpuState::Stolen { by, .. } => Some(by),
                 _ => None,
             });
             let (detail, why) = match (cause, stolen_by) {
                 (Cause::Preempted | Cause::WokenLate, Some(by)) => (Some(self.thief(by)), self.why(by, part.begin)),
-                (Cause::Unknown, _) => (Some(reason(self.lost_or(&part, Unknown::NotTold)).into()), None),
+                (Cause::Unknown, _) => (Some(reason(self.lost_or(&part, Unknown::NotReported)).into()), None),
                 _ => (detail, None),
             };
             let runner = match view.map(|view| view.current) {
@@ -266,7 +266,7 @@ impl<'g> Follower<'g> {
             Some(call) => format!("{} ({call})", state_names::blocked_on(on)),
             None => state_names::blocked_on(on).into(),
         };
-        let since = self.record(piece.begin, piece.told);
+        let since = self.record(piece.begin, piece.reported);
         let Some(next) = next.filter(|next| next.begin <= window.end) else {
             let part = Part::new(window, Cause::NotWoken).detail(detail).since(since);
             return self.add(task, part, steps);
@@ -296,7 +296,7 @@ impl<'g> Follower<'g> {
         depth: usize,
         steps: &mut Vec<Step>,
     ) {
-        let until = self.record(window.end, wake.told);
+        let until = self.record(window.end, wake.reported);
         let mut step = self.step(task, Part { detail, since, ..Part::new(window, cause) });
         step.until = until;
         match wake.by {
@@ -345,9 +345,9 @@ impl<'g> Follower<'g> {
         let runs = if interrupt == NET_RX { self.worker_runs(task, wake.cpu, window) } else { RunsInWait::default() };
         let moved_at = runs.moved.last().map_or(window.begin, |run| run.begin);
         let since = self.held_up_since(wake.cpu, Window { begin: moved_at, ..window });
-        let (cause, told, detail) = (step.cause, step.since.clone(), step.detail.take());
+        let (cause, reported, detail) = (step.cause, step.since.clone(), step.detail.take());
         let clock = self.clock();
-        let detail = |wait: Window| match runs.untold(wait) {
+        let detail = |wait: Window| match runs.unreported(wait) {
             0 => detail.clone(),
             ticks => Some(format!(
                 "{}, while vhost workers were ready and did not run for {}: whether for this packet is not recorded",
@@ -362,7 +362,7 @@ impl<'g> Follower<'g> {
         let mut steps = Vec::new();
         let waited = |follower: &mut Self, wait: Window, steps: &mut Vec<Step>| {
             if wait.begin < wait.end {
-                let since = told.clone().filter(|_| wait.begin == window.begin);
+                let since = reported.clone().filter(|_| wait.begin == window.begin);
                 let mut waited = follower.step(task, Part { detail: detail(wait), since, ..Part::new(wait, cause) });
                 waited.woken_by.clone_from(&step.woken_by);
                 follower.push(waited, steps);
@@ -510,10 +510,10 @@ impl<'g> Follower<'g> {
     }
 
     /// The record `told` of `time`, as it is shown.
-    fn record(&self, time: u64, told: Option<Told>) -> Option<RecordOf> {
-        let told = told?;
-        let (layer, event) = self.graph.event(told)?;
-        Some(RecordOf { ticks: time, layer, cpu: told.cpu, event: event.to_owned() })
+    fn record(&self, time: u64, reported: Option<Reported>) -> Option<RecordOf> {
+        let reported = reported?;
+        let (layer, event) = self.graph.event(reported)?;
+        Some(RecordOf { ticks: time, layer, cpu: reported.cpu, event: event.to_owned() })
     }
 
     fn clock(&self) -> &'g Clock {
@@ -521,8 +521,8 @@ impl<'g> Follower<'g> {
     }
 
     fn name(&self, task: TaskIndex) -> String {
-        if task == self.asked.0 {
-            return self.asked.1.to_owned();
+        if task == self.requested.0 {
+            return self.requested.1.to_owned();
         }
         let task = self.timeline.vm(self.vm).and_then(|vm| vm.guest.task(task));
         task.map_or_else(|| "?".into(), state_names::task)
@@ -568,7 +568,7 @@ impl Part {
 const fn reason(unknown: Unknown) -> &'static str {
     match unknown {
         Unknown::Lost => "records are lost here",
-        Unknown::NotTold => "no record tells",
+        Unknown::NotReported => "no record tells",
         Unknown::NoInterrupts => "interrupts were not recorded, which could have woken it",
         Unknown::NoWakeup => "its wake-up was not recorded",
         Unknown::Limit => "more states than are kept; choose a shorter window with --from and --until",

@@ -27,7 +27,7 @@ const THREAD: &str = "common_pid";
 
 /// A record that tells of the beginning or the end of a state: where it was made, and which it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Reported {
     /// The CPU, or the VMM's thread.
     pub(super) cpu: u32,
     /// Index into [`Graph::events`].
@@ -50,7 +50,7 @@ pub(super) enum Unknown {
     /// Records were lost.
     Lost,
     /// No record tells yet.
-    NotTold,
+    NotReported,
     /// Interrupts were not recorded, so that a task that wakes another is not told from an interrupt on top of it.
     NoInterrupts,
     /// No record of the wake-up.
@@ -65,7 +65,7 @@ pub(super) struct Wake {
     /// The CPU that woke.
     pub(super) cpu: u32,
     pub(super) by: Waker,
-    pub(super) told: Option<Told>,
+    pub(super) reported: Option<Reported>,
     /// Whether the task was made, and not woken.
     pub(super) is_fork: bool,
 }
@@ -75,7 +75,7 @@ pub(super) struct Wake {
 pub(super) struct TaskPiece {
     pub(super) begin: u64,
     pub(super) state: TaskState,
-    pub(super) told: Option<Told>,
+    pub(super) reported: Option<Reported>,
     /// Who ended the wait before it.
     pub(super) wake: Option<Wake>,
 }
@@ -86,7 +86,7 @@ pub(super) struct CpuPiece {
     pub(super) window: Window,
     pub(super) view: CpuView,
     /// The record that ended it.
-    pub(super) ended_by: Option<Told>,
+    pub(super) ended_by: Option<Reported>,
 }
 
 /// The host took the CPU from a vCPU and gave it to another thread.
@@ -131,8 +131,8 @@ impl Graph {
     }
 
     /// Layer and name of the event of `told`.
-    pub(super) fn event(&self, told: Told) -> Option<(&'static str, &str)> {
-        let (layer, name) = self.events.get(usize::try_from(told.event).ok()?)?;
+    pub(super) fn event(&self, reported: Reported) -> Option<(&'static str, &str)> {
+        let (layer, name) = self.events.get(usize::try_from(reported.event).ok()?)?;
         Some((layer, name))
     }
 
@@ -174,7 +174,7 @@ pub(super) struct History<W> {
     /// When the first of them ends, ticks.
     next_end: u64,
     /// Whether the guest's interrupts were recorded.
-    tells_interrupts: bool,
+    records_interrupts: bool,
     graph: Graph,
     pieces: usize,
     most_pieces: usize,
@@ -200,7 +200,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
         trace: &Trace,
         vm: usize,
         windows: &[Wanted],
-        tells_interrupts: bool,
+        records_interrupts: bool,
         most_pieces: usize,
         walk: W,
     ) -> Self {
@@ -208,7 +208,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
             vm,
             windows: windows.iter().copied().enumerate().rev().collect(),
             next_end: windows.iter().map(|wanted| wanted.window.end).min().unwrap_or(u64::MAX),
-            tells_interrupts,
+            records_interrupts,
             graph: Graph::default(),
             pieces: 0,
             most_pieces,
@@ -334,7 +334,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
     }
 
     /// The record `input`, as what told something.
-    fn told(&mut self, input: &Input<'_>) -> Told {
+    fn reported(&mut self, input: &Input<'_>) -> Reported {
         let cpu = match input.origin {
             Origin::Host { cpu, .. } | Origin::Guest { cpu, .. } | Origin::User { cpu, .. } => cpu,
             Origin::Vmm { thread, .. } => thread,
@@ -345,21 +345,21 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
                 events.push((input.origin.layer().name(), input.record.schema.name().to_owned()));
                 u32::try_from(events.len() - 1).unwrap_or(u32::MAX)
             });
-        Told { cpu, event }
+        Reported { cpu, event }
     }
 
     /// What was told of last was told by `told`.
-    fn settle_pending(&mut self, told: Option<Told>) {
+    fn settle_pending(&mut self, reported: Option<Reported>) {
         for pending in self.pending.drain(..) {
             match pending {
                 Pending::Task(task) => {
                     if let Some(piece) = self.graph.tasks.get_mut(&task).and_then(|pieces| pieces.last_mut()) {
-                        piece.told = told;
+                        piece.reported = reported;
                     }
                 }
                 Pending::Cpu(cpu) => {
                     if let Some(piece) = self.graph.cpus.get_mut(&cpu).and_then(|pieces| pieces.last_mut()) {
-                        piece.ended_by = told;
+                        piece.ended_by = reported;
                     }
                 }
             }
@@ -391,16 +391,16 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
             (Some(interrupt), _) => Waker::Interrupt(interrupt),
             (None, Current::Unknown) => Waker::Unknown(Unknown::Lost),
             (None, _) if !self.settled.contains(&cpu) => Waker::Unknown(Unknown::Lost),
-            (None, _) if !self.tells_interrupts && !is_fork => Waker::Unknown(Unknown::NoInterrupts),
+            (None, _) if !self.records_interrupts && !is_fork => Waker::Unknown(Unknown::NoInterrupts),
             (None, Current::Task(task)) => Waker::Task(task),
             (None, Current::Idle) => Waker::Idle,
         };
-        let told = self.told(input);
+        let reported = self.reported(input);
         let piece = self.graph.tasks.get_mut(&woken).and_then(|pieces| pieces.last_mut());
         if let Some(piece) = piece.filter(|piece| piece.begin == input.time() && piece.wake.is_none())
             && matches!(piece.state, TaskState::Runnable { woken: true, .. })
         {
-            piece.wake = Some(Wake { cpu, by, told: Some(told), is_fork });
+            piece.wake = Some(Wake { cpu, by, reported: Some(reported), is_fork });
         }
     }
 
@@ -415,7 +415,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
         let (_, cpu) = timeline.vcpu_of_thread(host, by).filter(|&(vm, _)| vm == self.vm)?;
         let (view, _) = timeline.vm(self.vm)?.guest.cpu(cpu)?.view();
         let is_access = matches!(view.vcpu, VcpuState::Kvm(Some(reason)) if reason.is_device_access());
-        let is_known = self.settled.contains(&cpu) && self.tells_interrupts && view.interrupt.is_none();
+        let is_known = self.settled.contains(&cpu) && self.records_interrupts && view.interrupt.is_none();
         match view.current {
             Current::Task(task) if is_access && is_known => Some(task),
             _ => None,
@@ -428,8 +428,8 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
         }
         if let (Some(host), Origin::Host { cpu, .. }) = (timeline.hosts.get(host), input.origin) {
             let mut begun = None;
-            let asked_by = self.sender(input, event, timeline);
-            self.workers.record((input.time(), cpu), event, host, asked_by, |run| begun = Some(run));
+            let requested_by = self.sender(input, event, timeline);
+            self.workers.record((input.time(), cpu), event, host, requested_by, |run| begun = Some(run));
             if let Some(run) = begun.filter(|run| self.is_wanted(run.begin) && self.has_room(run.begin)) {
                 self.graph.worker_runs.push(run);
             }
@@ -467,8 +467,8 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> Analysis for History<W> 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         let time = input.time();
         if !self.pending.is_empty() {
-            let told = self.told(input);
-            self.settle_pending(Some(told));
+            let reported = self.reported(input);
+            self.settle_pending(Some(reported));
         }
         if FlowTimes::follows(input) {
             self.flow_times.record(input, timeline);
@@ -502,7 +502,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> Analysis for History<W> 
                     // The latest is what the next window begins with.
                     pieces.pop_if(|piece| piece.begin >= full_at);
                 }
-                pieces.push(TaskPiece { begin: time, state, told: None, wake: None });
+                pieces.push(TaskPiece { begin: time, state, reported: None, wake: None });
                 self.pending.push(Pending::Task(task));
             }
             Change::Cpu { vm, cpu, window, view } if vm == self.vm => {

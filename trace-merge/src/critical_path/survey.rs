@@ -57,7 +57,7 @@ pub(super) struct Found {
     pub(super) is_longest: bool,
     /// In order of their begins.
     pub(super) windows: Vec<Wanted>,
-    pub(super) tells_interrupts: bool,
+    pub(super) records_interrupts: bool,
     pub(super) unattributed: u64,
 }
 
@@ -170,9 +170,9 @@ impl<'o> Survey<'o> {
         };
         let tasks = windows.iter().map(name).collect();
         let (vectors, softirqs) = self.interrupts.get(&vm).copied().unwrap_or_default();
-        let tells_interrupts = vectors && softirqs;
+        let records_interrupts = vectors && softirqs;
         let (count, unattributed) = (meant.len(), self.unattributed);
-        Ok(Found { vm, tasks, count, is_longest, windows, tells_interrupts, unattributed })
+        Ok(Found { vm, tasks, count, is_longest, windows, records_interrupts, unattributed })
     }
 
     /// The tasks that are asked for.

@@ -3,9 +3,9 @@
 //! Shows: `strata why` names thief, lock holder, VMM, disk step, priority inversion; steps add up to the tick.
 
 mod answer;
-mod asked;
 mod causes;
 mod packets;
+mod requested;
 mod unknown;
 
 use super::*;
@@ -196,15 +196,15 @@ fn options(task: &str) -> CriticalPathOptions {
     CriticalPathOptions::of(task.parse().unwrap())
 }
 
-fn ask(trace: TestTrace, options: &CriticalPathOptions) -> Result<CriticalPaths, CriticalPathError> {
+fn request(trace: TestTrace, options: &CriticalPathOptions) -> Result<CriticalPaths, CriticalPathError> {
     let (_dir, trace) = trace.open();
     critical_paths(&trace, options).map(|(paths, _)| paths)
 }
 
 /// The longest wait of `task`.
 fn worst(trace: TestTrace, task: &str) -> CriticalPath {
-    let asked = CriticalPathOptions { worst: Some(1), ..options(task) };
-    ask(trace, &asked).unwrap().paths.remove(0)
+    let requested = CriticalPathOptions { worst: Some(1), ..options(task) };
+    request(trace, &requested).unwrap().paths.remove(0)
 }
 
 /// The steps that have none below them, in order: whose they are, what and more on it, ticks.

@@ -21,7 +21,7 @@ pub(super) struct WorkerRun {
     /// What ran in its place while it was ready, one behind the other up to `begin`; empty where that is not known.
     pub(super) held_up: Vec<(Window, Preemptor)>,
     /// The guest's task that woke it, by an access to a device: it had a packet to send.
-    pub(super) asked_by: Option<TaskIndex>,
+    pub(super) requested_by: Option<TaskIndex>,
 }
 
 impl WorkerRun {
@@ -53,7 +53,7 @@ impl<'r> RunsInWait<'r> {
         let is_one = runs.windows(2).all(|two| two[0].worker.tid == two[1].worker.tid);
         let last = runs.len().saturating_sub(1);
         let counts =
-            |place: usize, run: &WorkerRun| is_one && (place == last || place == 0 && run.asked_by == Some(task));
+            |place: usize, run: &WorkerRun| is_one && (place == last || place == 0 && run.requested_by == Some(task));
         let (moved, others): (Vec<_>, Vec<_>) = (0..).zip(runs).partition(|&(place, run)| counts(place, run));
         let held_up = |runs: Vec<(usize, &'r WorkerRun)>| {
             runs.into_iter().map(|(_, run)| run).filter(|run| run.held_up_in(window) > 0).collect()
@@ -63,7 +63,7 @@ impl<'r> RunsInWait<'r> {
 
     /// For how long workers were ready in `window` and did not run, of which it is not known whether the packet waited
     /// for that, ticks.
-    pub(super) fn untold(&self, window: Window) -> u64 {
+    pub(super) fn unreported(&self, window: Window) -> u64 {
         self.others.iter().map(|run| run.held_up_in(window)).sum()
     }
 }
@@ -76,12 +76,12 @@ struct Waiting {
     since: u64,
     runs: Preemptor,
     before: Vec<(Window, Preemptor)>,
-    asked_by: Option<TaskIndex>,
+    requested_by: Option<TaskIndex>,
 }
 
 impl Waiting {
     fn new(cpu: u32, since: u64, host: &Host) -> Self {
-        Self { cpu, since, runs: runs(host, cpu), before: Vec::new(), asked_by: None }
+        Self { cpu, since, runs: runs(host, cpu), before: Vec::new(), requested_by: None }
     }
 
     /// What has been running did so up to `time`; who it was may be known only now.
@@ -140,14 +140,14 @@ impl Workers {
     }
 
     /// Takes in what `cpu` of `host` recorded at `time`, which the host knows already. A worker that is woken then is
-    /// `asked_by` that task of the guest. `tell` gets the runs that begin.
+    /// `requested_by` that task of the guest. `tell` gets the runs that begin.
     pub(super) fn record(
         &mut self,
         (time, cpu): (u64, u32),
         event: &Event<'_>,
         host: &Host,
-        asked_by: Option<TaskIndex>,
-        mut tell: impl FnMut(WorkerRun),
+        requested_by: Option<TaskIndex>,
+        mut report: impl FnMut(WorkerRun),
     ) {
         match *event {
             Event::Wakeup { task, cpu: Some(target), .. }
@@ -156,7 +156,7 @@ impl Workers {
                 let waiting = self
                     .waiting
                     .entry(task.tid)
-                    .or_insert_with(|| Waiting { asked_by, ..Waiting::new(target, time, host) });
+                    .or_insert_with(|| Waiting { requested_by, ..Waiting::new(target, time, host) });
                 if waiting.cpu != target {
                     waiting.go_to(target, time, host);
                 }
@@ -182,9 +182,9 @@ impl Workers {
                     if let Some(waiting) = &mut waiting {
                         waiting.end_part(time, None);
                     }
-                    let asked_by = waiting.as_ref().and_then(|waiting| waiting.asked_by);
+                    let requested_by = waiting.as_ref().and_then(|waiting| waiting.requested_by);
                     let held_up = waiting.map_or_else(Vec::new, |waiting| waiting.before);
-                    tell(WorkerRun { worker: host.latest(next.tid), begin: time, held_up, asked_by });
+                    report(WorkerRun { worker: host.latest(next.tid), begin: time, held_up, requested_by });
                 }
             }
             _ => {}

@@ -176,7 +176,7 @@ mod tests {
     }
 
     /// How often of 4000 times samples that do not differ are said to, at a hundredth.
-    fn said_wrongly(correlation: f64) -> usize {
+    fn false_findings(correlation: f64) -> usize {
         let differs = |seed: &u64| {
             let (first, second) = (correlated(2 * seed, correlation), correlated(2 * seed + 1, correlation));
             compare(&first, &second).unwrap().by_chance <= 0.01
@@ -187,8 +187,8 @@ mod tests {
     #[test]
     fn as_many_as_promised_are_wrong_also_where_parts_are_like_their_neighbours() {
         // 40 are promised.
-        assert!(said_wrongly(0.0) <= 60, "{}", said_wrongly(0.0));
-        assert!(said_wrongly(0.4) <= 80, "{}", said_wrongly(0.4));
+        assert!(false_findings(0.0) <= 60, "{}", false_findings(0.0));
+        assert!(false_findings(0.4) <= 80, "{}", false_findings(0.4));
     }
 
     #[test]

@@ -133,8 +133,8 @@ fn bursts_that_fall_differently_are_no_change() {
     let all: Vec<Diff> =
         (0..6).map(|pair| compared(Load { seed: 20 + pair, ..bursty }, Load { seed: 40 + pair, ..bursty })).collect();
 
-    let said: Vec<_> = all.iter().flat_map(changes).collect();
-    assert_eq!(said, []);
+    let printed: Vec<_> = all.iter().flat_map(changes).collect();
+    assert_eq!(printed, []);
 }
 
 #[test]

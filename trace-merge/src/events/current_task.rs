@@ -160,14 +160,14 @@ impl<'t> CurrentTask<'t> {
     /// The task that the next switch after `record` takes the CPU from, if no records are missing between them.
     fn look_ahead(&mut self, record: &StreamRecord<'t>) -> Option<Task<'t>> {
         let behind = self.behind(record);
-        let says = |later: StreamRecord<'t>| self.events.read(&later);
-        let unbroken = behind.clone().take_while(|later| !later.after_gap).filter_map(says);
-        let prev = { unbroken }.find_map(|says| match says {
+        let states = |later: StreamRecord<'t>| self.events.read(&later);
+        let unbroken = behind.clone().take_while(|later| !later.after_gap).filter_map(states);
+        let prev = { unbroken }.find_map(|states| match states {
             Says::Switch { prev, .. } => Some(prev),
             Says::Rename(_) => None,
         })?;
         // It may have got its name on the way.
-        let task = { std::iter::once(*record).chain(behind).filter_map(says) }.find_map(|says| match says {
+        let task = { std::iter::once(*record).chain(behind).filter_map(states) }.find_map(|states| match states {
             Says::Switch { .. } => Some(prev),
             Says::Rename(rename) => {
                 rename.ends_with(prev).then_some(event::Task { tid: prev.tid, comm: rename.before })
@@ -378,7 +378,7 @@ mod tests {
 
             let all = tasks(&trace, 0);
 
-            prop_assert!(all.iter().zip(&truth).all(|(told, truth)| told == "-" || told == truth), "{all:?} {truth:?}");
+            prop_assert!(all.iter().zip(&truth).all(|(reported, truth)| reported == "-" || reported == truth), "{all:?} {truth:?}");
             for (number, &from) in times.iter().enumerate() {
                 prop_assert_eq!(&tasks(&trace, from), &all[number..], "from record {}", number);
             }

@@ -30,17 +30,17 @@ pub fn run(
     let Made { report, completeness, missed } = described.make(trace, options, symbols)?;
     let value = report.to_json().map_err(|error| ReportError::Write(error.into()))?;
     let chosen = rows(described, choice, &value)?;
-    let mut said: Vec<String> = missed.into_iter().collect();
+    let mut notices: Vec<String> = missed.into_iter().collect();
     if choice.csv {
-        said.extend(completeness.line());
+        notices.extend(completeness.line());
     }
-    said.extend(chosen.nothing());
+    notices.extend(chosen.nothing());
     if choice.csv || options.json {
-        said.extend(chosen.left_out());
+        notices.extend(chosen.left_out());
     }
     match write(&chosen, completeness, choice.csv, options.json, out).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Write(error)),
-        _ => Ok(said),
+        _ => Ok(notices),
     }
 }
 

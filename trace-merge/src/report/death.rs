@@ -8,7 +8,7 @@
 mod last;
 mod text;
 
-use super::description::{Asked, Description};
+use super::description::{Description, Requested};
 use super::scheduling::{state_names, vcpus};
 use super::{ReportBuilder, ReportError, Window, duration};
 use last::{Fields, LastRecords, Latest};
@@ -32,7 +32,7 @@ pub const DESCRIPTION: Description = Description {
     name: "death",
     about: "How it ended: what each CPU of guest and host did when the guest's kernel recorded for the last time, its \
             console, and the last exits, samples and records; with --until, the same of any moment",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &["strata report death trace", "strata report death trace --until 12.5"],
     takes_symbols: false,
     is_in_all: false,

@@ -17,12 +17,12 @@ pub type Begin = fn(&Trace, Window, Option<&Path>) -> Result<Box<dyn Part>, Repo
 /// documents follow from it.
 #[derive(Clone, Copy)]
 pub struct Description {
-    /// Its name: what `report all` calls it and, unless [`Asked`] says otherwise, its command.
+    /// Its name: what `report all` calls it and, unless [`Requested`] says otherwise, its command.
     pub name: &'static str,
     /// What it shows, in a line.
     pub about: &'static str,
     /// How it is asked for.
-    pub asked: Asked,
+    pub requested: Requested,
     /// Commands that show how it is used.
     pub examples: &'static [&'static str],
     /// Whether the folder with the guest's files tells it names.
@@ -37,7 +37,7 @@ pub struct Description {
 
 /// How a report is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Requested {
     /// By a command of its own.
     Command,
     /// By an option of another report's command.
@@ -55,10 +55,10 @@ impl Description {
     /// The words that ask for it, behind `strata report`.
     #[must_use]
     pub fn words(&self) -> String {
-        match self.asked {
-            Asked::Command => self.name.into(),
-            Asked::Option { of, option, value: None } => format!("{of} --{option}"),
-            Asked::Option { of, option, value: Some(value) } => format!("{of} --{option} {value}"),
+        match self.requested {
+            Requested::Command => self.name.into(),
+            Requested::Option { of, option, value: None } => format!("{of} --{option}"),
+            Requested::Option { of, option, value: Some(value) } => format!("{of} --{option} {value}"),
         }
     }
 

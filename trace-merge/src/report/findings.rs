@@ -6,7 +6,7 @@
 mod loss;
 mod silent;
 
-use super::description::{Asked, Description};
+use super::description::{Description, Requested};
 use super::devices::flows::{FlowTimes, StepTimes, VmFlows};
 use super::kernels::exits::{ExitTimes, ReasonExits, VmExits};
 use super::kernels::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
@@ -34,7 +34,7 @@ use strata_recording::terminal::harmless;
 pub const DESCRIPTION: Description = Description {
     name: "overview",
     about: "What cost most and is unusual, with the next command for each, and the summary",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: false,

@@ -1,7 +1,7 @@
 //! The list of the reports. Commands, help, completion, `report all`, the page's tabs and the documents follow from it.
 
 use super::all::AllReports;
-use super::description::{Asked, Description};
+use super::description::{Description, Requested};
 use super::devices::{blocks, flows, net_flows};
 use super::kernels::{exits, functions, irqs, locks, syscalls};
 use super::scheduling::{cgroups, tasks, vcpus, wakeups};
@@ -33,7 +33,7 @@ pub static REPORTS: [&Description; 16] = [
 const ALL: Description = Description {
     name: "all",
     about: "All reports, in one pass over the trace",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &["strata report all trace --json --from 1.5 --until 2.5"],
     takes_symbols: true,
     is_in_all: false,

@@ -123,13 +123,13 @@ fn wakeup_is_that_of_the_name_that_another_thread_gave_the_task_meanwhile() {
 #[test]
 fn task_is_found_by_the_name_that_it_had_before_the_window() {
     let (_dir, trace) = renamed(|trace| trace.guest(0, 3_000, "test:event", &[]));
-    let asked = |name: &str| {
+    let requested = |name: &str| {
         let from = Some(std::time::Duration::from_nanos(250));
         let options = CriticalPathOptions { from, ..CriticalPathOptions::of(name.parse().unwrap()) };
         critical_paths(&trace, &options).unwrap().0.paths.remove(0)
     };
 
-    let [by_last, by_former] = [asked("dd"), asked("sh")];
+    let [by_last, by_former] = [requested("dd"), requested("sh")];
 
     assert!(by_last.summary.contains("dd/7"), "{}", by_last.summary);
     assert_eq!(by_last.summary, by_former.summary);

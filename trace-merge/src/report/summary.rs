@@ -3,7 +3,7 @@
 
 pub mod cost;
 
-use super::description::{Asked, Description};
+use super::description::{Description, Requested};
 use super::kernels::exits::{Crossing, is_crossing};
 use super::statistics::distribution::DurationSum;
 use super::{Report, ReportBuilder, ReportError, Window, duration, seconds};
@@ -28,7 +28,7 @@ use strata_recording::terminal::harmless;
 pub const DESCRIPTION: Description = Description {
     name: "summary",
     about: "Layers, losses, exits by reason, the clock and its error bound",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
@@ -167,7 +167,7 @@ impl SummaryBuilder {
     /// The exits of the VM at `index`.
     fn exits_of(&self, index: usize, trace: &Trace, passed: &Passed) -> Option<ExitReport> {
         let (vm, clock) = (passed.timeline.vm(index)?, trace.clock());
-        let source = if vm.kvm_tells { SwitchSource::HostKernel } else { SwitchSource::Vmm };
+        let source = if vm.kvm_reports { SwitchSource::HostKernel } else { SwitchSource::Vmm };
         let reason = |(reason, sums): (&ExitReason, &DurationSum)| ReasonReport {
             reason: reason.name().into_owned(),
             number: reason.number,

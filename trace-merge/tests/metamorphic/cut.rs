@@ -22,24 +22,24 @@ fn cut_out(seed: u64, changes: &[(usize, Change)], times: (u64, u64)) -> Option<
 fn records_of(dir: &Path, window: Window) -> Vec<(u64, String, u32, Vec<u8>)> {
     let trace = Trace::open(dir).unwrap();
     let merge = Merge::within(trace.layers(), window.begin, window.end);
-    let told = merge.map(|merged| {
+    let reported = merge.map(|merged| {
         let stream = (merged.layer.description.path.clone(), merged.stream.description.cpu_id);
         (merged.record.time, stream.0, stream.1, merged.record.payload.to_vec())
     });
-    told.collect()
+    reported.collect()
 }
 
 /// By stream: before which of its records others may be missing, and whether some were lost behind the last.
 fn gaps_of(dir: &Path, window: Window) -> BTreeMap<(String, u32), (Vec<bool>, bool)> {
     let trace = Trace::open(dir).unwrap();
     let streams = trace.layers().iter().flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream)));
-    let told = streams.map(|(layer, stream)| {
+    let reported = streams.map(|(layer, stream)| {
         let mut records = layer.records(stream).within(window.begin, window.end);
         let before: Vec<bool> = records.by_ref().map(|record| record.after_gap).collect();
         let is_behind = records.ends_in_gap() && records.goes_on_from().is_none();
         ((layer.description.path.clone(), stream.description.cpu_id), (before, is_behind))
     });
-    told.filter(|(_, (before, _))| !before.is_empty()).collect()
+    reported.filter(|(_, (before, _))| !before.is_empty()).collect()
 }
 
 fn known_within(dir: &Path, window: Window) -> Vec<Figures> {
@@ -54,11 +54,11 @@ fn known_within(dir: &Path, window: Window) -> Vec<Figures> {
 #[test]
 fn figures_of_a_part_are_the_originals_once_its_records_have_told_the_states() {
     let (dir, part) = cut_out(7, &[], (60_000, 200_000)).unwrap();
-    let told = Window { begin: 120_000, ..part };
+    let reported = Window { begin: 120_000, ..part };
 
     let [whole, cut] = ["whole", "part"].map(|name| {
         let trace = Trace::open(&dir.path().join(name)).unwrap();
-        serde_json::to_value(tasks::report(&trace, told).unwrap().vms).unwrap()
+        serde_json::to_value(tasks::report(&trace, reported).unwrap().vms).unwrap()
     });
 
     assert_eq!(cut, whole);

@@ -105,13 +105,14 @@ mod tests {
         let output = command.output().unwrap();
         let after = HostTime::MonotonicRaw.now();
 
-        let (said, refused) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (printed, refused) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         if refused.contains("unshare failed") {
             eprintln!("SKIPPED {this}: {refused}");
             return;
         }
-        let told = said.lines().find_map(|line| line.strip_prefix("now=")).unwrap_or_else(|| panic!("{said}{refused}"));
-        assert!((before..=after).contains(&told.parse().unwrap()), "{told} is not within {before} to {after}");
+        let reported =
+            printed.lines().find_map(|line| line.strip_prefix("now=")).unwrap_or_else(|| panic!("{printed}{refused}"));
+        assert!((before..=after).contains(&reported.parse().unwrap()), "{reported} is not within {before} to {after}");
     }
 
     #[test]

@@ -30,16 +30,16 @@ impl KickTimer {
     ///
     /// # Errors
     /// The kernel has no timer left for this user, or there is no such thread.
-    pub fn on_time_of_this_thread(signal: libc::c_int, told: libc::pid_t) -> io::Result<Self> {
-        Self::new(libc::CLOCK_THREAD_CPUTIME_ID, signal, told)
+    pub fn on_time_of_this_thread(signal: libc::c_int, signalled: libc::pid_t) -> io::Result<Self> {
+        Self::new(libc::CLOCK_THREAD_CPUTIME_ID, signal, signalled)
     }
 
-    fn new(clock: libc::clockid_t, signal: libc::c_int, told: libc::pid_t) -> io::Result<Self> {
+    fn new(clock: libc::clockid_t, signal: libc::c_int, signalled: libc::pid_t) -> io::Result<Self> {
         // SAFETY: every bit pattern of it is valid; the members that matter are set.
         let mut event: libc::sigevent = unsafe { mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = signal;
-        event.sigev_notify_thread_id = told;
+        event.sigev_notify_thread_id = signalled;
         let mut timer = ptr::null_mut();
         // SAFETY: both structures outlive the call; the kernel looks whether the thread is one of this process.
         let result = unsafe { libc::timer_create(clock, &raw mut event, &raw mut timer) };

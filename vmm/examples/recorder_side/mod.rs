@@ -75,8 +75,8 @@ impl RecorderSide {
         triggers: Option<TriggerRequest>,
         alarms: &Arc<WorkAlarms>,
     ) -> anyhow::Result<Self> {
-        let Prepared { folder, region, rings, asked, vm } = Prepared::of(shape, mode, triggers, alarms)?;
-        Ok(Self { folder, region, rings, recorder: Recorder::start(asked, vm)? })
+        let Prepared { folder, region, rings, requested, vm } = Prepared::of(shape, mode, triggers, alarms)?;
+        Ok(Self { folder, region, rings, recorder: Recorder::start(requested, vm)? })
     }
 }
 
@@ -85,7 +85,7 @@ pub struct Prepared {
     pub folder: TempDir,
     pub region: Arc<TraceRegion>,
     pub rings: Rings,
-    pub asked: RecordingBuilder,
+    pub requested: RecordingBuilder,
     pub vm: RecordedVm,
 }
 
@@ -128,10 +128,10 @@ impl Prepared {
         let mut request = RecordingRequest::new(trace);
         (request.layers.mode, request.layers.events) = (mode, "guest:*".into());
         request.triggers = triggers.unwrap_or_default();
-        let mut asked = RecordingBuilder::new(&request, &LayerKind::ALL)?;
-        (asked.guest, asked.alarms) = (Some(guest), Arc::clone(alarms));
-        asked.process_descriptors = shape.process_descriptors;
-        Ok(Self { folder, region, rings, asked, vm })
+        let mut requested = RecordingBuilder::new(&request, &LayerKind::ALL)?;
+        (requested.guest, requested.alarms) = (Some(guest), Arc::clone(alarms));
+        requested.process_descriptors = shape.process_descriptors;
+        Ok(Self { folder, region, rings, requested, vm })
     }
 }
 

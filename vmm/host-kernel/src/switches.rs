@@ -33,7 +33,7 @@ pub struct Switches {
     /// The machine's threads, and when each was seen last.
     threads: BTreeMap<u32, Instant>,
     /// When they were asked for last.
-    asked: Instant,
+    requested: Instant,
     time: HostTime,
 }
 
@@ -90,7 +90,7 @@ impl Switches {
             filter: SwitchFilter::default(),
             fields,
             threads: threads.iter().map(|thread| (*thread, now)).collect(),
-            asked: now,
+            requested: now,
             time,
         })
     }
@@ -108,7 +108,7 @@ impl Switches {
         sink: &mut impl for<'a> Sink<HostItem<'a>>,
     ) -> Result<Rest, ReaderError> {
         let now = self.time.now();
-        self.ask_for_threads(machine.instance());
+        self.request_threads(machine.instance());
         let interleaver = &mut self.interleaver;
         let of_machine =
             machine.poll_pages(&mut |cpu, up_to, page| interleaver.push(Origin::Machine, cpu, up_to, page))?;
@@ -132,7 +132,7 @@ impl Switches {
     ) -> Result<Vec<CpuSummary>, ReaderError> {
         machine.stop()?;
         self.reader.stop()?;
-        self.ask_for_threads(machine.instance());
+        self.request_threads(machine.instance());
         let interleaver = &mut self.interleaver;
         let mut cpus =
             machine.finish_pages(&mut |cpu, up_to, page| interleaver.push(Origin::Machine, cpu, up_to, page))?;
@@ -155,13 +155,13 @@ impl Switches {
     }
 
     /// Asks which threads are the machine's. The kernel follows them; if it does not answer, those known stay.
-    fn ask_for_threads(&mut self, machine: &Instance) {
+    fn request_threads(&mut self, machine: &Instance) {
         let now = Instant::now();
         let Ok(threads) = machine.traced_threads() else { return };
         self.threads.extend(threads.into_iter().map(|thread| (thread, now)));
         // Those of the last time, too, however long ago that was: they may have ended since.
-        let asked = std::mem::replace(&mut self.asked, now);
-        self.threads.retain(|_, seen| *seen >= asked || now.duration_since(*seen) < REMEMBER);
+        let requested = std::mem::replace(&mut self.requested, now);
+        self.threads.retain(|_, seen| *seen >= requested || now.duration_since(*seen) < REMEMBER);
         self.filter.set_threads(self.threads.keys().copied());
     }
 

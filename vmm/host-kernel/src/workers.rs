@@ -36,8 +36,8 @@ impl WorkerSearch {
         let for_us = |thread: &&u32| {
             let name = name(proc, **thread);
             // In another namespace the number may be that of another machine's worker.
-            let is_told = !(in_namespace && name.starts_with(NAMESPACE_WORKER));
-            is_told && works_for(&name).is_some_and(|employer| own.contains(&employer))
+            let is_reported = !(in_namespace && name.starts_with(NAMESPACE_WORKER));
+            is_reported && works_for(&name).is_some_and(|employer| own.contains(&employer))
         };
         let among_us = |thread: &&u32| {
             let name = name(proc, **thread);

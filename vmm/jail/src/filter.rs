@@ -409,9 +409,9 @@ mod tests {
     fn end_by_a_forbidden_call_is_told() {
         let ended = run(Thread::Recorder, "execve");
 
-        let told = String::from_utf8_lossy(&ended.stderr);
+        let reported = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.signal(), Some(libc::SIGSYS));
-        assert!(told.contains("may not make the system call 59 (execve): strata ends here"), "{told}");
+        assert!(reported.contains("may not make the system call 59 (execve): strata ends here"), "{reported}");
     }
 
     #[test]

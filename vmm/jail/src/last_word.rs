@@ -26,7 +26,7 @@ pub fn prepare() -> Result<(), Errno> {
     // SAFETY: every bit pattern of the structure is valid; it outlives the call, and the handler is one for SA_SIGINFO.
     let answer = unsafe {
         let mut action: libc::sigaction = mem::zeroed();
-        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = say_and_end;
+        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = print_and_end;
         action.sa_sigaction = handler as libc::sighandler_t;
         // Only once, and not held back while it runs: what is forbidden in the handler ends the process, too.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESETHAND | libc::SA_NODEFER | libc::SA_ONSTACK;
@@ -40,7 +40,7 @@ pub fn prepare() -> Result<(), Errno> {
 }
 
 /// The handler: nothing in it allocates, takes a lock, or is not async-signal-safe.
-extern "C" fn say_and_end(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn print_and_end(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel gives a whole `siginfo_t`, whose fields here are those of SIGSYS if seccomp sent it; the buffers are
     // of this frame.
     unsafe {
@@ -112,7 +112,7 @@ const DIGITS: [u8; 10] = *b"0123456789";
 mod tests {
     use super::*;
 
-    fn told(name: &[u8], call: i32) -> String {
+    fn reported(name: &[u8], call: i32) -> String {
         let mut padded = [0; NAME];
         padded[..name.len()].copy_from_slice(name);
         let mut line = Line::default();
@@ -123,10 +123,10 @@ mod tests {
     #[test]
     fn line_names_thread_and_call() {
         assert!(
-            told(b"vcpu0", 59).starts_with("strata: the thread 'vcpu0' may not make the system call 59 (execve): ")
+            reported(b"vcpu0", 59).starts_with("strata: the thread 'vcpu0' may not make the system call 59 (execve): ")
         );
-        assert!(told(b"", 99_999).contains("system call 99999: "));
-        assert!(told(b"strata-recorder", 0).ends_with("log\n"));
+        assert!(reported(b"", 99_999).contains("system call 99999: "));
+        assert!(reported(b"strata-recorder", 0).ends_with("log\n"));
     }
 
     #[test]

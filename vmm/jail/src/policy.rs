@@ -564,7 +564,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     /// `only` as the document says it.
-    fn told(only: Only) -> String {
+    fn reported(only: Only) -> String {
         let names =
             |values: &[Named]| values.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let argument = |number: u8| ["first", "second", "third"][usize::from(number)];
@@ -594,7 +594,7 @@ mod tests {
         });
         let limited = Group::ALL.into_iter().flat_map(|group| group.calls().iter().map(move |call| (group, call)));
         let limited = limited.filter(|(_, call)| !call.only.is_empty()).map(|(group, call)| {
-            let only: Vec<_> = call.only.iter().map(|only| told(*only)).collect();
+            let only: Vec<_> = call.only.iter().map(|only| reported(*only)).collect();
             format!("| `{}` | {} | {} |", call.name(), group.name(), only.join("; "))
         });
         let heads = ["| thread | groups |", "| group | system calls |", "| system call | in group | only with |"];

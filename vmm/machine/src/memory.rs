@@ -411,10 +411,13 @@ mod tests {
         let pool = HugePagePool { total: 100, free: 40, promised: 30 };
         let source = MmapRegionError::Mmap(std::io::Error::from_raw_os_error(libc::ENOMEM));
 
-        let told = MemoryError::HugePages { size: 512 << 20, pool, source }.to_string();
+        let reported = MemoryError::HugePages { size: 512 << 20, pool, source }.to_string();
 
-        assert!(told.starts_with("536870912 bytes of guest memory are 256 huge pages, and 10 are free"), "{told}");
-        assert!(told.contains("vm.nr_hugepages=346"), "{told}");
+        assert!(
+            reported.starts_with("536870912 bytes of guest memory are 256 huge pages, and 10 are free"),
+            "{reported}"
+        );
+        assert!(reported.contains("vm.nr_hugepages=346"), "{reported}");
     }
 
     #[test]

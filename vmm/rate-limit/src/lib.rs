@@ -270,9 +270,9 @@ mod tests {
         let (mut throttle, counts) = throttle(&[(Resource::Operations, LIMIT)], MS, begin);
         throttle.charge(4, 0, begin);
 
-        let asked = [0, 40, 100].map(|ms| throttle.admit(begin + ms * MS).map_err(|wait| (wait.time, wait.begins)));
+        let requested = [0, 40, 100].map(|ms| throttle.admit(begin + ms * MS).map_err(|wait| (wait.time, wait.begins)));
 
-        assert_eq!(asked, [Err((100 * MS, true)), Err((60 * MS, false)), Ok(())]);
+        assert_eq!(requested, [Err((100 * MS, true)), Err((60 * MS, false)), Ok(())]);
         assert_eq!((counts.times(), counts.time()), (1, 100 * MS));
     }
 

@@ -56,8 +56,8 @@ const VCPU: u32 = 0;
 #[allow(dead_code, reason = "unused where this is a module of a test")]
 fn main() -> anyhow::Result<()> {
     let trace = std::env::args_os().nth(1).context("name a new folder for the trace")?;
-    let (said, _) = run(trace.as_ref(), &runtime_folder()?, |_, _| Ok(()))?;
-    ensure!(said == MAGIC.to_le_bytes(), "the guest found {said:02x?}, which is not how the region begins");
+    let (printed, _) = run(trace.as_ref(), &runtime_folder()?, |_, _| Ok(()))?;
+    ensure!(printed == MAGIC.to_le_bytes(), "the guest found {printed:02x?}, which is not how the region begins");
     Ok(())
 }
 
@@ -76,7 +76,7 @@ pub fn run(
     let mut request = RecordingRequest::new(trace);
     request.layers.events = "vmm:*,guest-kernel:*,guest-user:*".into();
     let mut recording = RecordingBuilder::new(&request, &LayerKind::ALL)?;
-    recording.say = |line| eprintln!("{line}");
+    recording.notify = |line| eprintln!("{line}");
     let rings = Rings { geometry: Geometry::new(4096, 4)?, mode: request.layers.mode };
 
     // 2. A folder that other processes find the VM by, with the region in it: what the guest recorded outlives this process.
@@ -140,19 +140,19 @@ pub fn run(
     recording.guest = Some(GuestSide { vmm: Some(Arc::clone(&vmm)), ..GuestSide::new(Arc::clone(&region), rings) });
     let recorder = Recorder::start(recording, vm)?;
     let (control, begun) = (recorder.control(), std::time::Instant::now());
-    let answer = move |request| match control.ask(request) {
+    let answer = move |request| match control.request(request) {
         Answer::Status(of) => Answer::Status(Box::new(description.status(begun.elapsed(), of.trace))),
         answer => answer,
     };
     let server = ControlServer::start(&directory.socket(), answer)?;
 
     // 7. The guest runs. Then its vCPUs have ended, nobody asks any more, and the recorder reads what is left.
-    let said = run_vcpu(&mut vcpu, &vmm)?;
+    let printed = run_vcpu(&mut vcpu, &vmm)?;
     meanwhile(&region, &directory.socket())?;
     region.set_host_alive(false);
     drop(server);
     folder.keep();
-    Ok((said, recorder.finish("the guest halted".into())?))
+    Ok((printed, recorder.finish("the guest halted".into())?))
 }
 
 /// Tells the guest by CPUID where the region is, and how large.
@@ -187,15 +187,15 @@ fn run_vcpu(vcpu: &mut VcpuFd, vmm: &VmmTracer) -> anyhow::Result<Vec<u8>> {
     (registers.rip, registers.rflags) = (CODE, 2);
     vcpu.set_regs(&registers)?;
     vmm.vcpu_thread_started(VCPU, rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
-    let (mut said, mut has_halted) = (Vec::new(), false);
+    let (mut printed, mut has_halted) = (Vec::new(), false);
     while !has_halted {
         vmm.vcpu_enter(VCPU);
         match vcpu.run()? {
-            VcpuExit::IoOut(PORT, bytes) => said.extend_from_slice(bytes),
+            VcpuExit::IoOut(PORT, bytes) => printed.extend_from_slice(bytes),
             VcpuExit::Hlt => has_halted = true,
             other => bail!("the guest did something else: {other:?}"),
         }
         vmm.vcpu_exit(VCPU, vcpu.get_kvm_run().exit_reason);
     }
-    Ok(said)
+    Ok(printed)
 }

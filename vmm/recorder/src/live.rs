@@ -81,7 +81,7 @@ pub struct HostWatch {
     /// Up to where records were taken in, ticks.
     until: u64,
     since: u64,
-    asked: Instant,
+    requested: Instant,
     records: u64,
     lost: u64,
     sums: Sums,
@@ -134,7 +134,7 @@ impl HostWatch {
             polled: now,
             until: now,
             since: now,
-            asked: Instant::now(),
+            requested: Instant::now(),
             records: 0,
             lost: 0,
             sums: Sums::default(),
@@ -150,7 +150,7 @@ impl HostWatch {
     /// Whether nobody has asked for long.
     #[must_use]
     pub fn is_forgotten(&self) -> bool {
-        self.asked.elapsed() > UNASKED
+        self.requested.elapsed() > UNASKED
     }
 
     /// Takes in a record of `cpu`; those of a CPU come in order.
@@ -237,8 +237,8 @@ impl HostWatch {
     }
 
     /// What there is so far, and that somebody has asked.
-    pub fn ask(&mut self) -> Watched {
-        self.asked = Instant::now();
+    pub fn request(&mut self) -> Watched {
+        self.requested = Instant::now();
         // What lasts is counted up to where records have come.
         self.timeline.finish(self.until);
         self.sums.take_changes(&self.timeline, &self.clock, self.since);

@@ -68,7 +68,7 @@ pub struct RecorderControl {
 impl RecorderControl {
     /// Passes `request` on, and waits for the answer.
     #[must_use]
-    pub fn ask(&self, request: Request) -> Answer {
+    pub fn request(&self, request: Request) -> Answer {
         let (reply, answer) = sync_channel(1);
         let sent = self.commands.send(Command::Control(request, reply));
         self.bell.ring();
@@ -84,9 +84,9 @@ impl Recorder {
     ///
     /// # Errors
     /// When the recording's folder cannot be written.
-    pub fn start(mut asked: RecordingBuilder, vm: RecordedVm) -> Result<Self, RecorderError> {
-        let (alarms, scheduling) = asked.begin();
-        let sessions = Sessions::start(asked, vm)?;
+    pub fn start(mut requested: RecordingBuilder, vm: RecordedVm) -> Result<Self, RecorderError> {
+        let (alarms, scheduling) = requested.begin();
+        let sessions = Sessions::start(requested, vm)?;
         let (commands, received) = channel();
         let (sleeper, bell) = sleeper().map_err(RecorderError::Thread)?;
         // Whoever starts a thread that records is to find the one that it wakes.

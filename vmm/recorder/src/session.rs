@@ -19,7 +19,7 @@ pub mod streaming;
 pub mod thread_times;
 mod triggers;
 
-pub use builder::{OnFailure, RecordedVm, RecordingBuilder, Say};
+pub use builder::{Notify, OnFailure, RecordedVm, RecordingBuilder};
 pub use error::SessionError;
 pub use new_session::NewSession;
 pub use request::{FilesRequest, HOST_HISTORY, LayersRequest, RecordingRequest, RequestError};
@@ -85,14 +85,14 @@ pub struct Session {
     /// The copy of the manifest beside the region lacks something of the guest.
     is_copy_old: bool,
     /// What was said of layers that go on: each line once.
-    notices_told: BTreeSet<String>,
+    notices_reported: BTreeSet<String>,
     /// Whether it was told that the manifest cannot be written.
-    is_save_failure_told: bool,
+    is_save_failure_reported: bool,
     /// Whether it was told that the guest writes over the host's words.
-    is_tampering_told: bool,
+    is_tampering_reported: bool,
     /// Number of the vCPUs without a ring that were reported.
     reported_without_ring: usize,
-    say: Say,
+    notify: Notify,
     on_failure: Option<OnFailure>,
     /// Whether a layer has ended early, and what is to happen then has not happened yet.
     is_failure_new: bool,
@@ -103,11 +103,11 @@ impl Session {
     ///
     /// # Errors
     /// When its recording cannot be written.
-    pub fn main(asked: RecordingBuilder, vm: RecordedVm) -> Result<Self, RecordingError> {
-        let RecordingBuilder { request, limits, host, process_descriptors, say, .. } = asked;
-        let recording = vm.recording(&request, asked.selection, asked.guest, asked.missing);
+    pub fn main(requested: RecordingBuilder, vm: RecordedVm) -> Result<Self, RecordingError> {
+        let RecordingBuilder { request, limits, host, process_descriptors, notify, .. } = requested;
+        let recording = vm.recording(&request, requested.selection, requested.guest, requested.missing);
         let LayersRequest { mode, events, host_history, .. } = request.layers;
-        let history = HostHistory { limit: host_history, file: asked.history_file };
+        let history = HostHistory { limit: host_history, file: requested.history_file };
         let limiter = |layer| limits.of(layer, Instant::now());
         let rotation = recording.rotation.as_ref();
         let kernel = kernel_rings(&recording);
@@ -145,19 +145,19 @@ impl Session {
                 Layers::FlightRecorder(Box::new(FlightRecorder::new(host, vmm, kernel.clone(), processes)))
             }
         };
-        let mut triggers = layers.triggers(&recording, asked.host_load);
+        let mut triggers = layers.triggers(&recording, requested.host_load);
         let TriggerRequest { triggers: wanted, every, after } = request.triggers;
         for trigger in wanted {
             // What it is about was checked before. One too many, or given twice, is said, and the VM starts.
             if let Err(refusal) = triggers.arm(trigger, every, after, 0) {
-                say(&format!("--trigger: {refusal}"));
+                notify(&format!("--trigger: {refusal}"));
             }
         }
-        let mut session = Self::of(MAIN_SESSION.into(), mode, events, kernel, layers, recording, say);
+        let mut session = Self::of(MAIN_SESSION.into(), mode, events, kernel, layers, recording, notify);
         session.active = true;
         session.triggers = Some(triggers);
-        session.at_snapshot = asked.at_snapshot;
-        session.on_failure = asked.on_failure;
+        session.at_snapshot = requested.at_snapshot;
+        session.on_failure = requested.on_failure;
         session.save(true)?;
         session.expect_declared_events();
         Ok(session)
@@ -182,7 +182,7 @@ impl Session {
         let rotation = max_size.map(Rotation::new);
         let recording = main.recording.of_guest_kernel(&name, selection, trace, rotation, guest);
         region.open_session(slot, &name, rings)?;
-        let started = Self::with_kernel_rings(name, rings.mode, events, recording, &limits, main.say);
+        let started = Self::with_kernel_rings(name, rings.mode, events, recording, &limits, main.notify);
         match started {
             Ok(session) => {
                 folder.iter_mut().for_each(TraceFolder::keep);
@@ -202,7 +202,7 @@ impl Session {
         events: String,
         recording: Recording,
         limits: &LayerLimits,
-        say: Say,
+        notify: Notify,
     ) -> Result<Self, RecordingError> {
         let kernel = kernel_rings(&recording);
         let layers = match &recording.dir {
@@ -220,9 +220,9 @@ impl Session {
             }
             _ => Layers::FlightRecorder(Box::new(FlightRecorder::new(None, None, kernel.clone(), None))),
         };
-        let mut session = Self::of(name, mode, events, kernel, layers, recording, say);
+        let mut session = Self::of(name, mode, events, kernel, layers, recording, notify);
         // the first session tells it
-        session.is_tampering_told = true;
+        session.is_tampering_reported = true;
         session.save(false)?;
         session.expect_declared_events();
         Ok(session)
@@ -236,7 +236,7 @@ impl Session {
         kernel: Option<KernelRings>,
         layers: Layers,
         mut recording: Recording,
-        say: Say,
+        notify: Notify,
     ) -> Self {
         let keep = if mode == Mode::Discard { Keep::Written } else { Keep::Latest };
         recording.clock_log = ClockLog::new(keep, recording.rotation.clone());
@@ -254,11 +254,11 @@ impl Session {
             pace: SavePace::new(Instant::now()),
             is_news: false,
             is_copy_old: false,
-            notices_told: BTreeSet::new(),
-            is_save_failure_told: false,
-            is_tampering_told: false,
+            notices_reported: BTreeSet::new(),
+            is_save_failure_reported: false,
+            is_tampering_reported: false,
             reported_without_ring: 0,
-            say,
+            notify,
             on_failure: None,
             is_failure_new: false,
         }
@@ -305,15 +305,15 @@ impl Session {
         let is_changed = self.recording.update();
         self.is_copy_old |= is_changed;
         self.is_news |= polled.found > Found::Nothing || polled.new_kernel_events || is_changed;
-        self.tell_tampering();
+        self.report_tampering();
         self.report_vcpus_without_ring();
         self.note_ends();
-        self.tell_notices();
+        self.report_notices();
         if self.is_failure_new {
             self.is_failure_new = self.on_failure.as_mut().is_some_and(|on_failure| !on_failure());
         }
         if self.pace.is_due(Instant::now(), self.is_news) {
-            self.save_or_tell(self.is_copy_old);
+            self.save_or_report(self.is_copy_old);
         }
         polled.found
     }
@@ -325,11 +325,11 @@ impl Session {
     }
 
     /// Tells once that the guest has changed what only the host writes.
-    fn tell_tampering(&mut self) {
+    fn report_tampering(&mut self) {
         let restored = self.recording.restored_words();
-        if restored > 0 && !self.is_tampering_told {
-            self.is_tampering_told = true;
-            (self.say)(&format!(
+        if restored > 0 && !self.is_tampering_reported {
+            self.is_tampering_reported = true;
+            (self.notify)(&format!(
                 "the guest has written over {restored} words of the trace region that are the host's: restored; its own layers \
                  may be wrong, the others are not touched"
             ));
@@ -346,7 +346,7 @@ impl Session {
         let new: Vec<String> =
             without_ring.clone().skip(self.reported_without_ring).map(|vcpu| vcpu.to_string()).collect();
         self.reported_without_ring = without_ring.len();
-        (self.say)(&format!(
+        (self.notify)(&format!(
             "vCPU {} was added without a ring in the trace region: what the guest does there is not recorded (give the VM a \
              region made with 'strata region create --cpus {vcpus}')",
             new.join(", ")
@@ -357,7 +357,7 @@ impl Session {
     fn note_ends(&mut self) {
         let ends = self.layers.ends();
         for end in &ends {
-            (self.say)(&format!("session {}: {}: {} ({})", self.name, end.layer, end.reason, end.fix));
+            (self.notify)(&format!("session {}: {}: {} ({})", self.name, end.layer, end.reason, end.fix));
         }
         self.is_failure_new |= !ends.is_empty();
         self.is_news |= !ends.is_empty();
@@ -366,10 +366,10 @@ impl Session {
 
     /// Tells what the user is to know of layers that go on: which have met their limits, each kind of layer once (how
     /// often is in the manifest), and which would not outlive this process.
-    fn tell_notices(&mut self) {
+    fn report_notices(&mut self) {
         for line in self.layers.notices() {
-            if self.notices_told.insert(line.clone()) {
-                (self.say)(&format!("session {}: {line}", self.name));
+            if self.notices_reported.insert(line.clone()) {
+                (self.notify)(&format!("session {}: {line}", self.name));
             }
         }
     }
@@ -382,12 +382,12 @@ impl Session {
     }
 
     /// Saves the manifest. Where that fails, the records go on, and the next save may do better: told once.
-    fn save_or_tell(&mut self, beside_region: bool) {
+    fn save_or_report(&mut self, beside_region: bool) {
         match self.save(beside_region) {
-            Ok(()) => self.is_save_failure_told = false,
-            Err(error) if !self.is_save_failure_told => {
-                self.is_save_failure_told = true;
-                (self.say)(&format!(
+            Ok(()) => self.is_save_failure_reported = false,
+            Err(error) if !self.is_save_failure_reported => {
+                self.is_save_failure_reported = true;
+                (self.notify)(&format!(
                     "session {}: {}; recording goes on, and it is tried again",
                     self.name,
                     chain(&error)
@@ -487,7 +487,7 @@ impl Session {
         self.recording.update();
         let triggers = armed(&mut self.triggers, &self.recording);
         self.layers.stop(&mut self.recording, triggers);
-        self.tell_triggers(Some(self.recording.clocks.time().now()));
+        self.report_triggers(Some(self.recording.clocks.time().now()));
         self.recording.read_clocks();
         let untaken = self.triggers.as_ref().and_then(Triggers::untaken);
         let outcome = untaken.map_or_else(|| outcome.into(), |why| format!("{outcome}; {why}"));

@@ -563,18 +563,18 @@ mod tests {
             agentless.collect((&memory, Guest::Running), kvm, &HostReading::now(), (HostTime::Tsc, 1_000_000_000));
         collected.write(folder.path(), "vm0", &mut manifest).unwrap();
 
-        let told = &manifest.missing[0];
+        let reported = &manifest.missing[0];
         assert_eq!((manifest.layers.len(), manifest.missing.len()), (0, 1));
-        assert!(told.reason.contains("had not begun to use kvm-clock"), "{told:?}");
-        assert!(told.fix.starts_with("take a snapshot when it has booted"), "{told:?}");
+        assert!(reported.reason.contains("had not begun to use kvm-clock"), "{reported:?}");
+        assert!(reported.fix.starts_with("take a snapshot when it has booted"), "{reported:?}");
     }
 
     #[test]
     fn record_from_after_the_copying_began_is_left_out_and_not_rejected() {
         let streams = [4999, 5000].map(|until| streams(Collected { until: Some(until), ..collected(1) }));
 
-        let told = streams.map(|streams| streams.iter().map(|it| it.records + it.rejected_bytes).sum::<u64>());
-        assert_eq!(told, [0, 1]);
+        let reported = streams.map(|streams| streams.iter().map(|it| it.records + it.rejected_bytes).sum::<u64>());
+        assert_eq!(reported, [0, 1]);
     }
 
     #[test]

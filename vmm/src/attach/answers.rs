@@ -30,7 +30,7 @@ pub fn answers(
             Ok(()) => Answer::done("detached; the VM goes on, and the recording is being completed"),
             Err(_) => Answer::refused("the recording is ending already"),
         },
-        request => match refusal(&request, &jail).unwrap_or_else(|| recorder.ask(request)) {
+        request => match refusal(&request, &jail).unwrap_or_else(|| recorder.request(request)) {
             Answer::Status(status) => Answer::Status(Box::new(Status {
                 jail: Some(jail.summary.clone().into()),
                 ..description.status(begun.elapsed(), status.trace)

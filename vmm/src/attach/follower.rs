@@ -60,11 +60,11 @@ impl Follower {
         ended: Sender<Ending>,
     ) -> Result<Self, AttachError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let asked = Arc::clone(&stop);
+        let requested = Arc::clone(&stop);
         let follow = move || {
             strata_jail::enter(Thread::Follower);
             // Nobody listens when the recording has ended for another reason.
-            let _ = follow(&vm, region.as_deref(), &sinks, &asked).map(|ending| ended.send(ending));
+            let _ = follow(&vm, region.as_deref(), &sinks, &requested).map(|ending| ended.send(ending));
         };
         let thread = std::thread::Builder::new().name("strata-follower".into()).spawn(follow);
         Ok(Self { stop, thread: Some(thread.map_err(AttachError::Threads)?) })
@@ -79,7 +79,7 @@ impl Drop for Follower {
 }
 
 /// Follows `vm` until it or the file of its `region` ends, which it says, or `asked` says to stop.
-fn follow(vm: &ForeignVm, region: Option<&TraceRegion>, sinks: &Sinks, asked: &AtomicBool) -> Option<Ending> {
+fn follow(vm: &ForeignVm, region: Option<&TraceRegion>, sinks: &Sinks, requested: &AtomicBool) -> Option<Ending> {
     loop {
         for _ in 0..WAITS_PER_LOOK {
             if vm.has_ended_within(WAIT) {
@@ -88,7 +88,7 @@ fn follow(vm: &ForeignVm, region: Option<&TraceRegion>, sinks: &Sinks, asked: &A
             if region.is_some_and(TraceRegion::is_cut) {
                 return Some(Ending::RegionCut);
             }
-            if asked.load(Ordering::Relaxed) {
+            if requested.load(Ordering::Relaxed) {
                 return None;
             }
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 use strata_recorder::region::region_file::{self, RegionFileError};
-use strata_recorder::session::Say;
+use strata_recorder::session::Notify;
 use strata_recording::foreign::Foreign;
 use thiserror::Error;
 use uuid::Uuid;
@@ -115,7 +115,7 @@ pub struct HotPlugged {
     socket: PathBuf,
     pid: u32,
     folder: RegionFolder,
-    say: Say,
+    notify: Notify,
     stop: Stop,
     /// Whether QEMU has it, as far as is known.
     is_plugged: bool,
@@ -127,10 +127,17 @@ impl HotPlugged {
     /// # Errors
     /// It cannot be made or plugged in, or a signal comes, as `stop` says. What QEMU had been given by then is taken back as
     /// far as it answers, and its guest lets go; the rest goes when the next one is plugged in.
-    pub fn plug(socket: &Path, pid: u32, vcpus: u32, mode: Mode, say: Say, stop: &Stop) -> Result<Self, HotPlugError> {
+    pub fn plug(
+        socket: &Path,
+        pid: u32,
+        vcpus: u32,
+        mode: Mode,
+        notify: Notify,
+        stop: &Stop,
+    ) -> Result<Self, HotPlugError> {
         let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.into());
         let mut qmp = Qmp::connect(&socket, pid, Patience::of(PLUG_LIMIT, stop))?;
-        take_away_earlier(&mut qmp, say)?;
+        take_away_earlier(&mut qmp, notify)?;
         let folder = RegionFolder::create(Path::new("/dev/shm"), pid)?;
         let shape = foreign_region(vcpus, PROCESS_SLOTS, mode, KERNEL_RINGS);
         let size = region_file::create(&folder.file(), shape, None)?;
@@ -140,15 +147,15 @@ impl HotPlugged {
         }
         folder.give_to(owner(pid))?;
         add(&mut qmp, &folder.file(), size, port.name.raw())?;
-        say(&format!("plugged a trace region of {} MiB into port {}", size >> 20, port.name));
+        notify(&format!("plugged a trace region of {} MiB into port {}", size >> 20, port.name));
         if port.reserve < reserve_for(size) {
-            say(&format!(
+            notify(&format!(
                 "the port may be too small for it: if the guest does not record, start QEMU with pref64-reserve={}M on \
                  that port",
                 reserve_for(size) >> 20
             ));
         }
-        Ok(Self { socket, pid, folder, say, stop: stop.clone(), is_plugged: true })
+        Ok(Self { socket, pid, folder, notify, stop: stop.clone(), is_plugged: true })
     }
 
     /// The region's file.
@@ -166,8 +173,8 @@ impl HotPlugged {
 
     /// What its user is told by.
     #[must_use]
-    pub const fn say(&self) -> Say {
-        self.say
+    pub const fn notify(&self) -> Notify {
+        self.notify
     }
 
     /// What ends its waits.
@@ -201,7 +208,7 @@ impl HotPlugged {
         let gone = Qmp::connect(&self.socket, self.pid, patience)
             .map_err(HotPlugError::Qmp)
             .and_then(|mut qmp| take_away(&mut qmp, LET_GO_LIMIT));
-        gone.inspect_err(|error| (self.say)(&format!("the trace region stays plugged into QEMU: {error}"))).is_ok()
+        gone.inspect_err(|error| (self.notify)(&format!("the trace region stays plugged into QEMU: {error}"))).is_ok()
     }
 }
 
@@ -343,14 +350,14 @@ fn add(qmp: &mut Qmp, file: &Path, size: u64, port: &str) -> Result<(), QmpError
 }
 
 /// Takes away what an earlier strata attach has left.
-fn take_away_earlier(qmp: &mut Qmp, say: Say) -> Result<(), HotPlugError> {
+fn take_away_earlier(qmp: &mut Qmp, notify: Notify) -> Result<(), HotPlugError> {
     if names(qmp, DEVICES)?.iter().any(|(name, _)| name == DEVICE) {
-        say("taking away the region that an earlier strata attach has left");
+        notify("taking away the region that an earlier strata attach has left");
         return take_away(qmp, LET_GO_LIMIT);
     }
     // A guest that let go of the device when nobody waited for it any more has left its memory.
     match qmp.execute("object-del", &json!({"id": MEMORY})) {
-        Ok(_) => say("took away the memory of a region that an earlier strata attach has left"),
+        Ok(_) => notify("took away the memory of a region that an earlier strata attach has left"),
         // There is none, as a rule.
         Err(QmpError::Refused { .. }) => {}
         Err(error) => return Err(error.into()),
@@ -385,7 +392,7 @@ fn take_away(qmp: &mut Qmp, limit: Duration) -> Result<(), HotPlugError> {
 mod tests {
     //! Shows: A running QEMU gets a region while recorded, and gives it back when its guest lets go; its guest outlives the region.
 
-    use super::super::qmp::tests::{Told, scripted};
+    use super::super::qmp::tests::{Reported, scripted};
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
@@ -403,8 +410,8 @@ mod tests {
     }
 
     /// Names of the commands behind the greeting's.
-    fn commands(told: Told) -> Vec<String> {
-        told.into_iter().skip(1).map(|(command, _)| command).collect()
+    fn commands(reported: Reported) -> Vec<String> {
+        reported.into_iter().skip(1).map(|(command, _)| command).collect()
     }
 
     #[test]
@@ -451,12 +458,12 @@ mod tests {
 
         let error = add(&mut qmp, Path::new("/dev/shm/x"), 1 << 20, "port").unwrap_err().to_string();
         drop(qmp);
-        let told = qemu.join().unwrap();
+        let reported = qemu.join().unwrap();
 
         assert_eq!(error, "QEMU refuses device_add: no");
-        assert_eq!((&told[1].1["share"], &told[1].1["mem-path"]), (&json!(true), &json!("/dev/shm/x")));
-        assert_eq!((&told[2].1["bus"], &told[2].1["memdev"]), (&json!("port"), &told[1].1["id"]));
-        assert_eq!(commands(told), ["object-add", "device_add", "object-del"]);
+        assert_eq!((&reported[1].1["share"], &reported[1].1["mem-path"]), (&json!(true), &json!("/dev/shm/x")));
+        assert_eq!((&reported[2].1["bus"], &reported[2].1["memdev"]), (&json!("port"), &reported[1].1["id"]));
+        assert_eq!(commands(reported), ["object-add", "device_add", "object-del"]);
     }
 
     #[test]
@@ -529,7 +536,7 @@ mod tests {
             pid: 1,
             folder: RegionFolder(folder.path().join("region")),
             stop: Stop::default(),
-            say: |line| assert!(line.starts_with("the trace region stays plugged into QEMU: "), "{line}"),
+            notify: |line| assert!(line.starts_with("the trace region stays plugged into QEMU: "), "{line}"),
             is_plugged: true,
         };
 
@@ -613,7 +620,7 @@ mod tests {
         let signalled = stop.clone();
         let (qmp, qemu) = scripted(move |command, _| {
             if command == "device_add" {
-                signalled.ask();
+                signalled.request();
                 return Vec::new();
             }
             done()

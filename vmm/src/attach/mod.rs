@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use steps::Checked;
 use strata_jail::JailRequest;
 use strata_jail::policy::Thread;
-use strata_recorder::session::{RecordingRequest, Say};
+use strata_recorder::session::{Notify, RecordingRequest};
 use strata_recording::foreign::Foreign;
 use strata_recording::manifest::Manifest;
 
@@ -111,23 +111,23 @@ pub struct AttachReport {
 ///
 /// # Errors
 /// Nothing was recorded, and nothing is left behind; or the recording is not complete.
-pub fn attach(request: &AttachRequest, say: Say) -> Result<AttachReport, AttachError> {
+pub fn attach(request: &AttachRequest, notify: Notify) -> Result<AttachReport, AttachError> {
     descriptors::raise_limit();
-    Checked::check(request, say)?.claim()?.trace_host()?.reach_guest()?.record()?.finish()
+    Checked::check(request, notify)?.claim()?.trace_host()?.reach_guest()?.record()?.finish()
 }
 
-fn tell_begin(request: &AttachRequest, name: &str, say: Say) {
+fn report_begin(request: &AttachRequest, name: &str, notify: Notify) {
     let (trace, pid) = (request.recording.files.trace.display(), request.pid);
     let other = request.domain.as_ref().filter(|domain| *domain != name);
     if let Some(domain) = other.filter(|_| request.name.is_none()) {
-        say(&format!(
+        notify(&format!(
             "the trace calls libvirt's domain {} {name}: names have only letters, digits, '.', '_' and '-' (--name sets another)",
             domain.word()
         ));
     }
     match request.recording.layers.mode {
-        Mode::Discard => say(&format!("attached to process {pid} as {name}, tracing into {trace}; Ctrl-C detaches")),
-        Mode::FlightRecorder => say(&format!(
+        Mode::Discard => notify(&format!("attached to process {pid} as {name}, tracing into {trace}; Ctrl-C detaches")),
+        Mode::FlightRecorder => notify(&format!(
             "attached to process {pid} as {name}, flight recorder on; written into {trace} at the end (Ctrl-C detaches); \
              strata ctl {name} snapshot DIR writes it meanwhile"
         )),
@@ -136,13 +136,13 @@ fn tell_begin(request: &AttachRequest, name: &str, say: Say) {
 
 /// Waits until the recording is to end, for `limit` at most if there is one. Where `guest` does not begin to record
 /// meanwhile, it is said.
-fn wait(endings: &Receiver<Ending>, limit: Option<Duration>, guest: Option<&GuestRegion>, say: Say) -> Ending {
+fn wait(endings: &Receiver<Ending>, limit: Option<Duration>, guest: Option<&GuestRegion>, notify: Notify) -> Ending {
     let begun = Instant::now();
     if let Some(guest) = guest.filter(|_| limit.is_none_or(|limit| limit > JOIN_LIMIT)) {
         match endings.recv_timeout(JOIN_LIMIT) {
             Ok(ending) => return ending,
             Err(_) if guest.region.has_guest() => {}
-            Err(_) => say(
+            Err(_) => notify(
                 "the guest does not record: is the agent's kernel module loaded in it (`modprobe strata`; `dmesg` says what is \
                  wrong), and does the VM have the region's device (ivshmem-plain or virtio-pmem)? The host's kernel is recorded \
                  meanwhile",

@@ -149,14 +149,14 @@ mod tests {
 
     #[test]
     fn thread_is_refused_with_its_process() {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (report, reported) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+            report.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
             let _ = ended.recv();
         });
 
-        let error = Process::open(told.recv().unwrap()).unwrap_err().to_string();
+        let error = Process::open(reported.recv().unwrap()).unwrap_err().to_string();
         drop(end);
         thread.join().unwrap();
 

@@ -133,7 +133,7 @@ impl Patience {
 
     /// How long the next wait for something up to `deadline` may be; zero when that is over.
     fn next_wait(&self, socket: &Path, deadline: Instant) -> Result<Duration, QmpError> {
-        if self.stop.is_asked() {
+        if self.stop.is_requested() {
             return Err(QmpError::Signal);
         }
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
@@ -317,18 +317,18 @@ pub(super) mod tests {
     }
 
     /// The commands and their arguments that a scripted QEMU was told.
-    pub type Told = Vec<(String, Value)>;
+    pub type Reported = Vec<(String, Value)>;
 
     /// A QEMU that answers each command as `answer` says, with lines of its own in front; it ends with the connection,
     /// and returns the commands that it was told.
     pub fn scripted(
         answer: impl Fn(&str, &Value) -> Vec<Value> + Send + 'static,
-    ) -> (Result<Qmp, QmpError>, JoinHandle<Told>) {
+    ) -> (Result<Qmp, QmpError>, JoinHandle<Reported>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let qemu = std::thread::spawn(move || {
             let mut writer = theirs.try_clone().unwrap();
             writeln!(writer, "{GREETING}").unwrap();
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             for line in BufReader::new(theirs).lines().map_while(Result::ok) {
                 let request: Value = serde_json::from_str(&line).unwrap();
                 let command = request["execute"].as_str().unwrap().to_owned();
@@ -339,9 +339,9 @@ pub(super) mod tests {
                     // Who has heard enough hangs up.
                     let _ = writeln!(writer, "{line}");
                 }
-                told.push((command, request["arguments"].clone()));
+                reported.push((command, request["arguments"].clone()));
             }
-            told
+            reported
         });
         (Qmp::greet(ours, Path::new("/qmp"), patience(Duration::from_millis(500))), qemu)
     }
@@ -414,8 +414,8 @@ pub(super) mod tests {
         writer.join().unwrap();
 
         assert!(silent.contains("nothing answers at '/qmp'"), "{silent}");
-        for said in [text, other, long] {
-            assert!(said.contains("does not speak QMP"), "{said}");
+        for printed in [text, other, long] {
+            assert!(printed.contains("does not speak QMP"), "{printed}");
         }
     }
 
@@ -454,7 +454,7 @@ pub(super) mod tests {
         qmp.patience.answer = Duration::from_secs(30);
         let signal = std::thread::spawn(move || {
             std::thread::sleep(LOOK_INTERVAL / 2);
-            stop.ask();
+            stop.request();
         });
 
         let error = qmp.execute("query-status", &json!({})).unwrap_err();

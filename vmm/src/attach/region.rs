@@ -12,7 +12,7 @@ use strata_clock::{EpochSink, HostTime};
 use strata_recorder::region::region_file::RegionFile;
 use strata_recorder::region::{MAIN_SESSION, TraceRegion};
 use strata_recorder::selection::Selection;
-use strata_recorder::session::Say;
+use strata_recorder::session::Notify;
 use strata_recorder::session::recording::{GuestSide, NO_AGENT, enabled_guest_events, epoch_sink};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
@@ -76,13 +76,13 @@ impl GuestRegion {
     ///
     /// # Errors
     /// It cannot be mapped.
-    pub fn take(file: RegionFile, clock: Uuid, frequency: u64, say: Say) -> Result<Self, AttachError> {
+    pub fn take(file: RegionFile, clock: Uuid, frequency: u64, notify: Notify) -> Result<Self, AttachError> {
         let path = file.path.clone();
         // The kernel's rings as the region was made for them: `config` has them for each region.
         let rings = file.config.sessions[0].unwrap_or(file.config.process_rings);
         let region = Arc::new(TraceRegion::behind_device(file, clock, frequency)?);
         if !region.settle(RELEASE_LIMIT) {
-            say(&format!(
+            notify(&format!(
                 "the guest has not let go of '{}' since an earlier recording (has it been reset, or is it paused?): taken from it",
                 path.display()
             ));

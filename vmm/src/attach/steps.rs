@@ -9,7 +9,7 @@ use super::region::{self, GuestRegion};
 use super::stop::{STOPS, Stop};
 use super::unplugging::Unplugging;
 use super::vm::{ForeignVm, Look};
-use super::{AttachReport, AttachRequest, Ending, answers, end_by_signals, tell_begin, wait};
+use super::{AttachReport, AttachRequest, Ending, answers, end_by_signals, report_begin, wait};
 use crate::confinement::places;
 use crate::run::descriptors;
 use clock_sync::calibration::read_together;
@@ -36,7 +36,7 @@ use strata_recorder::live::vcpu_activity::VcpuThreads;
 use strata_recorder::recorder::Recorder;
 use strata_recorder::region::region_file::RegionFile;
 use strata_recorder::session::recording::GuestSide;
-use strata_recorder::session::{RecordedVm, RecordingBuilder, RequestError, Say};
+use strata_recorder::session::{Notify, RecordedVm, RecordingBuilder, RequestError};
 use strata_recording::clock::{Clock, VcpuRelation};
 use strata_recording::files::trace_folder::{SnapshotFolder, TraceFolder};
 use strata_recording::layer::LayerKind;
@@ -63,14 +63,14 @@ pub(super) struct Checked<'a> {
 
 impl<'a> Checked<'a> {
     /// Checks `request`, whose user is told what to know by `say`. Nothing is left behind.
-    pub(super) fn check(request: &'a AttachRequest, say: Say) -> Result<Self, AttachError> {
+    pub(super) fn check(request: &'a AttachRequest, notify: Notify) -> Result<Self, AttachError> {
         let layers = if request.has_guest() {
             &[LayerKind::HostKernel, LayerKind::GuestKernel, LayerKind::GuestUser][..]
         } else {
             &[LayerKind::HostKernel]
         };
         let mut recording = RecordingBuilder::new(&request.recording, layers)?;
-        recording.say = say;
+        recording.notify = notify;
         let jail = Jail::choose(&request.jail)?;
         if !geteuid().is_root() {
             return Err(AttachError::NotRoot { pid: request.pid });
@@ -160,9 +160,9 @@ impl<'a> HostTraced<'a> {
         if request.has_guest() {
             region::check_clock(self.clock.time, offset_honoured, first)?;
         }
-        let (mode, say) = (request.recording.layers.mode, recording.say);
+        let (mode, notify) = (request.recording.layers.mode, recording.notify);
         let stop = &self.claimed.stop;
-        let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), mode, say, stop);
+        let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), mode, notify, stop);
         let plugged = request.qmp.as_deref().map(plug).transpose()?;
         let path = plugged.as_ref().map(HotPlugged::file);
         let plugged = plugged.map(|plugged| Unplugging::begin(plugged, jail.mode())).transpose()?;
@@ -173,7 +173,7 @@ impl<'a> HostTraced<'a> {
         let clock = clock_statement(&self.clock, name, first, offset_honoured);
         let vcpus = file.as_ref().map_or(first.vcpu_count(), |file| file.config.vcpus);
         let path = file.as_ref().map(|file| file.path.clone());
-        let take = |file| GuestRegion::take(file, clock.uuid, clock.frequency_hz, say);
+        let take = |file| GuestRegion::take(file, clock.uuid, clock.frequency_hz, notify);
         let guest = file.map(take).transpose()?.map(|guest| guest.plugged_by(plugged));
         let sink: EpochSink = match &guest {
             Some(guest) => guest.epoch_sink(),
@@ -220,7 +220,7 @@ impl GuestReached<'_> {
         let Claimed { checked, description, ending, endings, signals, directory, .. } = claimed;
         let Checked { request, mut recording, vm, name, jail, .. } = checked;
         let (folder, snapshots) = request.recording.files.create()?;
-        let (failed, say) = (ending.clone(), recording.say);
+        let (failed, notify) = (ending.clone(), recording.notify);
         recording.process_descriptors = if side.is_some() { descriptors::for_processes(vcpus, false) } else { 0 };
         recording.guest = side;
         recording.on_failure = Some(Box::new(move || {
@@ -231,8 +231,8 @@ impl GuestReached<'_> {
         let read = READ.map(PathBuf::from).into();
         let places = Places { read, ..places(&directory, Some((&folder, &snapshots))) };
         let closed = jail.close(Thread::AttachStart, places)?;
-        closed.missing.iter().for_each(|line| say(line));
-        tell_hidden(&vm, say);
+        closed.missing.iter().for_each(|line| notify(line));
+        report_hidden(&vm, notify);
         end_by_signals(signals, ending.clone())?;
         let recorder = Recorder::start(recording, recorded)?;
         let answers = answers::answers(description, recorder.control(), ending.clone(), closed);
@@ -240,7 +240,7 @@ impl GuestReached<'_> {
         let region = guest.as_ref().map(|guest| Arc::clone(&guest.region));
         let follower = Follower::start(vm, region, sinks, ending)?;
         strata_jail::enter(Thread::Attached);
-        tell_begin(request, &name, say);
+        report_begin(request, &name, notify);
         Ok(Recorded {
             follower,
             control,
@@ -251,7 +251,7 @@ impl GuestReached<'_> {
             _directory: directory,
             endings,
             limit: request.duration,
-            say,
+            notify,
         })
     }
 }
@@ -269,15 +269,15 @@ pub(super) struct Recorded {
     endings: Receiver<Ending>,
     /// Time after which it ends by itself.
     limit: Option<Duration>,
-    say: Say,
+    notify: Notify,
 }
 
 impl Recorded {
     /// Waits until the recording is to end, and completes it.
     pub(super) fn finish(mut self) -> Result<AttachReport, AttachError> {
-        let ending = wait(&self.endings, self.limit, self.guest.as_ref(), self.say);
+        let ending = wait(&self.endings, self.limit, self.guest.as_ref(), self.notify);
         if let Some(guest) = self.guest.as_ref().filter(|_| ending == Ending::RegionCut) {
-            (self.say)(&format!(
+            (self.notify)(&format!(
                 "'{}' was cut short by who may write it, so that nothing more comes from the guest: make another region, and \
                  start the VM with it",
                 guest.file.display()
@@ -351,9 +351,9 @@ fn claim(runtime: &Path, description: &VmDescription, pid: u32) -> Result<VmDire
 }
 
 /// Tells what the jail keeps from view on a host that shows processes only to who may look into them (`hidepid`).
-fn tell_hidden(vm: &ForeignVm, say: Say) {
+fn report_hidden(vm: &ForeignVm, notify: Notify) {
     if vm.thread_ids().is_empty() && !vm.has_ended_within(Duration::ZERO) {
-        say(
+        notify(
             "this host hides processes from those who may not look into them (hidepid): CPU limits, vCPUs' threads before \
              Linux 5.19, and threads of the kernel that begin to work for the VM from now on are missing; --jail off has them",
         );

@@ -42,7 +42,7 @@ impl Stop {
 
     /// Whether it has asked.
     #[must_use]
-    pub fn is_asked(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         match self {
             Self::Signals(come, before) => come.load(Ordering::Relaxed) != *before,
             // An interrupted look is made again.
@@ -75,7 +75,7 @@ mod tests {
 
     impl Stop {
         /// A signal has come.
-        pub fn ask(&self) {
+        pub fn request(&self) {
             let Self::Signals(come, _) = self else { return };
             come.fetch_add(1, Ordering::Relaxed);
         }
@@ -85,22 +85,22 @@ mod tests {
     fn further_signal_counts_for_what_is_done_behind_one() {
         let stop = Stop::default();
 
-        stop.ask();
+        stop.request();
         let undoing = stop.beginning_now();
-        let before = (stop.is_asked(), undoing.is_asked());
-        stop.ask();
+        let before = (stop.is_requested(), undoing.is_requested());
+        stop.request();
 
-        assert_eq!((before, undoing.is_asked()), ((true, false), true));
+        assert_eq!((before, undoing.is_requested()), ((true, false), true));
     }
 
     #[test]
     fn signal_asks_instead_of_ending_the_process() {
         let stop = Stop::by_signals().unwrap();
 
-        let before = stop.is_asked();
+        let before = stop.is_requested();
         signal_hook::low_level::raise(SIGHUP).unwrap();
 
-        assert_eq!((before, stop.is_asked()), (false, true));
+        assert_eq!((before, stop.is_requested()), (false, true));
     }
 
     #[test]
@@ -108,10 +108,10 @@ mod tests {
         let [(ours, mut theirs), (left, other)] = [(); 2].map(|()| UnixStream::pair().unwrap());
         let stops = [ours, left].map(|link| Stop::Word(Arc::new(link)));
 
-        let before = stops.each_ref().map(Stop::is_asked);
+        let before = stops.each_ref().map(Stop::is_requested);
         theirs.write_all(b"x").unwrap();
         drop(other);
 
-        assert_eq!((before, stops.each_ref().map(|stop| stop.beginning_now().is_asked())), ([false; 2], [true; 2]));
+        assert_eq!((before, stops.each_ref().map(|stop| stop.beginning_now().is_requested())), ([false; 2], [true; 2]));
     }
 }

@@ -24,7 +24,7 @@ use strata_jail::files::Places;
 use strata_jail::inherited::close_from;
 use strata_jail::policy::Thread;
 use strata_jail::{Mode, confine_process};
-use strata_recorder::session::Say;
+use strata_recorder::session::Notify;
 
 /// How often a wait for its answer looks whether a further signal has come.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -42,10 +42,10 @@ const FAILED: u8 = b'n';
 pub struct Unplugging {
     process: Pid,
     link: UnixStream,
-    say: Say,
+    notify: Notify,
     stop: Stop,
     /// Whether it has been told what to do.
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Unplugging {
@@ -64,28 +64,28 @@ impl Unplugging {
         let error = io::Error::last_os_error();
         drop((blocked, theirs));
         let process = process.ok_or(error).map_err(AttachError::Unplugging)?;
-        let (say, stop) = (plugged.say(), plugged.stop().clone());
+        let (notify, stop) = (plugged.notify(), plugged.stop().clone());
         let mut word = [0];
         let is_ready = link.read_exact(&mut word).and_then(|()| link.set_read_timeout(Some(LOOK_INTERVAL)));
         is_ready.map_err(AttachError::Unplugging)?;
         // It is the process's to take away. This one's copy has nothing but memory.
         mem::forget(plugged);
-        Ok(Self { process, link, say, stop, is_told: false })
+        Ok(Self { process, link, notify, stop, is_reported: false })
     }
 
     /// The VM has ended, and the device with it.
     pub fn forget(mut self) {
-        self.ask(FORGET);
+        self.request(FORGET);
     }
 
     /// Takes the region away; whether that was done. If not, it is said.
     pub fn unplug(mut self) -> bool {
-        self.ask(UNPLUG)
+        self.request(UNPLUG)
     }
 
     /// Has the process do `what`; whether it has.
-    fn ask(&mut self, what: u8) -> bool {
-        self.is_told = true;
+    fn request(&mut self, what: u8) -> bool {
+        self.is_reported = true;
         // A signal that ended the recording does not end this; another one does.
         let mut stop = Some(self.stop.beginning_now());
         // Whether it still reads is seen below.
@@ -95,12 +95,12 @@ impl Unplugging {
             match self.link.read(&mut word) {
                 Ok(1..) => break,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                    if stop.take_if(|stop| stop.is_asked()).is_some() {
+                    if stop.take_if(|stop| stop.is_requested()).is_some() {
                         let _ = self.link.write_all(&[STOP]);
                     }
                 }
                 Ok(0) | Err(_) => {
-                    (self.say)("the trace region stays plugged into QEMU: the process that takes it away has ended");
+                    (self.notify)("the trace region stays plugged into QEMU: the process that takes it away has ended");
                     break;
                 }
             }
@@ -113,8 +113,8 @@ impl Unplugging {
 
 impl Drop for Unplugging {
     fn drop(&mut self) {
-        if !self.is_told {
-            self.ask(UNPLUG);
+        if !self.is_reported {
+            self.request(UNPLUG);
         }
     }
 }
@@ -155,12 +155,12 @@ fn wait_and_take_away(mut link: UnixStream, mut plugged: HotPlugged, jail: Mode)
     let places = Places { read, written, offered, emptied: vec![emptied], cleared: vec![cleared] };
     // For the socket, which may be closed to all but another user.
     if let Err(error) = confine_process(jail, Thread::Unplug, CapabilitySet::DAC_OVERRIDE, &places) {
-        (plugged.say())(&format!("{:#}", anyhow::Error::from(error)));
+        (plugged.notify())(&format!("{:#}", anyhow::Error::from(error)));
         return mem::forget(plugged);
     }
     let mut word = [0];
-    let told = link.write_all(&[READY]).and_then(|()| link.read_exact(&mut word));
-    match (told, word) {
+    let reported = link.write_all(&[READY]).and_then(|()| link.read_exact(&mut word));
+    match (reported, word) {
         (Ok(()), [FORGET]) => {
             plugged.forget();
             let _ = link.write_all(&[DONE]);

@@ -118,7 +118,7 @@ pub struct DrawnWhyArgs {
 impl DrawnWhyArgs {
     /// Whether anything is asked.
     #[must_use]
-    pub const fn is_asked(&self) -> bool {
+    pub const fn is_requested(&self) -> bool {
         self.why.is_some() || self.worst.is_some()
     }
 
@@ -128,7 +128,7 @@ impl DrawnWhyArgs {
         let Part { from, to } = part;
         let Self { why: task, worst, vm } = self.clone();
         let worst = worst.map(usize::from);
-        self.is_asked().then(|| CriticalPathOptions { task, vm, worst, from, to, ..CriticalPathOptions::default() })
+        self.is_requested().then(|| CriticalPathOptions { task, vm, worst, from, to, ..CriticalPathOptions::default() })
     }
 }
 
@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn waits_of_a_task_are_those_of_the_part_that_is_exported() {
-        let asked = export(&["--format", "perfetto", "--why", "web/42", "--worst", "3", "--from", "1"]).unwrap();
+        let requested = export(&["--format", "perfetto", "--why", "web/42", "--worst", "3", "--from", "1"]).unwrap();
 
-        let part = Part::of(&asked.trace, asked.from, asked.until).unwrap();
-        let why = asked.why.options(part).unwrap();
+        let part = Part::of(&requested.trace, requested.from, requested.until).unwrap();
+        let why = requested.why.options(part).unwrap();
 
         assert_eq!((why.task.unwrap().to_string(), why.worst), ("web/42".into(), Some(3)));
         assert_eq!((why.from, why.to), (Some(Duration::from_secs(1)), None));
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn longest_waits_are_those_of_all_tasks_where_none_is_named() {
-        let asked = export(&["--format", "perfetto", "--worst", "3", "--vm", "db"]).unwrap();
+        let requested = export(&["--format", "perfetto", "--worst", "3", "--vm", "db"]).unwrap();
 
-        let why = asked.why.options(Part::default()).unwrap();
+        let why = requested.why.options(Part::default()).unwrap();
 
         assert_eq!((why.task, why.worst, why.vm.as_deref()), (None, Some(3), Some("db")));
         assert!(export(&["--format", "perfetto", "--vm", "db"]).is_err());

@@ -56,9 +56,9 @@ mod tests {
 
         let [run, attach] = commands.map(|command| jail(&[command, &options].concat()).unwrap());
 
-        let told = |jail: &JailRequest| (jail.mode, jail.writable.clone());
-        assert_eq!(told(&run), (Mode::Log, vec!["/a".into(), "/b".into()]));
-        assert_eq!(told(&run), told(&attach));
+        let reported = |jail: &JailRequest| (jail.mode, jail.writable.clone());
+        assert_eq!(reported(&run), (Mode::Log, vec!["/a".into(), "/b".into()]));
+        assert_eq!(reported(&run), reported(&attach));
         assert_eq!((run.user, attach.user), (NewUser::Caller, NewUser::Same));
         assert!(jail(&["run", "--kernel", "k", "--writable", "/a"]).is_none());
     }

@@ -12,7 +12,7 @@ use strata_recording::nearest::nearest;
 use strata_recording::terminal::{shell_path, shell_word};
 use trace_merge::moment::{MomentError, Part};
 use trace_merge::report::ReportOptions;
-use trace_merge::report::description::{Asked, Description};
+use trace_merge::report::description::{Description, Requested};
 use trace_merge::report::registry::REPORTS;
 use trace_merge::report::rows::choice::{Choice, Sort};
 
@@ -118,7 +118,7 @@ impl ReportArgs {
                 Some(output) => {
                     ReportRequest::Page(Box::new(PageArgs { trace, output, from, to, symbols, kernels, why, force }))
                 }
-                None if why.is_asked() => {
+                None if why.is_requested() => {
                     return Err("--why and --worst draw on a page: give --html FILE, too, or see `strata why`".into());
                 }
                 None => {
@@ -157,7 +157,7 @@ fn unknown(name: &str, reports: &[&'static Description]) -> String {
 }
 
 fn with_command<'r>(reports: &'r [&'static Description]) -> impl Iterator<Item = &'static Description> + 'r {
-    reports.iter().copied().filter(|report| report.asked == Asked::Command)
+    reports.iter().copied().filter(|report| report.requested == Requested::Command)
 }
 
 /// A report that is asked for by its command.
@@ -206,7 +206,7 @@ fn commands(reports: &[&'static Description]) -> Vec<Command> {
 fn options_of(report: &Description, reports: &[&'static Description]) -> Vec<Arg> {
     let mut options: Vec<(Arg, Vec<&'static str>)> = Vec::new();
     for other in reports {
-        let Asked::Option { of, option, value } = other.asked else { continue };
+        let Requested::Option { of, option, value } = other.requested else { continue };
         if of != report.name {
             continue;
         }
@@ -224,23 +224,23 @@ fn options_of(report: &Description, reports: &[&'static Description]) -> Vec<Arg
 }
 
 /// The one of `reports` that `matches` of the command called `name` ask for.
-fn asked_for(name: &str, matches: &ArgMatches, reports: &[&'static Description]) -> Option<&'static Description> {
-    let is_asked = |report: &&Description| match report.asked {
-        Asked::Option { of, option, value: None } => of == name && matches.get_flag(option),
-        Asked::Option { of, option, value: Some(value) } => {
+fn requested_for(name: &str, matches: &ArgMatches, reports: &[&'static Description]) -> Option<&'static Description> {
+    let is_requested = |report: &&Description| match report.requested {
+        Requested::Option { of, option, value: None } => of == name && matches.get_flag(option),
+        Requested::Option { of, option, value: Some(value) } => {
             of == name && matches.get_one::<String>(option).is_some_and(|given| given == value)
         }
-        Asked::Command => false,
+        Requested::Command => false,
     };
-    let by_option = reports.iter().copied().find(is_asked);
+    let by_option = reports.iter().copied().find(is_requested);
     by_option.or_else(|| with_command(reports).find(|report| report.name == name))
 }
 
 impl FromArgMatches for ReportCommand {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let asked =
-            matches.subcommand().and_then(|(name, matches)| Some((asked_for(name, matches, &REPORTS)?, matches)));
-        let (report, matches) = asked.ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
+        let requested =
+            matches.subcommand().and_then(|(name, matches)| Some((requested_for(name, matches, &REPORTS)?, matches)));
+        let (report, matches) = requested.ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
         // Only commands that take it know of it.
         let symbols = matches.try_get_one(SYMBOLS).ok().flatten().cloned();
         let choice =
@@ -344,16 +344,16 @@ mod tests {
     use std::time::Duration;
     use trace_merge::report::description::Begin;
 
-    fn asked(args: &[&str]) -> Option<Result<ReportRequest, String>> {
+    fn requested(args: &[&str]) -> Option<Result<ReportRequest, String>> {
         let parsed = Cli::try_parse_from(["strata", "report"].iter().chain(args)).ok()?;
         if let crate::cli::Command::Report(report) = parsed.command { Some(report.into_request()) } else { None }
     }
 
     /// What is said of the report that `args` ask for: its name, trace, symbols, and whether it is wanted as JSON.
     fn report(args: &[&str]) -> Option<(&'static str, PathBuf, Option<PathBuf>, bool)> {
-        match asked(args)?.ok()? {
-            ReportRequest::Report(asked) => {
-                Some((asked.report.name, asked.window.trace, asked.symbols, asked.window.json))
+        match requested(args)?.ok()? {
+            ReportRequest::Report(requested) => {
+                Some((requested.report.name, requested.window.trace, requested.symbols, requested.window.json))
             }
             ReportRequest::Page(_) => None,
         }
@@ -398,7 +398,7 @@ mod tests {
         static MADE: Description = Description {
             name: "made",
             about: "Something else",
-            asked: Asked::Command,
+            requested: Requested::Command,
             examples: &["strata report made trace"],
             takes_symbols: false,
             is_in_all: false,
@@ -410,7 +410,7 @@ mod tests {
 
         let matches = commands.try_get_matches_from_mut(["report", "made", "trace"]).unwrap();
         let (name, matches) = matches.subcommand().unwrap();
-        assert_eq!(asked_for(name, matches, &[&MADE]).map(|report| report.name), Some("made"));
+        assert_eq!(requested_for(name, matches, &[&MADE]).map(|report| report.name), Some("made"));
         let help = commands.find_subcommand_mut("made").unwrap().render_long_help().to_string();
         assert!(help.contains("Something else") && help.contains("strata report made trace"), "{help}");
         assert_eq!(unknown("mad", &[&MADE]), "no report is called 'mad'; nearest: made; there are made");
@@ -418,25 +418,28 @@ mod tests {
 
     #[test]
     fn page_is_of_a_trace_and_not_of_one_report() {
-        let page = asked(&["trace", "--html", "out.html", "--from", "1.5", "--force"]).unwrap().unwrap();
+        let page = requested(&["trace", "--html", "out.html", "--from", "1.5", "--force"]).unwrap().unwrap();
 
         let ReportRequest::Page(page) = page else { panic!("another request") };
         assert_eq!((page.from, page.to, page.force), (Some(Duration::from_millis(1500).into()), None, true));
         assert_eq!((page.trace, page.output), ("trace".into(), "out.html".into()));
-        assert!(asked(&["trace", "--html", "out.html", "--json"]).is_none());
-        assert!(asked(&["trace", "--force"]).is_none() && asked(&["tasks", "trace", "--html", "out.html"]).is_none());
+        assert!(requested(&["trace", "--html", "out.html", "--json"]).is_none());
+        assert!(
+            requested(&["trace", "--force"]).is_none()
+                && requested(&["tasks", "trace", "--html", "out.html"]).is_none()
+        );
     }
 
     #[test]
     fn report_that_does_not_exist_is_refused_with_those_that_do() {
-        let error = asked(&["taks", "trace"]).unwrap().unwrap_err();
+        let error = requested(&["taks", "trace"]).unwrap().unwrap_err();
 
         assert!(error.starts_with("no report is called 'taks'; nearest: tasks"), "{error}");
         assert!(error.contains("there are overview, all, summary, tasks, vcpus, exits"), "{error}");
-        let turned = asked(&["trace", "tasks"]).unwrap().unwrap_err();
+        let turned = requested(&["trace", "tasks"]).unwrap().unwrap_err();
         assert_eq!(turned, "the report comes first: strata report tasks trace");
-        let odd = asked(&["my trace;", "tasks"]).unwrap().unwrap_err();
+        let odd = requested(&["my trace;", "tasks"]).unwrap().unwrap_err();
         assert_eq!(odd, "the report comes first: strata report tasks 'my trace;'");
-        assert!(asked(&["latency", "trace"]).unwrap().unwrap_err().contains("nearest: wakeups"));
+        assert!(requested(&["latency", "trace"]).unwrap().unwrap_err().contains("nearest: wakeups"));
     }
 }

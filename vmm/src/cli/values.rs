@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(net("passt=/a.socket,pps=5").unwrap().link, LinkConfig::Passt(Some("/a.socket".into())));
         assert_eq!(full.mac.map(|mac| mac.to_string()).as_deref(), Some("52:54:00:12:34:56"));
         assert_eq!((full.limits.packets, full.limits.bytes), (limit(1000, 2000), limit(1 << 20, 1 << 20)));
-        for (text, says) in [
+        for (text, states) in [
             ("tap0", "tap=tap0"),
             ("tap=", "tap=tap0"),
             ("passt=", "'--net passt'"),
@@ -375,7 +375,7 @@ mod tests {
             ("tap=t,vhost=on,pps=5", "vhost=on and limits exclude each other"),
             ("passt,vhost=on", "vhost=on is for taps"),
         ] {
-            assert!(net(text).unwrap_err().contains(says), "{text}");
+            assert!(net(text).unwrap_err().contains(states), "{text}");
         }
     }
 

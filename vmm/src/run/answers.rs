@@ -41,7 +41,7 @@ pub(super) fn answers(
             return refusal;
         }
         let answer = match &recorder {
-            Some(recorder) => recorder.ask(request),
+            Some(recorder) => recorder.request(request),
             None if is_status => Answer::Status(Box::default()),
             None => Answer::refused("this VM is not traced; run it with --trace"),
         };
@@ -49,7 +49,7 @@ pub(super) fn answers(
             Answer::Status(status) => Answer::Status(Box::new(Status {
                 paused: machine.is_paused(),
                 jail: Some(jail.summary.clone().into()),
-                balloon: machine.balloon().ok().map(told),
+                balloon: machine.balloon().ok().map(balloon_status),
                 limits: limited.status(),
                 ..description.status(begun.elapsed(), status.trace)
             })),
@@ -58,7 +58,7 @@ pub(super) fn answers(
                 Answer::Live(Box::new(Live {
                     name: name.into(),
                     pid,
-                    balloon: machine.balloon().ok().map(told),
+                    balloon: machine.balloon().ok().map(balloon_status),
                     ..*live
                 }))
             }
@@ -74,13 +74,13 @@ fn balloon(machine: &MachineControl, bytes: Option<u64>) -> Answer {
         None => machine.balloon(),
     };
     match state {
-        Ok(state) => Answer::Balloon(told(state)),
+        Ok(state) => Answer::Balloon(balloon_status(state)),
         Err(error) => Answer::refused(error.to_string()),
     }
 }
 
 /// The state of a balloon, as the protocol has it.
-const fn told(state: BalloonState) -> BalloonStatus {
+const fn balloon_status(state: BalloonState) -> BalloonStatus {
     let BalloonState { wanted, given, reported, refused, is_driven } = state;
     BalloonStatus { wanted, given, reported, refused, driven: is_driven }
 }

@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 use strata_machine::MacAddress;
-use strata_recorder::session::Say;
+use strata_recorder::session::Notify;
 use thiserror::Error;
 
 /// Why a guest that is to be started again is not.
@@ -49,7 +49,7 @@ pub enum BootsError {
 pub fn run_boots(
     mut request: RunRequest,
     boot: impl Fn(&RunRequest) -> BootEnd,
-    say: Say,
+    notify: Notify,
 ) -> Result<BootEnd, BootsError> {
     let first = request.recording.as_ref().map(|recording| recording.files.trace.clone());
     if let Some(first) = &first {
@@ -73,25 +73,27 @@ pub fn run_boots(
             // It was asked to end before it could do so in good order: before the guest ran.
             (ProcessEnd::Killed(signal), Some(stop)) if signal == stop.as_raw() => return Ok(BootEnd::Done),
             (ProcessEnd::Killed(signal), _) => {
-                say(&format!("the VM's process was killed by signal {signal}; strata ps tells what can be recovered"));
+                notify(&format!(
+                    "the VM's process was killed by signal {signal}; strata ps tells what can be recovered"
+                ));
                 return Ok(BootEnd::Failed);
             }
-            (ProcessEnd::Told(BootEnd::Rebooted), Some(_)) => return Ok(BootEnd::Done),
-            (ProcessEnd::Told(BootEnd::Rebooted), None) if quick.are_too_many_with(begun.elapsed()) => {
+            (ProcessEnd::Reported(BootEnd::Rebooted), Some(_)) => return Ok(BootEnd::Done),
+            (ProcessEnd::Reported(BootEnd::Rebooted), None) if quick.are_too_many_with(begun.elapsed()) => {
                 let within = QUICK.as_secs();
-                say(&format!(
+                notify(&format!(
                     "the guest rebooted {MOST_QUICK} times in a row within {within} s of its start: it is given up"
                 ));
                 return Ok(BootEnd::Failed);
             }
-            (ProcessEnd::Told(BootEnd::Rebooted), None) => {
+            (ProcessEnd::Reported(BootEnd::Rebooted), None) => {
                 inputs.changed().map_or(Ok(()), |path| Err(BootsError::Changed(path.into())))?;
                 // They were raw when the VM started: what they look like now, the guest has written.
                 request.disks.iter_mut().for_each(|disk| disk.is_raw = true);
                 number += 1;
-                say(&format!("the guest is started again: boot {number}"));
+                notify(&format!("the guest is started again: boot {number}"));
             }
-            (ProcessEnd::Told(end), _) => return Ok(end),
+            (ProcessEnd::Reported(end), _) => return Ok(end),
         }
     }
 }
@@ -108,7 +110,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use tempfile::TempDir;
 
-    const SILENT: Say = |_| ();
+    const SILENT: Notify = |_| ();
 
     fn request(folder: &TempDir, arguments: &[&str]) -> RunRequest {
         let kernel = folder.path().join("kernel");

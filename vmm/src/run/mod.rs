@@ -37,7 +37,7 @@ use strata_machine::{Machine, Outcome};
 use strata_observer::NoObserver;
 use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
 use strata_recorder::control::server::ControlServer;
-use strata_recorder::session::Say;
+use strata_recorder::session::Notify;
 use strata_recording::files::trace_folder::{SnapshotFolder, TraceFolder};
 use strata_recording::manifest::Manifest;
 pub use trace_failure::OnTraceFailure;
@@ -62,19 +62,19 @@ pub struct RunReport {
 /// # Errors
 /// Nothing was run, or the recording is not complete. Input is checked before anything is made, and a recording that
 /// never began leaves nothing behind.
-pub fn run(request: &RunRequest, say: Say) -> Result<RunReport, RunFailure> {
+pub fn run(request: &RunRequest, notify: Notify) -> Result<RunReport, RunFailure> {
     descriptors::raise_limit();
     let jail = Jail::choose(&request.jail)?;
     let plan = Plan::check(request, &jail)?;
-    plan.found_on_disk.iter().for_each(|line| say(line));
+    plan.found_on_disk.iter().for_each(|line| notify(line));
     if let Some(refusal) = plan.probed.refusal() {
         return Err(RunFailure::Kvm(refusal));
     }
-    run_plan(plan, jail, say)
+    run_plan(plan, jail, notify)
 }
 
 /// Runs what was checked.
-fn run_plan(mut plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFailure> {
+fn run_plan(mut plan: Plan<'_>, jail: Jail, notify: Notify) -> Result<RunReport, RunFailure> {
     let request = plan.request;
     let description = describe_vm(request);
     let runtime = match jail.user() {
@@ -87,12 +87,12 @@ fn run_plan(mut plan: Plan<'_>, jail: Jail, say: Say) -> Result<RunReport, RunFa
     }
     match plan.recording.take() {
         Some(mut recording) => {
-            recording.say = say;
+            recording.notify = notify;
             let site = Site { description, directory, jail };
             PreparedVm::prepare(plan, recording, site)?.start()?.finish()
         }
         None => {
-            let Ran { outcome, console_dropped } = run_untraced(plan, description, &directory, jail, say)?;
+            let Ran { outcome, console_dropped } = run_untraced(plan, description, &directory, jail, notify)?;
             Ok(RunReport { outcome, manifest: None, console_dropped, trace_failed: false })
         }
     }
@@ -104,10 +104,10 @@ fn run_untraced(
     description: VmDescription,
     directory: &VmDirectory,
     jail: Jail,
-    say: Say,
+    notify: Notify,
 ) -> Result<Ran, RunFailure> {
     let machine = Machine::new(plan.config)?;
-    let closed = close(jail, directory, plan.request, None, say)?;
+    let closed = close(jail, directory, plan.request, None, notify)?;
     let console = ConsoleLimits::new(plan.request);
     let limited = LimitedDevices::new(plan.request, &machine, &console);
     let answers = answers::answers(description, None, machine.control(), machine.stop_handle(), limited, closed);
@@ -121,12 +121,12 @@ fn close(
     directory: &VmDirectory,
     request: &RunRequest,
     recording: Option<(&TraceFolder, &SnapshotFolder)>,
-    say: Say,
+    notify: Notify,
 ) -> Result<Closed, JailError> {
     // The socket is removed in the end.
     let cleared = request.vsock.iter().filter_map(|vsock| folder_above(&vsock.path)).collect();
     let closed = jail.close(Thread::Start, Places { cleared, ..places(directory, recording) })?;
-    closed.missing.iter().for_each(|line| say(line));
+    closed.missing.iter().for_each(|line| notify(line));
     Ok(closed)
 }
 

@@ -79,7 +79,7 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// The first part of the request that cannot be had.
     pub(super) fn check(request: &'a RunRequest, jail: &Jail) -> Result<Self, RunFailure> {
-        let checked = request.recording.as_ref().map(|asked| RecordingBuilder::new(asked, &LayerKind::ALL));
+        let checked = request.recording.as_ref().map(|requested| RecordingBuilder::new(requested, &LayerKind::ALL));
         let recording = checked.transpose()?;
         let host_events = Tracefs::find().and_then(|tracefs| tracefs.available_events());
         let booted = Booted::find(request)?;

@@ -203,7 +203,7 @@ impl<'a> RelatedVm<'a> {
             machine.control(),
             machine.stop_handle(),
             Arc::clone(&has_stopped),
-            recording.say,
+            recording.notify,
         );
         let clocks = has_clock.then(|| Arc::clone(&recorded.clocks));
         Ok(PreparedVm {

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use strata_machine::{ControlError, MachineControl, StopHandle};
-use strata_recorder::session::{OnFailure, Say};
+use strata_recorder::session::{Notify, OnFailure};
 
 /// What happens to a VM when a layer of its trace ends early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(super) fn on_failure(
     control: MachineControl,
     stop: StopHandle,
     has_stopped: Arc<AtomicBool>,
-    say: Say,
+    notify: Notify,
 ) -> Option<OnFailure> {
     match reaction {
         OnTraceFailure::Continue => None,
@@ -62,16 +62,16 @@ pub(super) fn on_failure(
             // Its vCPUs are about to enter the guest.
             Err(ControlError::NotRunning) => false,
             Ok(()) | Err(ControlError::Paused) => {
-                say(&format!("the VM is paused: its trace has failed; strata ctl {name} resume lets it go on"));
+                notify(&format!("the VM is paused: its trace has failed; strata ctl {name} resume lets it go on"));
                 true
             }
             Err(error) => {
-                say(&format!("the VM is to be paused because its trace has failed, and cannot be: {error}"));
+                notify(&format!("the VM is to be paused because its trace has failed, and cannot be: {error}"));
                 true
             }
         })),
         OnTraceFailure::Stop => Some(Box::new(move || {
-            say("the VM is stopped: its trace has failed");
+            notify("the VM is stopped: its trace has failed");
             has_stopped.store(true, Ordering::Relaxed);
             stop.stop();
             true

@@ -65,11 +65,11 @@ impl PreparedVm<'_> {
     /// The process cannot be confined, or the recording or the control socket cannot be made.
     pub(super) fn start(self) -> Result<StartedVm, RunFailure> {
         let Self { request, machine, recording, folders, .. } = self;
-        let say = recording.say;
+        let notify = recording.notify;
         for layer in &recording.missing {
-            say(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
+            notify(&format!("{} is missing: {} ({})", layer.layer, layer.reason, layer.fix));
         }
-        let closed = close(self.jail, &folders.directory, request, Some((&folders.trace, &folders.snapshots)), say)?;
+        let closed = close(self.jail, &folders.directory, request, Some((&folders.trace, &folders.snapshots)), notify)?;
         let (mode, cpus) = (recording.request().layers.mode, recording.request().scheduling.cpus.clone());
         let recorder = Recorder::start(recording, self.recorded)?;
         let console = ConsoleLimits::new(request);
@@ -79,8 +79,8 @@ impl PreparedVm<'_> {
         let control = ControlServer::start(&folders.directory.socket(), answers)?;
         let trace = folders.trace.path().display();
         match mode {
-            Mode::Discard => say(&format!("tracing into {trace}")),
-            Mode::FlightRecorder => say(&format!(
+            Mode::Discard => notify(&format!("tracing into {trace}")),
+            Mode::FlightRecorder => notify(&format!(
                 "flight recorder on, written into {trace} at the end; strata ctl {} snapshot DIR writes it meanwhile",
                 request.name
             )),
@@ -148,12 +148,12 @@ impl StartedVm {
         folders.trace.keep();
         let Ran { outcome, console_dropped } = ran;
         let trace_failed = has_stopped.load(Ordering::Relaxed);
-        let told = match trace_failed {
+        let reported = match trace_failed {
             true => format!("{outcome}, because a layer of the trace ended early"),
             false => outcome.to_string(),
         };
         let last = collected.and_then(|collected| add_guest_ring(&collected, folders.trace.path().into(), name));
-        match recorder.finish_with(told, last) {
+        match recorder.finish_with(reported, last) {
             Ok(manifest) => Ok(RunReport { outcome, manifest: Some(manifest), console_dropped, trace_failed }),
             Err(source) => {
                 folders.directory.keep();

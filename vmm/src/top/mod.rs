@@ -119,7 +119,7 @@ pub struct OwnThread {
 }
 
 /// A VM as it was when it was asked.
-struct Asked {
+struct Requested {
     at: Instant,
     live: Live,
     /// CPU time of its threads, by thread, ns.
@@ -132,11 +132,11 @@ struct Asked {
 /// When there is no such VM, or standard output cannot be written. One that closes is none.
 pub fn run(args: &TopArgs) -> Result<(), TopError> {
     let mut out = io::stdout().lock();
-    let mut before = ask_all(args)?;
+    let mut before = request_all(args)?;
     let mut waits = if args.once { MOST_WAITS } else { 0 };
     loop {
         thread::sleep(args.interval);
-        let now = match ask_all(args) {
+        let now = match request_all(args) {
             // A VM that was there has ended: of it there is nothing more to show.
             Err(TopError::Client(ClientError::NoSuchVm(_)) | TopError::NoVm) if !args.once => return Ok(()),
             other => other?,
@@ -171,21 +171,21 @@ pub fn run(args: &TopArgs) -> Result<(), TopError> {
 /// What tells VMs apart: user, where that is another, and process.
 type Key = (Option<Foreign<String>>, u32);
 /// The answers of VMs, or why one gave none.
-type Answers = BTreeMap<Key, (String, Result<Asked, String>)>;
+type Answers = BTreeMap<Key, (String, Result<Requested, String>)>;
 
 /// Asks the VMs that `args` name: of several, one that does not answer is told beside the others.
-fn ask_all(args: &TopArgs) -> Result<Answers, TopError> {
+fn request_all(args: &TopArgs) -> Result<Answers, TopError> {
     let runtimes = directory::runtime_folders()?;
     let key = |found: &FoundVm| (found.owner.other_user(), found.vm.pid);
     let mut patience = Patience::new(OTHERS_LIMIT);
     if let Some(name) = &args.vm {
         let found = client::find(&runtimes, name)?;
-        let asked = ask(&found, &mut patience)?;
-        return Ok(BTreeMap::from([(key(&found), (found.vm.name, Ok(asked)))]));
+        let requested = request(&found, &mut patience)?;
+        return Ok(BTreeMap::from([(key(&found), (found.vm.name, Ok(requested)))]));
     }
     let answers = running(&runtimes)?.into_iter().map(|found| {
-        let asked = ask(&found, &mut patience).map_err(|error| error.to_string());
-        (key(&found), (found.vm.name, asked))
+        let requested = request(&found, &mut patience).map_err(|error| error.to_string());
+        (key(&found), (found.vm.name, requested))
     });
     let answers: Answers = answers.collect();
     if answers.is_empty() { Err(TopError::NoVm) } else { Ok(answers) }
@@ -203,7 +203,7 @@ pub fn running(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
 ///
 /// # Errors
 /// When it does not say.
-pub fn ask_live(found: &FoundVm, patience: &mut Patience) -> Result<Live, TopError> {
+pub fn request_live(found: &FoundVm, patience: &mut Patience) -> Result<Live, TopError> {
     match client::call_until(&found.socket(), &Request::Live, patience.deadline(found.owner, OWN_LIMIT))? {
         // Which VM it is, its folder has said.
         Answer::Live(live) => Ok(Live { name: found.vm.name.clone().into(), pid: found.vm.pid, ..*live }),
@@ -213,9 +213,9 @@ pub fn ask_live(found: &FoundVm, patience: &mut Patience) -> Result<Live, TopErr
     }
 }
 
-fn ask(found: &FoundVm, patience: &mut Patience) -> Result<Asked, TopError> {
-    let live = bounded(ask_live(found, patience)?);
-    Ok(Asked { at: Instant::now(), live, threads: own_threads(found.vm.pid) })
+fn request(found: &FoundVm, patience: &mut Patience) -> Result<Requested, TopError> {
+    let live = bounded(request_live(found, patience)?);
+    Ok(Requested { at: Instant::now(), live, threads: own_threads(found.vm.pid) })
 }
 
 /// The threads of the process `pid` that are strata's own and not the guest's, with the CPU time that they have had.
@@ -242,7 +242,7 @@ impl Picture {
 
     /// What happened from `before` to `now`. A VM that was not there before has nothing to show yet.
     fn between(before: &Answers, now: &Answers) -> Self {
-        let of_vm = |(key, (name, now)): (&Key, &(String, Result<Asked, String>))| {
+        let of_vm = |(key, (name, now)): (&Key, &(String, Result<Requested, String>))| {
             let picture = match (now, before.get(key)) {
                 (Ok(now), Some((_, Ok(before)))) => VmPicture::between(before, now),
                 (Ok(_), _) => return None,
@@ -260,7 +260,7 @@ impl Picture {
 }
 
 impl VmPicture {
-    fn between(before: &Asked, now: &Asked) -> Self {
+    fn between(before: &Requested, now: &Requested) -> Self {
         let threads = now.threads.iter().map(|(number, thread)| {
             let had = before.threads.get(number).map_or(0, |thread| thread.cpu_ns);
             OwnThread { name: thread.name.clone(), cpu_ns: thread.cpu_ns.saturating_sub(had) }

@@ -22,35 +22,35 @@ fn watched(until_ns: u64, guest_ns: u64, hog_ns: u64, hlt: &[u64]) -> Watched {
     }
 }
 
-fn asked(host: Option<Watched>, records: u64, cpu_ns: u64) -> Asked {
+fn requested(host: Option<Watched>, records: u64, cpu_ns: u64) -> Requested {
     let layers = vec![LayerStatus { path: "vm0/vmm".into(), records, ..LayerStatus::default() }];
     let live = Live { name: "vm0".into(), pid: 7, host, layers, ..Live::default() };
     let thread = OwnThread { name: "strata-recorder".into(), cpu_ns };
-    Asked { at: Instant::now(), live, threads: BTreeMap::from([(8, thread)]) }
+    Requested { at: Instant::now(), live, threads: BTreeMap::from([(8, thread)]) }
 }
 
-fn answers(asked: Result<Asked, String>) -> Answers {
-    BTreeMap::from([((None, 7), ("vm0".to_string(), asked))])
+fn answers(requested: Result<Requested, String>) -> Answers {
+    BTreeMap::from([((None, 7), ("vm0".to_string(), requested))])
 }
 
-fn picture(before: Asked, now: Asked) -> Picture {
-    let now = Asked { at: before.at + std::time::Duration::from_secs(1), ..now };
+fn picture(before: Requested, now: Requested) -> Picture {
+    let now = Requested { at: before.at + std::time::Duration::from_secs(1), ..now };
     Picture::between(&answers(Ok(before)), &answers(Ok(now)))
 }
 
 #[test]
 fn picture_lacks_time_until_records_have_come() {
-    let at = |until_ns| asked(Some(watched(until_ns, 600, 100, &[])), 40, 1_000_000);
+    let at = |until_ns| requested(Some(watched(until_ns, 600, 100, &[])), 40, 1_000_000);
 
     assert!(picture(at(2_000), at(2_000)).lacks_time());
     assert!(!picture(at(2_000), at(2_001)).lacks_time());
-    assert!(!picture(asked(None, 40, 0), asked(None, 50, 0)).lacks_time());
+    assert!(!picture(requested(None, 40, 0), requested(None, 50, 0)).lacks_time());
 }
 
 #[test]
 fn picture_is_of_what_happened_between_two_answers() {
-    let before = asked(Some(watched(2_000, 600, 100, &[5_000])), 40, 1_000_000);
-    let now = asked(Some(watched(1_002_000, 900_600, 40_100, &[5_000, 9_000, 9_000])), 100, 6_000_000);
+    let before = requested(Some(watched(2_000, 600, 100, &[5_000])), 40, 1_000_000);
+    let now = requested(Some(watched(1_002_000, 900_600, 40_100, &[5_000, 9_000, 9_000])), 100, 6_000_000);
 
     let picture = picture(before, now);
 
@@ -63,14 +63,14 @@ fn picture_is_of_what_happened_between_two_answers() {
 }
 
 /// Wake-ups up to `until_ns`, and the requests to a disk.
-fn busy(until_ns: u64, times_ns: &[u64]) -> Asked {
-    let asked = asked(None, 0, 0);
+fn busy(until_ns: u64, times_ns: &[u64]) -> Requested {
+    let requested = requested(None, 0, 0);
     let wakeup = |at_ns, ns| LiveWakeup { task: "we\x1bb".into(), tid: 42, cpu: 1, at_ns, ns };
     let worst = vec![wakeup(until_ns - 1, 9_000_000), wakeup(1_500, 7_000_000)];
     let guest = Some(LiveGuest { since_ns: 1_000, until_ns, wakeups: times(times_ns), worst });
     let disks = vec![LiveDisk { disk: 0, kind: "read".into(), times: times(times_ns) }];
     let balloon = Some(BalloonStatus { wanted: 8 << 20, given: 6 << 20, ..BalloonStatus::default() });
-    Asked { live: Live { guest, disks, balloon, ..asked.live }, ..asked }
+    Requested { live: Live { guest, disks, balloon, ..requested.live }, ..requested }
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn wakeups_and_disk_requests_are_those_of_the_period() {
 
 #[test]
 fn what_began_anew_meanwhile_is_shown_from_its_begin() {
-    let before = asked(Some(watched(2_000, 600, 100, &[])), 0, 0);
-    let now = asked(Some(Watched { since_ns: 5_000, ..watched(7_000, 1_500, 0, &[]) }), 0, 0);
+    let before = requested(Some(watched(2_000, 600, 100, &[])), 0, 0);
+    let now = requested(Some(Watched { since_ns: 5_000, ..watched(7_000, 1_500, 0, &[]) }), 0, 0);
 
     let host = picture(before, now).vms.remove(0).host.unwrap();
 
@@ -108,8 +108,8 @@ fn what_began_anew_meanwhile_is_shown_from_its_begin() {
 
 #[test]
 fn text_shows_shares_thieves_exits_and_what_tracing_costs() {
-    let before = asked(Some(watched(2_000, 600, 100, &[])), 0, 0);
-    let now = asked(Some(watched(1_000_002_000, 900_000_600, 40_000_100, &[70_000])), 5_000, 12_000_000);
+    let before = requested(Some(watched(2_000, 600, 100, &[])), 0, 0);
+    let now = requested(Some(watched(1_000_002_000, 900_000_600, 40_000_100, &[70_000])), 5_000, 12_000_000);
     let mut out = Vec::new();
 
     picture(before, now).write_text(&mut out).unwrap();
@@ -130,7 +130,7 @@ fn text_shows_shares_thieves_exits_and_what_tracing_costs() {
 
 #[test]
 fn vm_that_does_not_answer_stands_beside_the_others_and_one_without_the_host_says_so() {
-    let (before, now) = (asked(None, 0, 0), asked(None, 9, 0));
+    let (before, now) = (requested(None, 0, 0), requested(None, 9, 0));
     let silent = |name: &str| (name.to_string(), Err("not traced".to_string()));
     let mut before = answers(Ok(before));
     let mut now = answers(Ok(now));
@@ -163,13 +163,13 @@ fn own_threads_are_those_that_strata_names() {
 #[test]
 fn vm_of_another_user_is_shown_as_that_and_nothing_in_it_acts_on_a_terminal() {
     let hostile = || {
-        let mut asked = asked(Some(watched(2_000, 600, 100, &[5_000])), 40, 1_000_000);
-        asked.threads.insert(8, OwnThread { name: "strata-\x1b[2J".into(), cpu_ns: 9 });
-        asked.live.host.as_mut().unwrap().exits[0].reason = "hlt\x1b]0;x\x07\nforged".into();
-        asked
+        let mut requested = requested(Some(watched(2_000, 600, 100, &[5_000])), 40, 1_000_000);
+        requested.threads.insert(8, OwnThread { name: "strata-\x1b[2J".into(), cpu_ns: 9 });
+        requested.live.host.as_mut().unwrap().exits[0].reason = "hlt\x1b]0;x\x07\nforged".into();
+        requested
     };
     let answers =
-        |asked| BTreeMap::from([((Some("al\x1bice".into()), 7), ("vm0".to_string(), Ok::<_, String>(asked)))]);
+        |requested| BTreeMap::from([((Some("al\x1bice".into()), 7), ("vm0".to_string(), Ok::<_, String>(requested)))]);
     let mut later = hostile();
     later.live.host.as_mut().unwrap().exits[0].times.add(7_000);
     later.threads.get_mut(&8).unwrap().cpu_ns = 1_000;

@@ -1,6 +1,6 @@
 //! Shows: A recording of another VMM's VM is confined, and undoes in the end what it changed.
 
-use super::stand_in::{HOLDS_VARIABLE, QMP_VARIABLE, REGION_VARIABLE, told};
+use super::stand_in::{HOLDS_VARIABLE, QMP_VARIABLE, REGION_VARIABLE, reported};
 use super::*;
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -137,8 +137,8 @@ fn clients_have_files_made_where_the_recording_may_make_them_and_nowhere_else() 
     text(&bench.strata(&["ctl", "tiny", "detach"]));
     let recorded = recording.wait_with_output().unwrap();
 
-    assert!(outside.iter().all(|said| said.contains("start it with --writable DIR")), "{outside:?}");
-    assert!(inside.iter().all(|said| said.contains("records in")), "{inside:?}");
+    assert!(outside.iter().all(|printed| printed.contains("start it with --writable DIR")), "{outside:?}");
+    assert!(inside.iter().all(|printed| printed.contains("records in")), "{inside:?}");
     assert!(recorded.status.success(), "{}", text(&recorded));
     assert!(!bench.path("elsewhere").exists() && !bench.path("trace/inside").exists());
     for name in ["trace-snapshots/one", "offered/two", "trace"] {
@@ -156,7 +156,7 @@ fn recording_that_is_asked_for_everything_makes_no_forbidden_call() {
     let streaming = "--max-size 16M --compress zstd --readable-by all --limit host-kernel=1000000 --drain idle \
         --recorder-cpus 0 --trigger steal>1ns --trigger-every 50ms";
     let keeping = format!("--mode flight-recorder --region {region} --trigger steal>1ns --trigger-after 1ms");
-    let ask = |command: &str| bench.strata(&[&["ctl", "tiny"], &*command.split(' ').collect::<Vec<_>>()].concat());
+    let request = |command: &str| bench.strata(&[&["ctl", "tiny"], &*command.split(' ').collect::<Vec<_>>()].concat());
     let folder = |name: &str| bench.path("kept-snapshots").join(name).display().to_string();
     let of_all =
         ["status", "trigger add host-load>1% --every 1s", "trigger list", "trigger remove host-load>1%", "flush"];
@@ -172,21 +172,22 @@ fn recording_that_is_asked_for_everything_makes_no_forbidden_call() {
     ];
 
     let begun = bench.attach(&vmm, &streaming.split_whitespace().collect::<Vec<_>>());
-    let asked = of_all.map(|command| (command, ask(command)));
-    let has_fired = comes(|| text(&ask("trigger list")).contains("marked"));
-    ask("detach");
+    let requested = of_all.map(|command| (command, request(command)));
+    let has_fired = comes(|| text(&request("trigger list")).contains("marked"));
+    request("detach");
     let streamed = begun.wait_with_output().unwrap();
     let begun = bench.attach_into("kept", &vmm, &keeping.split(' ').collect::<Vec<_>>());
-    let also_asked = of_sessions.map(|command| (command.to_owned(), ask(command)));
+    let also_requested = of_sessions.map(|command| (command.to_owned(), request(command)));
     let has_written = comes(|| bench.path("kept-snapshots/trigger-1/session.json").exists());
-    ask("detach");
+    request("detach");
     let kept = begun.wait_with_output().unwrap();
 
     for recorded in [&streamed, &kept] {
         assert!(recorded.status.success(), "{}", text(recorded));
     }
-    let asked = asked.iter().map(|(command, answer)| (*command, answer));
-    for (command, answer) in asked.chain(also_asked.iter().map(|(command, answer)| (command.as_str(), answer))) {
+    let requested = requested.iter().map(|(command, answer)| (*command, answer));
+    for (command, answer) in requested.chain(also_requested.iter().map(|(command, answer)| (command.as_str(), answer)))
+    {
         assert!(answer.status.success(), "{command}: {}", text(answer));
     }
     assert!(has_fired && has_written, "{}{}", text(&streamed), text(&kept));
@@ -265,9 +266,9 @@ fn region_file_that_is_cut_short_ends_the_recording_in_good_order() {
         fs::File::options().write(true).open(&region).unwrap().set_len(size).unwrap();
         let recorded = recording.wait_with_output().unwrap();
 
-        let said = text(&recorded);
-        assert!(said.contains(&format!("'{}' was cut short", region.display())), "{said}");
-        assert!(recorded.status.code() == Some(1) && !said.contains("has written over"), "{said}");
+        let printed = text(&recorded);
+        assert!(printed.contains(&format!("'{}' was cut short", region.display())), "{printed}");
+        assert!(recorded.status.code() == Some(1) && !printed.contains("has written over"), "{printed}");
         let trace = Trace::open(&bench.path("trace")).unwrap();
         let layers = trace.manifest().layers.iter().filter(|layer| layer.kind == LayerKind::HostKernel);
         let of_host: u64 = layers.flat_map(|layer| &layer.streams).map(|stream| stream.records).sum();
@@ -292,8 +293,8 @@ fn region_that_qemu_was_given_is_taken_away_by_a_process_that_can_do_little_else
     let recorded = recording.wait_with_output().unwrap();
 
     assert!(recorded.status.success(), "{}", text(&recorded));
-    let told = told(&socket);
-    assert_eq!(told[told.len() - 2..], ["device_del", "object-del"], "{told:?}");
+    let reported = reported(&socket);
+    assert_eq!(reported[reported.len() - 2..], ["device_del", "object-del"], "{reported:?}");
     assert_eq!((plugged, regions_of(&vmm.pid())), (1, 0));
     assert!(capabilities.iter().all(|set| set == NONE), "{capabilities:?}");
     let of = |field: &str| process[field].as_str();
@@ -324,13 +325,16 @@ fn second_signal_ends_the_wait_for_a_guest_that_holds_the_region() {
 
     let recording = bench.attach(&vmm, &["--qmp", socket.to_str().unwrap()]);
     signal(recording.id(), "-TERM");
-    let is_asked = comes(|| told(&socket).last().is_some_and(|last| last == "device_del"));
+    let is_requested = comes(|| reported(&socket).last().is_some_and(|last| last == "device_del"));
     signal(recording.id(), "-TERM");
     let recorded = recording.wait_with_output().unwrap();
 
-    assert!(is_asked);
-    let said = text(&recorded);
-    assert!(recorded.status.code() == Some(1) && said.contains("stays plugged into QEMU: a signal ended"), "{said}");
+    assert!(is_requested);
+    let printed = text(&recorded);
+    assert!(
+        recorded.status.code() == Some(1) && printed.contains("stays plugged into QEMU: a signal ended"),
+        "{printed}"
+    );
     assert!(Trace::open(&bench.path("trace")).is_ok());
 }
 
@@ -362,10 +366,10 @@ fn host_that_hides_processes_is_told_what_the_jail_costs_there() {
     let trace = bench.path("trace").display().to_string();
     let arguments = ["attach", &vmm.pid(), "--trace", &trace, "--duration", "200ms"];
 
-    let said = |more: &[&str]| text(&bench.command(&hidden, &[&arguments, more].concat()).output().unwrap());
-    let confined = said(&[]);
+    let printed = |more: &[&str]| text(&bench.command(&hidden, &[&arguments, more].concat()).output().unwrap());
+    let confined = printed(&[]);
     fs::remove_dir_all(&trace).unwrap();
-    let off = said(&["--jail", "off"]);
+    let off = printed(&["--jail", "off"]);
 
     assert!(confined.contains("(hidepid)") && confined.contains("its time was over"), "{confined}");
     assert!(!off.contains("(hidepid)") && off.contains("its time was over"), "{off}");

@@ -99,7 +99,7 @@ impl Qemu {
 }
 
 /// What the VMM that listens on `socket` was told.
-pub fn told(socket: &Path) -> Vec<String> {
+pub fn reported(socket: &Path) -> Vec<String> {
     let log = fs::read_to_string(socket.with_extension("log")).unwrap();
     log.lines().map(str::to_owned).collect()
 }

@@ -71,9 +71,12 @@ fn forbidden_call_of_any_thread_ends_a_recording_that_runs() {
     let ends: Vec<Output> = names.iter().map(end).collect();
 
     for (name, end) in names.iter().zip(&ends) {
-        let said = text(end);
-        assert_eq!(end.status.signal(), Some(libc::SIGSYS), "{name}: {said}");
-        assert!(said.contains(&format!("the thread '{name}' may not make the system call 59 (execve)")), "{said}");
+        let printed = text(end);
+        assert_eq!(end.status.signal(), Some(libc::SIGSYS), "{name}: {printed}");
+        assert!(
+            printed.contains(&format!("the thread '{name}' may not make the system call 59 (execve)")),
+            "{printed}"
+        );
     }
     assert_eq!(vmm.descriptors(), 3);
 }
@@ -95,8 +98,8 @@ fn forbidden_call_of_the_process_that_unplugs_ends_it_and_nothing_else() {
     text(&bench.strata(&["ctl", "tiny", "detach"]));
     let recorded = recording.wait_with_output().unwrap();
 
-    let said = text(&recorded);
-    assert!(said.contains("the thread 'strata-unplug' may not make the system call 59 (execve)"), "{said}");
-    assert_eq!(recorded.status.code(), Some(1), "{said}");
+    let printed = text(&recorded);
+    assert!(printed.contains("the thread 'strata-unplug' may not make the system call 59 (execve)"), "{printed}");
+    assert_eq!(recorded.status.code(), Some(1), "{printed}");
     assert!(Trace::open(&bench.path("trace")).is_ok());
 }

@@ -169,8 +169,8 @@ fn sample(program: &Path, row: &Row, folder: &Path, calls: u64) -> anyhow::Resul
     command.arg(row.way.mode()).arg(&trace).arg(events);
     command.args([THREADS, calls, CALLS_PER_SECOND].map(|number| number.to_string()));
     use_memory();
-    let said = process::capture(&mut command)?;
-    let sample: Sample = serde_json::from_str(&said).context("what was measured cannot be understood")?;
+    let printed = process::capture(&mut command)?;
+    let sample: Sample = serde_json::from_str(&printed).context("what was measured cannot be understood")?;
     folder.close()?;
     // What was lost was there: losing is what a busy machine shows, not a failure of the measurement.
     let seen = sample.records + sample.lost;

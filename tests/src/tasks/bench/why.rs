@@ -117,14 +117,14 @@ pub fn run(paths: &Paths, options: &Options) -> anyhow::Result<()> {
     for round in 1..=options.repetitions {
         progress::step(&format!("round {round} of {}", options.repetitions), || {
             taken.push(why(&large)?);
-            let said = process::capture(Command::new(&trigger_cost).arg(&small))?;
-            costs.push(serde_json::from_str(&said).context("the cost of triggers cannot be understood")?);
+            let printed = process::capture(Command::new(&trigger_cost).arg(&small))?;
+            costs.push(serde_json::from_str(&printed).context("the cost of triggers cannot be understood")?);
             anyhow::Ok(())
         })?;
     }
     let delays: Vec<Delay> = progress::step("timing triggers from their events to their marks", || {
-        let said = process::capture(&mut Command::new(&trigger_delay))?;
-        serde_json::from_str(&said).context("the delays of triggers cannot be understood")
+        let printed = process::capture(&mut Command::new(&trigger_delay))?;
+        serde_json::from_str(&printed).context("the delays of triggers cannot be understood")
     })?;
     let report = Report::new(options, events, smaller, (&taken, &costs, delays), [load_before, report::load_average()]);
     print!("{}", report.to_markdown());

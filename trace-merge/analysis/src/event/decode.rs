@@ -89,8 +89,8 @@ impl Shape {
 
     /// Events of any kernel.
     fn of_kernel(schema: &Schema) -> Option<Self> {
-        let told = Self::of_scheduler(schema).or_else(|| Self::of_block(schema));
-        told.or_else(|| Self::of_interrupt(schema)).or_else(|| Self::of_network(schema))
+        let reported = Self::of_scheduler(schema).or_else(|| Self::of_block(schema));
+        reported.or_else(|| Self::of_interrupt(schema)).or_else(|| Self::of_network(schema))
     }
 
     fn of_network(schema: &Schema) -> Option<Self> {

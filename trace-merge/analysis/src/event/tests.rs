@@ -23,7 +23,7 @@ const fn number(number: i64) -> Field {
 }
 
 /// What the only record of a layer of `kind` says, as text; `None` where no analysis asks for it.
-fn said(kind: LayerKind, name: &'static str, fields: &[(&'static str, Field)]) -> Option<String> {
+fn printed(kind: LayerKind, name: &'static str, fields: &[(&'static str, Field)]) -> Option<String> {
     let (_dir, trace) = TestTrace::new().record(kind, 0, 10, name, fields).open();
     let layer = &trace.layers()[0];
     let record = layer.records(&layer.streams[0]).next().unwrap();
@@ -45,20 +45,20 @@ fn expected_switch() -> Option<String> {
 
 #[test]
 fn fields_are_found_in_front_of_a_text_and_behind_it() {
-    let fixed = said(LayerKind::GuestKernel, "sched:sched_switch", &SWITCH);
+    let fixed = printed(LayerKind::GuestKernel, "sched:sched_switch", &SWITCH);
     let [prev_pid, prev_state, next_pid, prev_comm, next_comm] = SWITCH;
     let varying = [prev_comm, next_comm, prev_pid, prev_state, next_pid];
 
-    let moved = said(LayerKind::GuestKernel, "sched:sched_switch", &varying);
+    let moved = printed(LayerKind::GuestKernel, "sched:sched_switch", &varying);
 
     assert_eq!((fixed, moved), (expected_switch(), expected_switch()));
 }
 
 #[test]
 fn fields_that_an_event_can_do_without_may_be_missing() {
-    let wakeup = said(LayerKind::GuestKernel, "sched:sched_waking", &[("pid", number(7))]);
-    let entry = said(LayerKind::HostKernel, "kvm:kvm_entry", &[]);
-    let fork = said(LayerKind::GuestKernel, "sched:sched_process_fork", &[("child_pid", number(9))]);
+    let wakeup = printed(LayerKind::GuestKernel, "sched:sched_waking", &[("pid", number(7))]);
+    let entry = printed(LayerKind::HostKernel, "kvm:kvm_entry", &[]);
+    let fork = printed(LayerKind::GuestKernel, "sched:sched_process_fork", &[("child_pid", number(9))]);
 
     let task = Task { tid: 7, comm: b"" };
     assert_eq!(wakeup.unwrap(), format!("{:?}", Event::Wakeup { task, cpu: None, stage: WakeupStage::Waking }));
@@ -69,29 +69,29 @@ fn fields_that_an_event_can_do_without_may_be_missing() {
 
 #[test]
 fn event_without_a_field_that_it_needs_says_nothing() {
-    assert_eq!(said(LayerKind::GuestKernel, "sched:sched_switch", &SWITCH[..2]), None);
-    assert_eq!(said(LayerKind::GuestKernel, "sched:sched_waking", &[("comm", Text("app"))]), None);
+    assert_eq!(printed(LayerKind::GuestKernel, "sched:sched_switch", &SWITCH[..2]), None);
+    assert_eq!(printed(LayerKind::GuestKernel, "sched:sched_waking", &[("comm", Text("app"))]), None);
 }
 
 #[test]
 fn number_out_of_range_says_nothing() {
-    assert_eq!(said(LayerKind::GuestKernel, "sched:sched_waking", &[("pid", number(i64::MAX))]), None);
+    assert_eq!(printed(LayerKind::GuestKernel, "sched:sched_waking", &[("pid", number(i64::MAX))]), None);
 }
 
 #[test]
 fn event_means_something_in_its_own_layer_only() {
     let fields = [("common_pid", number(100)), ("vcpu_id", number(1))];
 
-    assert!(said(LayerKind::HostKernel, "kvm:kvm_entry", &fields).is_some());
-    assert_eq!(said(LayerKind::GuestKernel, "kvm:kvm_entry", &fields), None);
-    assert_eq!(said(LayerKind::Vmm, "sched:sched_switch", &SWITCH), None);
+    assert!(printed(LayerKind::HostKernel, "kvm:kvm_entry", &fields).is_some());
+    assert_eq!(printed(LayerKind::GuestKernel, "kvm:kvm_entry", &fields), None);
+    assert_eq!(printed(LayerKind::Vmm, "sched:sched_switch", &SWITCH), None);
 }
 
 #[test]
 fn access_to_device_memory_is_one_to_its_page() {
     let fields = [("vcpu", number(1)), ("address", Hex(0xd000_0050))];
 
-    let access = said(LayerKind::Vmm, "vmm:mmio_access", &fields);
+    let access = printed(LayerKind::Vmm, "vmm:mmio_access", &fields);
 
     assert_eq!(access.unwrap(), format!("{:?}", Event::Access { vcpu: 1, access: Access::Page(0xd000_0000) }));
 }

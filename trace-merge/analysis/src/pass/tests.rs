@@ -104,12 +104,12 @@ fn unfinished_analysis_hears_what_comes_behind_the_window_and_a_finished_one_doe
 #[test]
 fn it_is_told_up_to_where_the_recording_was_read() {
     let (_dir, trace) = ticks().open();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
 
-    let _ = pass_telling(&trace, Window::ALL, &mut [&mut Heard::default()], |time| told.push(time));
+    let _ = pass_reporting(&trace, Window::ALL, &mut [&mut Heard::default()], |time| reported.push(time));
 
-    assert_eq!(told.last(), Some(&60));
-    assert!(told.is_sorted(), "{told:?}");
+    assert_eq!(reported.last(), Some(&60));
+    assert!(reported.is_sorted(), "{reported:?}");
 }
 
 #[test]

@@ -112,9 +112,9 @@ fn symbol_that_lies_where_no_kernel_moves_itself_is_of_another_one() {
 
 #[test]
 fn symbols_that_a_guest_told_say_where_its_kernel_was() {
-    let told = |trace: TestTrace, name| trace.symbol(1, TEXT + MOVED + 0x10, name).open();
-    let (_dir, mut trace) = told(TestTrace::new(), "hrtimer_wakeup");
-    let (_other_dir, mut other) = told(TestTrace::new(), "something_else");
+    let reported = |trace: TestTrace, name| trace.symbol(1, TEXT + MOVED + 0x10, name).open();
+    let (_dir, mut trace) = reported(TestTrace::new(), "hrtimer_wakeup");
+    let (_other_dir, mut other) = reported(TestTrace::new(), "something_else");
 
     assert_eq!(give(&mut trace, "vm0", kallsyms(TEXT)), Ok(None));
     let refused = give(&mut other, "vm0", kallsyms(TEXT)).unwrap_err();
@@ -131,9 +131,9 @@ fn symbols_that_a_guest_told_say_where_its_kernel_was() {
 fn symbols_of_a_guest_without_records_of_its_own_are_taken_and_said_not_to_be_sure() {
     let (_dir, mut trace) = trace_of(TEXT, &ALL);
 
-    let said = give(&mut trace, "vm0", kallsyms(TEXT)).unwrap().unwrap();
+    let printed = give(&mut trace, "vm0", kallsyms(TEXT)).unwrap().unwrap();
 
-    assert!(said.ends_with("the trace cannot show whether this file fits the kernel of vm0"), "{said}");
+    assert!(printed.ends_with("the trace cannot show whether this file fits the kernel of vm0"), "{printed}");
     assert!(trace.kallsyms(Some("vm0")).is_some());
 }
 

@@ -57,9 +57,9 @@ impl Fused {
     }
 }
 
-/// What a task in `state` really does. `view` is what the CPU does that it runs on or waits for; `vcpus_are_told` says
+/// What a task in `state` really does. `view` is what the CPU does that it runs on or waits for; `vcpus_are_recorded` says
 /// whether any layer tells of vCPUs: a trace that was recovered from the guest's rings alone has none.
-pub(super) fn fuse(state: TaskState, view: Option<&CpuView>, vcpus_are_told: bool) -> Fused {
+pub(super) fn fuse(state: TaskState, view: Option<&CpuView>, vcpus_are_recorded: bool) -> Fused {
     match state {
         TaskState::Unknown | TaskState::Absent => Fused::Unknown,
         TaskState::Blocked { on, .. } => Fused::Blocked(on),
@@ -73,7 +73,7 @@ pub(super) fn fuse(state: TaskState, view: Option<&CpuView>, vcpus_are_told: boo
             let of_task = syscall.map_or(Running::Task, Running::Syscall);
             let running = view.interrupt.map_or(of_task, Running::Interrupt);
             match view.vcpu {
-                VcpuState::Unknown if !vcpus_are_told => Fused::RunningOrStolen(running),
+                VcpuState::Unknown if !vcpus_are_recorded => Fused::RunningOrStolen(running),
                 VcpuState::Guest => Fused::Running(running),
                 VcpuState::KvmRun => Fused::RunningOrStolen(running),
                 VcpuState::Unknown | VcpuState::Ended => Fused::VcpuUnknown,

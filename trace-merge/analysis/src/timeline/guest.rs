@@ -48,7 +48,7 @@ pub struct GuestTask {
     /// Whether it is among [`Guest::known`].
     is_known: bool,
     /// The state that was told last, and whether its name has changed since.
-    pub(super) told: TaskState,
+    pub(super) reported: TaskState,
     pub(super) renamed: bool,
     /// What it really does.
     pub fused: Fused,
@@ -73,7 +73,7 @@ impl GuestTask {
             is_named: false,
             queued: false,
             is_known: false,
-            told: TaskState::Unknown,
+            reported: TaskState::Unknown,
             renamed: false,
             fused: Fused::Unknown,
             since: 0,
@@ -106,7 +106,7 @@ pub struct GuestCpu {
     pub current: Current,
     /// Whose turn it is as the switch to come tells, where no switch has told since the beginning or since records were
     /// lost.
-    foretold: Current,
+    announced: Current,
     nested: Vec<Interrupt>,
     /// Flags of the last `clone`, which makes the next new task.
     clone_flags: Option<u64>,
@@ -124,7 +124,7 @@ impl Default for GuestCpu {
     fn default() -> Self {
         Self {
             current: Current::Unknown,
-            foretold: Current::Unknown,
+            announced: Current::Unknown,
             nested: Vec::new(),
             clone_flags: None,
             queue: Vec::new(),
@@ -150,7 +150,7 @@ impl GuestCpu {
     /// Who records what it records: [`current`](Self::current), or who the switch to come says.
     const fn recorder(&self) -> Current {
         match self.current {
-            Current::Unknown => self.foretold,
+            Current::Unknown => self.announced,
             current => current,
         }
     }
@@ -564,7 +564,7 @@ impl Guest {
             self.gaps.insert(cpu);
         }
         let state = self.cpu_mut(cpu);
-        (state.current, state.foretold, state.clone_flags) = (Current::Unknown, Current::Unknown, None);
+        (state.current, state.announced, state.clone_flags) = (Current::Unknown, Current::Unknown, None);
         state.is_settled = false;
         state.nested.clear();
         self.flags.clear();
@@ -593,9 +593,9 @@ impl Guest {
     }
 
     /// The switch to come on `cpu` will take it from `task`.
-    pub(super) fn foretell(&mut self, cpu: u32, task: Task<'_>) {
+    pub(super) fn announce(&mut self, cpu: u32, task: Task<'_>) {
         let current = if task.tid > 0 { Current::Task(self.index_of(task)) } else { Current::Idle };
-        self.cpu_mut(cpu).foretold = current;
+        self.cpu_mut(cpu).announced = current;
     }
 
     /// The living task that `task` names, made when there is none.

@@ -135,8 +135,8 @@ impl Memberships {
         if !is_thread {
             self.moved.remove(&child);
         }
-        if let Some(told) = self.tasks.get_mut(&child).filter(|told| told.is_unborn) {
-            told.is_unborn = false;
+        if let Some(reported) = self.tasks.get_mut(&child).filter(|reported| reported.is_unborn) {
+            reported.is_unborn = false;
             return;
         }
         let parent = parent.map_or(Membership::UNKNOWN, |parent| self.of(parent));

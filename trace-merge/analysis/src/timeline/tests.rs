@@ -72,12 +72,12 @@ pub(super) const fn queued(task: Task<'_>, cpu: Option<u32>) -> Event<'_> {
 }
 
 /// A timeline, and all that it told.
-pub(super) struct Told {
+pub(super) struct Reported {
     pub(super) timeline: Timeline,
     pub(super) changes: Vec<Change>,
 }
 
-impl Told {
+impl Reported {
     /// Of a VM of two vCPUs, whose threads are 100 and 101.
     pub(super) fn new() -> Self {
         let vm = |name: &str| Vm {
@@ -85,12 +85,12 @@ impl Told {
             host: 0,
             vcpus: (0..2).map(|vcpu| (vcpu, Vcpu::new(Some(thread(vcpu).tid)))).collect(),
             guest: Guest::default(),
-            kvm_tells: true,
-            scheduler_tells: true,
+            kvm_reports: true,
+            scheduler_reports: true,
             kernel_span: None,
-            vcpus_are_told: true,
+            vcpus_are_recorded: true,
             never_joined: BTreeSet::new(),
-            returns_are_told: true,
+            returns_are_recorded: true,
         };
         let timeline = Timeline {
             hosts: vec![Host::new(None)],
@@ -191,15 +191,15 @@ fn task_that_the_guest_sees_running_is_in_exits_stolen_and_in_the_vmm() {
         guest(70, 0, switch(APP, 2, IDLE)),
     ];
 
-    let told = Told::new().over(&steps, 80);
+    let reported = Reported::new().over(&steps, 80);
 
     assert_eq!(
-        told.task(10),
+        reported.task(10),
         [
             (0, Fused::Unknown),
             (15, Fused::Running(Running::Task)),
             (20, Fused::Kvm(Some(IO))),
-            (22, Fused::Stolen(told.preemptor(HOG))),
+            (22, Fused::Stolen(reported.preemptor(HOG))),
             (40, Fused::Kvm(Some(IO))),
             (45, Fused::Vmm(Some(IO))),
             (50, Fused::Kvm(Some(IO))),
@@ -224,15 +224,15 @@ fn runnable_task_waits_for_the_guest_or_for_the_host() {
         host(41, 0, entry(0)),
     ];
 
-    let told = Told::new().over(&steps, 50);
+    let reported = Reported::new().over(&steps, 50);
 
     assert_eq!(
-        told.task(10),
+        reported.task(10),
         [
             (0, Fused::Unknown),
             (15, Fused::Runnable),
-            (22, Fused::RunnableStolen(told.preemptor(HOG))),
-            (30, Fused::RunnableStolen(told.preemptor(OTHER))),
+            (22, Fused::RunnableStolen(reported.preemptor(HOG))),
+            (30, Fused::RunnableStolen(reported.preemptor(OTHER))),
             (40, Fused::Runnable),
         ]
     );
@@ -251,15 +251,15 @@ fn tasks_of_a_vcpu_that_is_not_allowed_to_run_wait_for_that() {
         host(71, 0, entry(0)),
     ];
 
-    let told = Told::new().over(&steps, 80);
+    let reported = Reported::new().over(&steps, 80);
 
     let limit = Preemptor::NotAllowed;
     assert_eq!(
-        told.vcpu(0)[2..4],
+        reported.vcpu(0)[2..4],
         [(20, VcpuState::Kvm(Some(IO))), (21, VcpuState::Stolen { by: limit, woken: false })]
     );
-    assert_eq!(told.task(10)[3..5], [(21, Fused::Stolen(limit)), (70, Fused::Kvm(Some(IO)))]);
-    assert_eq!(told.task(11)[3..5], [(21, Fused::RunnableStolen(limit)), (70, Fused::Runnable)]);
+    assert_eq!(reported.task(10)[3..5], [(21, Fused::Stolen(limit)), (70, Fused::Kvm(Some(IO)))]);
+    assert_eq!(reported.task(11)[3..5], [(21, Fused::RunnableStolen(limit)), (70, Fused::Runnable)]);
 }
 
 #[test]
@@ -275,9 +275,9 @@ fn cpu_that_is_idle_for_longer_than_it_takes_to_begin_has_not_yet_to_begin() {
             host(woken_at, 0, wakeup(thread(0), Some(0))),
             host(woken_at + ticks, 0, switch(IDLE, 0, thread(0))),
         ];
-        let told = Told::new().over(&steps, 9_000);
+        let reported = Reported::new().over(&steps, 9_000);
         let at = |states: Vec<(u64, Fused)>| states.into_iter().find(|&(time, _)| time == woken_at).unwrap().1;
-        (told.vcpu(0).into_iter().find(|&(time, _)| time == woken_at).unwrap().1, at(told.task(10)))
+        (reported.vcpu(0).into_iter().find(|&(time, _)| time == woken_at).unwrap().1, at(reported.task(10)))
     };
 
     let of = |by| (VcpuState::Stolen { by, woken: true }, Fused::Stolen(by));
@@ -296,19 +296,19 @@ fn task_that_is_not_allowed_to_run_is_told_while_its_cpu_is_idle() {
         guest(50, 0, switch(IDLE, 0, APP)),
     ];
 
-    let told = Told::new().over(&steps, 60);
+    let reported = Reported::new().over(&steps, 60);
 
     let running = Fused::Running(Running::Task);
     assert_eq!(
-        told.task(10)[1..],
+        reported.task(10)[1..],
         [(15, running), (20, Fused::NotAllowed), (30, Fused::Runnable), (35, Fused::NotAllowed), (50, running),]
     );
 }
 
 #[test]
 fn without_the_hosts_kernel_running_includes_what_it_would_tell() {
-    let mut told = Told::new();
-    told.timeline.vms[0].kvm_tells = false;
+    let mut reported = Reported::new();
+    reported.timeline.vms[0].kvm_reports = false;
     let steps = [
         vmm(10, 0, Event::VmmEnter { vcpu: 0 }),
         guest(12, 0, switch(IDLE, 0, APP)),
@@ -318,18 +318,18 @@ fn without_the_hosts_kernel_running_includes_what_it_would_tell() {
 
     let running = Fused::RunningOrStolen(Running::Task);
     assert_eq!(
-        told.over(&steps, 40).task(10),
+        reported.over(&steps, 40).task(10),
         [(0, Fused::Unknown), (12, running), (20, Fused::Vmm(Some(KVM_IO))), (30, running)]
     );
 }
 
 #[test]
 fn task_ran_as_far_as_its_guest_can_tell_where_nothing_else_does() {
-    let mut told = Told::new();
-    (told.timeline.vms[0].kvm_tells, told.timeline.vms[0].vcpus_are_told) = (false, false);
+    let mut reported = Reported::new();
+    (reported.timeline.vms[0].kvm_reports, reported.timeline.vms[0].vcpus_are_recorded) = (false, false);
     let steps = [guest(10, 0, switch(IDLE, 0, APP)), guest(20, 0, switch(APP, 1, IDLE))];
 
-    assert_eq!(told.over(&steps, 30).task(10)[1], (10, Fused::RunningOrStolen(Running::Task)));
+    assert_eq!(reported.over(&steps, 30).task(10)[1], (10, Fused::RunningOrStolen(Running::Task)));
 }
 
 #[test]
@@ -347,12 +347,15 @@ fn gap_of_a_host_cpu_makes_the_vcpus_unknown_that_could_have_run_there() {
         host(42, 1, entry(1)),
     ];
 
-    let told = Told::new().over(&steps, 50);
+    let reported = Reported::new().over(&steps, 50);
 
     let (unknown, guest) = (VcpuState::Unknown, VcpuState::Guest);
-    assert_eq!(told.vcpu(0), [(0, unknown), (10, guest), (20, unknown), (40, VcpuState::Kvm(Some(IO)))]);
-    assert_eq!(told.vcpu(1), [(0, unknown), (10, guest), (25, VcpuState::Kvm(Some(HLT))), (26, unknown), (42, guest)]);
-    let lost = |vcpu| told.timeline.vms[0].vcpus.get(vcpu).unwrap().lost;
+    assert_eq!(reported.vcpu(0), [(0, unknown), (10, guest), (20, unknown), (40, VcpuState::Kvm(Some(IO)))]);
+    assert_eq!(
+        reported.vcpu(1),
+        [(0, unknown), (10, guest), (25, VcpuState::Kvm(Some(HLT))), (26, unknown), (42, guest)]
+    );
+    let lost = |vcpu| reported.timeline.vms[0].vcpus.get(vcpu).unwrap().lost;
     assert_eq!((lost(0), lost(1)), (1, 1));
 }
 
@@ -369,10 +372,10 @@ fn wake_up_and_migration_leave_a_thread_unknown_while_host_records_are_missing()
         host(60, 0, wakeup(thread(0), Some(0))),
     ];
 
-    let told = Told::new().over(&steps, 70);
+    let reported = Reported::new().over(&steps, 70);
 
     assert_eq!(
-        told.vcpu(0)[3..],
+        reported.vcpu(0)[3..],
         [
             (21, VcpuState::Halted),
             (30, VcpuState::Unknown),
@@ -393,59 +396,59 @@ fn vmm_that_loses_records_is_not_known_to_be_done() {
         of_vmm(35, Item::GapEnd),
     ];
 
-    let told = Told::new().over(&steps, 40);
+    let reported = Reported::new().over(&steps, 40);
 
     assert_eq!(
-        told.vcpu(0)[1..],
+        reported.vcpu(0)[1..],
         [(10, VcpuState::Guest), (20, VcpuState::Kvm(Some(IO))), (22, VcpuState::Unknown), (30, VcpuState::Guest)]
     );
 }
 
 #[test]
 fn threads_of_other_machines_are_passed_over() {
-    let told = Told::new().over(&[host(10, 0, Event::KvmEntry { tid: 900, vcpu: Some(0) })], 20);
+    let reported = Reported::new().over(&[host(10, 0, Event::KvmEntry { tid: 900, vcpu: Some(0) })], 20);
 
-    assert_eq!(told.vcpu(0), [(0, VcpuState::Unknown)]);
+    assert_eq!(reported.vcpu(0), [(0, VcpuState::Unknown)]);
 }
 
 #[test]
 fn each_of_two_machines_on_a_host_has_its_own_threads() {
-    let mut told = Told::new();
-    let mut other = told.timeline.vms[0].clone();
+    let mut reported = Reported::new();
+    let mut other = reported.timeline.vms[0].clone();
     other.vcpus = [(0, Vcpu::new(Some(101)))].into_iter().collect();
-    told.timeline.vms.push(other);
-    told.timeline.vcpu_threads.insert((0, 101), (1, 0));
+    reported.timeline.vms.push(other);
+    reported.timeline.vcpu_threads.insert((0, 101), (1, 0));
     let entry_of = |tid| Event::KvmEntry { tid, vcpu: Some(0) };
     let steps = [host(10, 0, entry_of(100)), host(15, 0, switch(thread(0), 0, thread(1))), host(16, 0, entry_of(101))];
 
-    let told = told.over(&steps, 20);
+    let reported = reported.over(&steps, 20);
 
-    let by = told.preemptor(thread(1));
-    assert_eq!(told.vcpu_of(0, 0)[2..], [(15, VcpuState::Stolen { by, woken: false })]);
-    assert_eq!(told.vcpu_of(1, 0), [(0, VcpuState::Unknown), (16, VcpuState::Guest)]);
+    let by = reported.preemptor(thread(1));
+    assert_eq!(reported.vcpu_of(0, 0)[2..], [(15, VcpuState::Stolen { by, woken: false })]);
+    assert_eq!(reported.vcpu_of(1, 0), [(0, VcpuState::Unknown), (16, VcpuState::Guest)]);
 }
 
 #[test]
 fn recorder_of_a_switch_is_who_gives_the_cpu_away() {
-    let mut told = Told::new();
-    told.feed(&guest(10, 0, switch(IDLE, 0, APP)));
-    told.feed(&guest(20, 0, switch(APP, 0, SH)));
+    let mut reported = Reported::new();
+    reported.feed(&guest(10, 0, switch(IDLE, 0, APP)));
+    reported.feed(&guest(20, 0, switch(APP, 0, SH)));
 
-    assert_eq!(told.timeline.recorder(), Current::Task(told.timeline.vms[0].guest.living(10).unwrap()));
+    assert_eq!(reported.timeline.recorder(), Current::Task(reported.timeline.vms[0].guest.living(10).unwrap()));
 }
 
 #[test]
 fn name_and_state_of_a_task_are_told_when_they_change() {
     let step = guest(20, 0, Event::Exec { tid: None, old_tid: None, file: b"/bin/sh" });
-    let told = Told::new().over(&[guest(10, 0, switch(IDLE, 0, APP)), step, step], 30);
+    let reported = Reported::new().over(&[guest(10, 0, switch(IDLE, 0, APP)), step, step], 30);
 
-    let named: Vec<u64> = told
+    let named: Vec<u64> = reported
         .changes
         .iter()
         .filter(|change| matches!(change, Change::TaskName { .. }))
         .map(|change| change.window().begin)
         .collect();
-    let states = told.changes.iter().filter(|change| matches!(change, Change::TaskState { .. })).count();
+    let states = reported.changes.iter().filter(|change| matches!(change, Change::TaskState { .. })).count();
     assert_eq!((named[..2].to_vec(), states), (vec![10, 20], 1));
 }
 
@@ -571,16 +574,16 @@ fn looked_up(timeline: &Timeline) -> Moment {
 }
 
 /// What `changes` say of the tick `time`.
-fn told_of(changes: &[Change], time: u64) -> Moment {
+fn reported_of(changes: &[Change], time: u64) -> Moment {
     let mut moment = Moment::default();
     for change in changes.iter().filter(|change| (change.window().begin..change.window().end).contains(&time)) {
-        let told_before = match *change {
+        let reported_before = match *change {
             Change::Vcpu { vcpu, state, .. } => moment.vcpus.insert(vcpu, state).is_some(),
             Change::Cpu { cpu, view, .. } => moment.cpus.insert(cpu, view).is_some(),
             Change::Task { task, state, .. } => moment.tasks.insert(task, state).is_some(),
             Change::TaskName { .. } | Change::TaskState { .. } => false,
         };
-        assert!(!told_before, "{change:?} overlaps another one");
+        assert!(!reported_before, "{change:?} overlaps another one");
     }
     moment
 }
@@ -591,17 +594,17 @@ proptest! {
     #[test]
     fn states_that_are_told_agree_with_every_lookup(steps in any_steps()) {
         let end = steps.last().map_or(1, |(time, ..)| time + 1);
-        let mut told = Told::new();
+        let mut reported = Reported::new();
         let mut moments = Vec::new();
         for time in 0..end {
-            steps.iter().filter(|(at, ..)| *at == time).for_each(|step| told.feed(step));
-            moments.push((time, looked_up(&told.timeline)));
+            steps.iter().filter(|(at, ..)| *at == time).for_each(|step| reported.feed(step));
+            moments.push((time, looked_up(&reported.timeline)));
         }
 
-        let told = told.over(&[], end);
+        let reported = reported.over(&[], end);
 
         for (time, moment) in moments {
-            let mut of_changes = told_of(&told.changes, time);
+            let mut of_changes = reported_of(&reported.changes, time);
             // What the records show only later is unknown before.
             let later = of_changes.tasks.split_off(&moment.tasks.len());
             prop_assert!(later.values().all(|state| *state == Fused::Unknown));
@@ -613,10 +616,10 @@ proptest! {
     #[test]
     fn parts_of_every_task_add_up_in_every_window(steps in any_steps(), begin in 0..100_u64, length in 1..200_u64) {
         let window = Window { begin, end: begin + length };
-        let told = Told::new().over(&steps, window.end.max(400));
+        let reported = Reported::new().over(&steps, window.end.max(400));
 
-        let mut sums = vec![0; told.timeline.vms[0].guest.tasks.len()];
-        for part in told.changes.iter().filter_map(|change| change.within(&window)) {
+        let mut sums = vec![0; reported.timeline.vms[0].guest.tasks.len()];
+        for part in reported.changes.iter().filter_map(|change| change.within(&window)) {
             if let Change::Task { task, window, .. } = part {
                 sums[task] += window.length();
             }
@@ -626,14 +629,14 @@ proptest! {
 
     #[test]
     fn no_guest_cpu_runs_two_tasks_at_once(steps in any_steps()) {
-        let mut told = Told::new();
+        let mut reported = Reported::new();
         for step in &steps {
-            told.feed(step);
+            reported.feed(step);
             let of_task = |task: &guest::GuestTask| match task.state {
                 TaskState::Running { cpu, .. } => Some(cpu),
                 _ => None,
             };
-            let mut running: Vec<u32> = told.timeline.vms[0].guest.tasks.iter().filter_map(of_task).collect();
+            let mut running: Vec<u32> = reported.timeline.vms[0].guest.tasks.iter().filter_map(of_task).collect();
             let all = running.len();
             running.sort_unstable();
             running.dedup();
@@ -643,9 +646,9 @@ proptest! {
 
     #[test]
     fn queues_hold_the_tasks_that_are_ready(steps in any_steps()) {
-        let told = Told::new().over(&steps, 400);
+        let reported = Reported::new().over(&steps, 400);
 
-        let guest = &told.timeline.vms[0].guest;
+        let guest = &reported.timeline.vms[0].guest;
         for cpu in 0..3 {
             let is_ready =
                 |task: &TaskIndex| matches!(guest.tasks[*task].state, TaskState::Runnable { cpu: Some(on), .. } if on == cpu);
@@ -658,12 +661,12 @@ proptest! {
 
     #[test]
     fn no_vcpu_is_told_to_wait_while_host_records_are_missing(steps in any_steps()) {
-        let mut told = Told::new();
+        let mut reported = Reported::new();
         for step in &steps {
-            told.feed(step);
+            reported.feed(step);
             let stolen = |vcpu: &Vcpu| matches!(vcpu.state, VcpuState::Stolen { .. });
-            let any = told.timeline.vms[0].vcpus.values().any(stolen);
-            prop_assert!(!(told.timeline.hosts[0].has_gap() && any), "{:?}", step);
+            let any = reported.timeline.vms[0].vcpus.values().any(stolen);
+            prop_assert!(!(reported.timeline.hosts[0].has_gap() && any), "{:?}", step);
         }
     }
 }
@@ -729,16 +732,16 @@ fn story(acts: &[Act]) -> Vec<Step<'static>> {
 fn states_without(steps: &[Step<'static>], only_kvm: Option<bool>, from: u64, end: u64) -> Vec<VcpuState> {
     let of_layer = |origin: &Origin| matches!(origin, Origin::Host { only_kvm: of, .. } if Some(*of) == only_kvm);
     let origins = || (0..2).filter_map(|cpu| Some(Origin::Host { host: 0, cpu, only_kvm: only_kvm? }));
-    let mut told = Told::new();
-    origins().for_each(|origin| told.feed(&(0, origin, Item::GapBegin)));
+    let mut reported = Reported::new();
+    origins().for_each(|origin| reported.feed(&(0, origin, Item::GapBegin)));
     let mut states = Vec::new();
     for time in 0..end {
         if time == from {
-            origins().for_each(|origin| told.feed(&(time, origin, Item::GapEnd)));
+            origins().for_each(|origin| reported.feed(&(time, origin, Item::GapEnd)));
         }
         let kept = steps.iter().filter(|(at, origin, _)| *at == time && (time >= from || !of_layer(origin)));
-        kept.for_each(|step| told.feed(step));
-        states.push(told.timeline.vms[0].vcpus.get(0).unwrap().state);
+        kept.for_each(|step| reported.feed(step));
+        states.push(reported.timeline.vms[0].vcpus.get(0).unwrap().state);
     }
     states
 }

@@ -113,9 +113,9 @@ impl Vcpu {
         }
     }
 
-    /// Takes in an event that is about this vCPU. `kvm_tells` says whether KVM's events are recorded: then the VMM's do not
-    /// have to stand for them. `returns_are_told` says whether KVM's returns to the VMM are among them.
-    pub(super) fn apply(&mut self, event: &Event<'_>, kvm_tells: bool, returns_are_told: bool) {
+    /// Takes in an event that is about this vCPU. `kvm_reports` says whether KVM's events are recorded: then the VMM's do not
+    /// have to stand for them. `returns_are_recorded` says whether KVM's returns to the VMM are among them.
+    pub(super) fn apply(&mut self, event: &Event<'_>, kvm_reports: bool, returns_are_recorded: bool) {
         let left_for = match self.location {
             Location::Kvm { reason } | Location::Vmm { reason } => reason,
             Location::Unknown | Location::Guest | Location::KvmAfterLoss | Location::KvmRun => None,
@@ -123,7 +123,7 @@ impl Vcpu {
         self.location = match *event {
             Event::KvmEntry { .. } => Location::Guest,
             // Without the VMM's records it is not known when KVM is done, unless KVM tells that it returns to the VMM.
-            Event::KvmExit { .. } if self.vmm_gap && !returns_are_told => {
+            Event::KvmExit { .. } if self.vmm_gap && !returns_are_recorded => {
                 self.lost += 1;
                 Location::Unknown
             }
@@ -135,16 +135,16 @@ impl Vcpu {
             }
             Event::KvmUserspaceExit { .. } => Location::Vmm { reason: left_for },
             Event::VmmEnter { .. }
-                if kvm_tells
+                if kvm_reports
                     && self.lost > 0
                     && left_for.is_none_or(|reason| reason.numbering == ExitNumbering::Kvm) =>
             {
                 Location::KvmAfterLoss
             }
-            Event::VmmEnter { .. } if kvm_tells => Location::Kvm { reason: left_for },
+            Event::VmmEnter { .. } if kvm_reports => Location::Kvm { reason: left_for },
             Event::VmmEnter { .. } => Location::KvmRun,
             Event::VmmExit { reason, .. } => {
-                Location::Vmm { reason: if kvm_tells { left_for.or(Some(reason)) } else { Some(reason) } }
+                Location::Vmm { reason: if kvm_reports { left_for.or(Some(reason)) } else { Some(reason) } }
             }
             Event::VcpuThread { tid, .. } => {
                 self.tid = Some(tid);
@@ -263,23 +263,23 @@ const fn blocked(location: Location) -> VcpuState {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{
-        HLT, HOG, IDLE, IO, Item, KVM_IO, OTHER, Step, Told, entry, exit, host, on_host, queued, switch, thread, vmm,
-        wakeup,
+        HLT, HOG, IDLE, IO, Item, KVM_IO, OTHER, Reported, Step, entry, exit, host, on_host, queued, switch, thread,
+        vmm, wakeup,
     };
     use super::*;
     use crate::timeline::Task;
 
     /// The states of vCPU 0 after `steps`, with their begins; `Unknown` from 0 on left out.
-    fn told(steps: &[Step<'_>]) -> (Told, Vec<(u64, VcpuState)>) {
-        let told = Told::new().over(steps, 1000);
-        let mut states = told.vcpu(0);
+    fn reported(steps: &[Step<'_>]) -> (Reported, Vec<(u64, VcpuState)>) {
+        let reported = Reported::new().over(steps, 1000);
+        let mut states = reported.vcpu(0);
         assert_eq!(states.remove(0), (0, VcpuState::Unknown));
-        (told, states)
+        (reported, states)
     }
 
     #[test]
     fn exit_passes_through_kvm_and_the_vmm() {
-        let (_, states) = told(&[
+        let (_, states) = reported(&[
             host(10, 0, entry(0)),
             host(20, 0, exit(0, IO)),
             vmm(22, 0, Event::VmmExit { vcpu: 0, reason: KVM_IO }),
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn time_is_stolen_by_whoever_runs_and_by_each_of_several() {
-        let (told, states) = told(&[
+        let (reported, states) = reported(&[
             host(10, 0, entry(0)),
             host(20, 0, exit(0, IO)),
             host(21, 0, switch(thread(0), 0x100, HOG)),
@@ -310,7 +310,7 @@ mod tests {
             host(41, 0, entry(0)),
         ]);
 
-        let stolen = |task| VcpuState::Stolen { by: told.preemptor(task), woken: false };
+        let stolen = |task| VcpuState::Stolen { by: reported.preemptor(task), woken: false };
         assert_eq!(
             states[1..],
             [
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn halt_ends_with_the_wakeup_and_the_cpus_beginning_is_waited_for() {
-        let (_, states) = told(&[
+        let (_, states) = reported(&[
             host(10, 0, entry(0)),
             host(20, 0, exit(0, HLT)),
             host(25, 0, switch(thread(0), 1, IDLE)),
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn waiting_thread_that_is_moved_is_kept_from_running_by_what_runs_there() {
-        let (told, states) = told(&[
+        let (reported, states) = reported(&[
             host(5, 1, switch(IDLE, 0, OTHER)),
             host(10, 0, entry(0)),
             host(20, 0, switch(thread(0), 0, HOG)),
@@ -357,13 +357,13 @@ mod tests {
         ]);
 
         let stolen = |by| VcpuState::Stolen { by, woken: false };
-        let (hog, other) = (told.preemptor(HOG), told.preemptor(OTHER));
+        let (hog, other) = (reported.preemptor(HOG), reported.preemptor(OTHER));
         assert_eq!(states[1..], [(20, stolen(hog)), (30, stolen(other)), (40, stolen(Preemptor::Idle))]);
     }
 
     #[test]
     fn thread_in_the_queue_of_a_cpu_that_goes_idle_is_not_allowed_to_run() {
-        let (told, states) = told(&[
+        let (reported, states) = reported(&[
             host(10, 0, entry(0)),
             host(20, 0, exit(0, HLT)),
             host(25, 0, switch(thread(0), 1, HOG)),
@@ -376,7 +376,7 @@ mod tests {
         ]);
 
         let stolen = |by| VcpuState::Stolen { by, woken: true };
-        let (hog, other, limit) = (told.preemptor(HOG), told.preemptor(OTHER), Preemptor::NotAllowed);
+        let (hog, other, limit) = (reported.preemptor(HOG), reported.preemptor(OTHER), Preemptor::NotAllowed);
         assert_eq!(
             states[3..],
             [
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn thread_on_its_way_into_a_queue_is_waited_for_by_an_idle_cpu() {
-        let (_, states) = told(&[
+        let (_, states) = reported(&[
             host(10, 0, entry(0)),
             host(20, 0, exit(0, HLT)),
             host(25, 0, switch(thread(0), 1, HOG)),
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn vcpu_can_wait_in_the_vmm_and_end() {
-        let (_, states) = told(&[
+        let (_, states) = reported(&[
             vmm(10, 0, Event::VcpuThread { vcpu: 0, tid: 100 }),
             // Before the host's first record of the thread it is not known whether it runs.
             host(12, 0, switch(thread(0), 1, IDLE)),
@@ -432,16 +432,16 @@ mod tests {
     const NEXT: Task<'_> = Task { tid: 110, comm: b"vcpu" };
 
     /// A timeline that knows of [`NEXT`].
-    fn with_two_threads() -> Told {
-        let mut told = Told::new();
-        told.timeline.vcpu_threads.insert((0, NEXT.tid), (0, 0));
-        told
+    fn with_two_threads() -> Reported {
+        let mut reported = Reported::new();
+        reported.timeline.vcpu_threads.insert((0, NEXT.tid), (0, 0));
+        reported
     }
 
     #[test]
     fn vcpu_whose_thread_is_replaced_is_followed_on_the_next_one_from_its_first_entry() {
         let enters = Event::KvmEntry { tid: NEXT.tid, vcpu: Some(0) };
-        let told = with_two_threads().over(
+        let reported = with_two_threads().over(
             &[
                 host(10, 0, entry(0)),
                 host(20, 0, exit(0, IO)),
@@ -455,9 +455,9 @@ mod tests {
             80,
         );
 
-        let stolen = VcpuState::Stolen { by: told.preemptor(HOG), woken: false };
+        let stolen = VcpuState::Stolen { by: reported.preemptor(HOG), woken: false };
         assert_eq!(
-            told.vcpu(0)[1..],
+            reported.vcpu(0)[1..],
             [
                 (10, VcpuState::Guest),
                 (20, VcpuState::Kvm(Some(IO))),
@@ -470,7 +470,7 @@ mod tests {
 
     #[test]
     fn thread_that_runs_another_vcpu_leaves_the_one_before_unknown() {
-        let told = with_two_threads().over(
+        let reported = with_two_threads().over(
             &[
                 host(10, 0, Event::KvmEntry { tid: NEXT.tid, vcpu: Some(0) }),
                 host(20, 0, Event::KvmExit { tid: NEXT.tid, vcpu: Some(0), reason: IO }),
@@ -480,15 +480,15 @@ mod tests {
         );
 
         assert_eq!(
-            told.vcpu(0)[1..],
+            reported.vcpu(0)[1..],
             [(10, VcpuState::Guest), (20, VcpuState::Kvm(Some(IO))), (30, VcpuState::Unknown)]
         );
-        assert_eq!(told.vcpu(1)[1..], [(30, VcpuState::Guest)]);
+        assert_eq!(reported.vcpu(1)[1..], [(30, VcpuState::Guest)]);
     }
 
     #[test]
     fn missing_records_make_it_unknown_until_the_next_that_tells() {
-        let (_, states) = told(&[
+        let (_, states) = reported(&[
             host(10, 0, entry(0)),
             on_host(20, 0, Item::GapBegin),
             on_host(30, 0, Item::GapEnd),
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn thread_that_is_replaced_without_being_switched_out_is_unknown() {
-        let (_, states) = told(&[host(10, 0, entry(0)), host(20, 0, switch(OTHER, 0, HOG))]);
+        let (_, states) = reported(&[host(10, 0, entry(0)), host(20, 0, switch(OTHER, 0, HOG))]);
 
         assert_eq!(states, [(10, VcpuState::Guest), (20, VcpuState::Unknown)]);
     }

@@ -155,13 +155,13 @@ pub(super) fn of_guest_cpu(
         Current::Idle => Some("idle".into()),
         Current::Task(task) => vm.guest.task(task).map(name_of),
     };
-    let is_told = match view.vcpu {
+    let is_reported = match view.vcpu {
         // A recording without any layer that tells of vCPUs has the guest's own view.
-        VcpuState::Unknown => !vm.vcpus_are_told,
+        VcpuState::Unknown => !vm.vcpus_are_recorded,
         VcpuState::Ended => false,
         _ => true,
     };
-    if !is_told {
+    if !is_reported {
         return (Category::NotRecorded, NOT_RECORDED.into());
     }
     if let VcpuState::Guest | VcpuState::KvmRun | VcpuState::Unknown = view.vcpu {

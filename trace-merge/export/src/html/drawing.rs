@@ -33,7 +33,7 @@ use trace_merge::report::devices::net_flows::{Direction, NetFlowTimes};
 use trace_merge::report::scheduling::state_names;
 
 /// Records after which progress is told again.
-const TELL_EVERY: u64 = 4096;
+const REPORT_EVERY: u64 = 4096;
 
 /// A task of a guest: VM, and which of its tasks.
 type TaskOf = (usize, TaskIndex);
@@ -313,7 +313,7 @@ impl<'t> Drawing<'t> {
         }
     }
 
-    fn tell_progress(&self, time: u64) {
+    fn report_progress(&self, time: u64) {
         let Some(progress) = self.progress else { return };
         let done = u128::from(time.saturating_sub(self.part.begin)) * u128::from(DONE);
         let done = done.checked_div(u128::from(self.part.length())).unwrap_or(0);
@@ -447,8 +447,8 @@ impl Analysis for Drawing<'_> {
             self.draw_packets(timeline, false);
         }
         self.seen += 1;
-        if self.seen.is_multiple_of(TELL_EVERY) {
-            self.tell_progress(input.time());
+        if self.seen.is_multiple_of(REPORT_EVERY) {
+            self.report_progress(input.time());
         }
     }
 

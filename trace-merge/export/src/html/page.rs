@@ -70,12 +70,12 @@ impl Contents<'_> {
         out.write_all(BODY.as_bytes())?;
         let mut reports = serde_json::to_value(&self.reports)?;
         let left_out = reports::shorten(&mut reports);
-        let told = json!({ "reports": reports, "left_out": left_out, "descriptions": reports::descriptions() });
-        let stacks = stacks::told(self.reports.functions());
+        let reported = json!({ "reports": reports, "left_out": left_out, "descriptions": reports::descriptions() });
+        let stacks = stacks::reported(self.reports.functions());
         let about = self.about()?;
         write_json(&mut out, "about", &about)?;
         self.write_columns(&mut out)?;
-        write_column(&mut out, "reports", &serde_json::to_vec(&told)?)?;
+        write_column(&mut out, "reports", &serde_json::to_vec(&reported)?)?;
         write_column(&mut out, "stacks", &serde_json::to_vec(&stacks)?)?;
         write_column(&mut out, "flows", &serde_json::to_vec(self.drawn.flows.kept())?)?;
         for script in SCRIPTS {
@@ -98,7 +98,7 @@ impl Contents<'_> {
         let vms: Vec<&str> = manifest.vms.iter().map(|vm| vm.name.as_str()).collect();
         let incomplete = self.completeness.line();
         let length_ns = self.drawn.length_ns();
-        let records = serde_json::to_value(self.drawn.records.told(layer_name))?;
+        let records = serde_json::to_value(self.drawn.records.reported(layer_name))?;
         let rows: Vec<_> = self.drawn.rows.iter().collect();
         Ok(json!({
             "strata": env!("CARGO_PKG_VERSION"),

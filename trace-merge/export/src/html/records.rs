@@ -73,7 +73,7 @@ pub(super) struct Records {
 
 /// What the page is told of the records beside the columns.
 #[derive(Debug, Serialize)]
-pub(super) struct RecordsTold<'r> {
+pub(super) struct ReportedRecords<'r> {
     types: &'r [Type],
     kinds: &'r [(usize, RowNumber)],
     whos: &'r Names,
@@ -108,7 +108,7 @@ impl Records {
         put_bytes(&mut self.fields, &self.payload);
         self.last = time.max(self.last);
         self.kept += 1;
-        self.tell_meaning(self.kinds.get(kind).map_or(0, |kind| kind.0), input.record.payload);
+        self.report_meaning(self.kinds.get(kind).map_or(0, |kind| kind.0), input.record.payload);
     }
 
     fn leave_out(&mut self, time: u64) {
@@ -136,7 +136,7 @@ impl Records {
     }
 
     /// Tells the meaning of a number in `payload`, unless it has been told.
-    fn tell_meaning(&mut self, number: usize, payload: &[u8]) {
+    fn report_meaning(&mut self, number: usize, payload: &[u8]) {
         let Some(Type { named: Some(named), meanings, .. }) = self.types.get_mut(number) else { return };
         let Some(number) = named.number(payload) else { return };
         if meanings.len() < MOST_MEANINGS
@@ -148,14 +148,14 @@ impl Records {
     }
 
     /// The layer of each type is `name`'s: what the page is told beside the columns.
-    pub(super) fn told(&mut self, layer_name: impl Fn(usize) -> &'static str) -> RecordsTold<'_> {
+    pub(super) fn reported(&mut self, layer_name: impl Fn(usize) -> &'static str) -> ReportedRecords<'_> {
         for (&(layer, _), &number) in &self.type_numbers {
             if let Some(of) = self.types.get_mut(number) {
                 of.layer = layer_name(layer);
             }
         }
         let Self { types, kinds, whos, kept, left_out, left_out_from, .. } = self;
-        RecordsTold { types, kinds, whos, kept: *kept, left_out: *left_out, left_out_from: *left_out_from }
+        ReportedRecords { types, kinds, whos, kept: *kept, left_out: *left_out, left_out_from: *left_out_from }
     }
 
     /// The columns, each with its name: times as distances, numbers of kinds, numbers of those who made them, fields.

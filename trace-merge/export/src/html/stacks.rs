@@ -10,7 +10,7 @@ const LONGEST: usize = 200;
 
 /// By VM: names with their modules, and nodes, each with the number of the node above it (-1 for none), of its name and
 /// layer, and of its own and all of its samples.
-pub(super) fn told(report: Option<&FunctionsReport>) -> Value {
+pub(super) fn reported(report: Option<&FunctionsReport>) -> Value {
     let kernels = report.map_or(&[][..], |report| &report.kernels);
     kernels.iter().filter(|kernel| !kernel.stacks.nodes.is_empty()).map(tree).collect()
 }
@@ -66,15 +66,15 @@ mod tests {
             stacks: StackTree { nodes, cut: 1 },
         };
 
-        let told = told(Some(&FunctionsReport { kernels: vec![kernel] }));
+        let reported = reported(Some(&FunctionsReport { kernels: vec![kernel] }));
 
         let nodes = json!([[-1, 0, 0, 0, 3], [0, 1, 1, 1, 3], [1, 1, 1, 2, 2]]);
         let names = json!([["dd/7", ""], ["read\\u{1b}", "[kernel]"]]);
-        assert_eq!(told, json!([{ "vm": "vm0", "idle": 2, "cut": 1, "names": names, "nodes": nodes }]));
+        assert_eq!(reported, json!([{ "vm": "vm0", "idle": 2, "cut": 1, "names": names, "nodes": nodes }]));
     }
 
     #[test]
     fn without_samples_there_is_no_tree() {
-        assert_eq!(told(None), json!([]));
+        assert_eq!(reported(None), json!([]));
     }
 }

@@ -74,7 +74,7 @@ impl States {
                 let track = tracks::named(uuid(Kind::Vcpu, index, vcpu as usize), Some(group), format!("vCPU {vcpu}"));
                 out.track(machine, time, track);
                 let rate = uuid(Kind::ExitRate, index, vcpu as usize);
-                if vm.kvm_tells {
+                if vm.kvm_reports {
                     let name = format!("vCPU {vcpu}: exits");
                     out.track(machine, time, tracks::counter(rate, Some(group), name, "1/s"));
                 }

@@ -654,14 +654,14 @@ fn output_that_fails_is_an_error() {
 fn path_of_a_task_is_a_track_of_slices_that_lie_in_each_other() {
     use trace_merge::critical_path::{CriticalPathOptions, critical_paths};
     let (_dir, trace) = trace_merge::report::scenario::preempted_in_an_exit().open();
-    let asked = CriticalPathOptions {
+    let requested = CriticalPathOptions {
         from: Some(Duration::from_nanos(1_000)),
         ..CriticalPathOptions::of("app".parse().unwrap())
     };
-    let (paths, _) = critical_paths(&trace, &asked).unwrap();
+    let (paths, _) = critical_paths(&trace, &requested).unwrap();
     let mut bytes = Vec::new();
 
-    let options = Options { from: asked.from, ..Options::default() };
+    let options = Options { from: requested.from, ..Options::default() };
     let exported = export_with(&trace, &options, Some(&paths), &mut bytes).unwrap();
 
     let mut packets = PerfettoTrace::decode(&*bytes).unwrap().packet;

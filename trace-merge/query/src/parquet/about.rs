@@ -90,13 +90,13 @@ impl About<'_> {
 
     /// The fields of each event type: once for all processes of a guest.
     fn event_fields(&self, table: &mut FixedRows) {
-        let mut told = HashSet::new();
+        let mut reported = HashSet::new();
         for layer in self.trace.layers() {
             let (place, kind) = (self.place(layer), layer.description.kind);
             for schema in layer.schemas.iter() {
                 let event_table = table_of_event(schema.name());
                 for column in fields_of_event(&schema.description().fields) {
-                    if told.insert((place, kind.name(), schema.name(), column.clone())) {
+                    if reported.insert((place, kind.name(), schema.name(), column.clone())) {
                         let names: [&str; 5] =
                             [kind.name(), schema.name(), &event_table, &column.name, column.kind.name()];
                         table.push(place, &names.map(Cell::Text));

@@ -55,13 +55,13 @@ pub(super) fn makers<'m>(
         makers.push(Box::new(Listed { times: ExitTimes::keeping_ended(window), rows }));
     }
     if selection.has("flows") || selection.has("flow_steps") {
-        let asked = |name| selection.has(name).then(|| table(name));
-        let rows = Flows { table: asked("flows"), steps: asked("flow_steps"), count: 0 };
+        let chosen = |name| selection.has(name).then(|| table(name));
+        let rows = Flows { table: chosen("flows"), steps: chosen("flow_steps"), count: 0 };
         makers.push(Box::new(Listed { times: FlowTimes::keeping_ended(trace), rows }));
     }
     if selection.has("packets") || selection.has("packet_steps") {
-        let asked = |name| selection.has(name).then(|| table(name));
-        let rows = Packets { table: asked("packets"), steps: asked("packet_steps"), count: 0 };
+        let chosen = |name| selection.has(name).then(|| table(name));
+        let rows = Packets { table: chosen("packets"), steps: chosen("packet_steps"), count: 0 };
         makers.push(Box::new(Listed { times: NetFlowTimes::keeping_ended(trace), rows }));
     }
     makers
@@ -155,7 +155,7 @@ impl List<WakeupTimes> for Wakeups {
             let task = named(&mut self.tasks, timeline, &ended);
             let Some(row) = self.table.lasting(Place::Vm(ended.vm), (ended.begin, ended.end)) else { continue };
             let meanwhile = serde_json::to_string(&ended.what.meanwhile).unwrap_or_default();
-            let row = row.keyed(task.number.into(), |tell| task.tell(&[], tell));
+            let row = row.keyed(task.number.into(), |give| task.give(&[], give));
             row.cells([ended.what.cpu.into(), meanwhile.as_str().into()]).end();
         }
     }
@@ -173,10 +173,10 @@ impl List<SyscallTimes> for Syscalls {
             let task = named(&mut self.tasks, timeline, &ended);
             let Some(row) = self.table.lasting(Place::Vm(ended.vm), (ended.begin, ended.end)) else { continue };
             let call = &ended.what;
-            let row = row.keyed(task.number.into(), |tell| task.tell(&[], tell));
-            let row = row.keyed(call.number.cast_unsigned(), |tell| {
+            let row = row.keyed(task.number.into(), |give| task.give(&[], give));
+            let row = row.keyed(call.number.cast_unsigned(), |give| {
                 let (abi, number) = names::syscall::abi(call.number);
-                tell(&[syscalls::name(call.number).as_str().into(), abi.name().into(), number.into()]);
+                give(&[syscalls::name(call.number).as_str().into(), abi.name().into(), number.into()]);
             });
             let own = [
                 call.outcome.name().into(),
@@ -203,7 +203,7 @@ impl List<LockTimes> for Locks {
         for ended in times.take_ended(at_end) {
             let task = named(&mut self.tasks, timeline, &ended);
             let Some(row) = self.table.lasting(Place::Vm(ended.vm), (ended.begin, ended.end)) else { continue };
-            let row = row.keyed(task.number.into(), |tell| task.tell(&[], tell));
+            let row = row.keyed(task.number.into(), |give| task.give(&[], give));
             let outcome = ended.what.outcome(ended.end.is_some());
             let symbols = self.symbols.get(ended.vm).and_then(Option::as_ref);
             let (mut name, mut calls) = (None, None);
@@ -243,9 +243,9 @@ impl List<ExitTimes> for Exits {
         for ended in times.take_ended(at_end) {
             let exit = &ended.what;
             let Some(row) = self.table.lasting(Place::Vm(ended.vm), (ended.begin, ended.end)) else { continue };
-            let row = row.keyed(self.whats.of((exit.vcpu, exit.reason, exit.access)), |tell| {
+            let row = row.keyed(self.whats.of((exit.vcpu, exit.reason, exit.access)), |give| {
                 let (reason, place) = (exit.reason.name(), exit.place());
-                tell(&[exit.vcpu.into(), (*reason).into(), place.as_deref().into()]);
+                give(&[exit.vcpu.into(), (*reason).into(), place.as_deref().into()]);
             });
             let part =
                 |of: fn(&Parts) -> u64| Cell::from(exit.parts.as_ref().map(|parts| clock.ticks_to_ns(of(parts))));

@@ -121,11 +121,11 @@ mod tests {
     fn only_the_first_row_of_a_key_asks_for_values_until_the_row_group_ends() {
         let mut keyed = Keyed::new(0..1);
 
-        let asked = [7, 8, 7, u64::MAX, 8, 7].map(|key| keyed.push(key));
+        let requested = [7, 8, 7, u64::MAX, 8, 7].map(|key| keyed.push(key));
         keyed.end_row_group();
-        let asked_again = keyed.push(7);
+        let requested_again = keyed.push(7);
 
-        assert_eq!(asked, [true, true, false, true, false, false]);
-        assert!(asked_again);
+        assert_eq!(requested, [true, true, false, true, false, false]);
+        assert!(requested_again);
     }
 }

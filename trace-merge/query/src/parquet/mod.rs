@@ -82,7 +82,7 @@ impl Selection {
     }
 
     /// The names of the tables that somebody chose, with commas between them.
-    fn told(&self) -> Option<String> {
+    fn reported(&self) -> Option<String> {
         match self {
             Self::All | Self::Named(_) => None,
             Self::Chosen(names) => Some(names.iter().map(String::as_str).collect::<Vec<_>>().join(",")),
@@ -122,7 +122,7 @@ pub fn export(
     let (output, batches) = Output::new(trace);
     thread::scope(|scope| {
         let part = (options.from.is_some() || options.to.is_some()).then_some(window);
-        let files = Files::new(folder, places, trace, part, selection.told());
+        let files = Files::new(folder, places, trace, part, selection.reported());
         let writing = scope.spawn(move || files.write_all(batches));
         let made = make(trace, &timeline, window, options, selection, output);
         let bytes =
@@ -141,7 +141,7 @@ fn make(
     output: Output,
 ) -> Result<Exported, ExportError> {
     let progress = options.progress;
-    let mut makers: Vec<Box<dyn Maker + '_>> = vec![Box::new(Progress { told: progress, window, seen: 0 })];
+    let mut makers: Vec<Box<dyn Maker + '_>> = vec![Box::new(Progress { reported: progress, window, seen: 0 })];
     if selection.has_event_tables() {
         makers.push(Box::new(records::Records::new(trace, timeline, selection, &output)));
     }
@@ -179,13 +179,13 @@ trait Maker: Analysis {
 
 /// Tells how far the pass is. It asks for all layers, so that what is read does not depend on which tables are written.
 struct Progress<'t> {
-    told: Option<&'t AtomicU64>,
+    reported: Option<&'t AtomicU64>,
     window: Window,
     seen: u64,
 }
 
 /// Records after which progress is told again.
-const TELL_EVERY: u64 = 4096;
+const REPORT_EVERY: u64 = 4096;
 
 impl Analysis for Progress<'_> {
     fn layers(&self) -> &'static [LayerKind] {
@@ -202,14 +202,14 @@ impl Analysis for Progress<'_> {
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         self.seen += 1;
-        let (Some(told), Some(span)) = (self.told.filter(|_| self.seen.is_multiple_of(TELL_EVERY)), timeline.span)
+        let (Some(reported), Some(span)) = (self.reported.filter(|_| self.seen.is_multiple_of(REPORT_EVERY)), timeline.span)
         else {
             return;
         };
         let (begin, end) = (span.begin.max(self.window.begin), span.end.min(self.window.end));
         let done = u128::from(input.time().saturating_sub(begin)) * u128::from(DONE);
         let done = done.checked_div(u128::from(end.saturating_sub(begin))).unwrap_or(0);
-        told.store(u64::try_from(done).unwrap_or(DONE).min(DONE), Ordering::Relaxed);
+        reported.store(u64::try_from(done).unwrap_or(DONE).min(DONE), Ordering::Relaxed);
     }
 }
 

@@ -239,9 +239,9 @@ impl Analysis for Records<'_> {
         };
         // A stream is of one layer and CPU.
         let key = (input.source as u64) << u32::BITS | u64::from(task.number);
-        rows.push_key(key, |tell| {
+        rows.push_key(key, |give| {
             let (cpu, vcpu) = cpus(input.origin, timeline);
-            task.tell(&[layer.kind.name().into(), cpu.into(), vcpu.into()], tell);
+            task.give(&[layer.kind.name().into(), cpu.into(), vcpu.into()], give);
         });
         of_type.waiting.push(schema, input.time(), input.record.payload);
     }

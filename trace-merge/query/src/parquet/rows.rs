@@ -21,7 +21,7 @@ const ROW_GROUP: usize = 1 << 17;
 /// Keys of a row group after which it ends, so that dictionaries stay small.
 const MOST_KEYS: usize = 1 << 15;
 /// Rows after which is told how much memory they take.
-const TELL_EVERY: usize = 64;
+const REPORT_EVERY: usize = 64;
 
 /// Tells the seconds of moments. The clock is asked only where they leave the second before.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ pub(super) struct Rows {
     hour: Hour,
     rows: usize,
     /// Bytes that [`Output`] was told that are kept.
-    told: usize,
+    reported: usize,
     output: Output,
 }
 
@@ -116,7 +116,7 @@ impl Rows {
             ends: Seconds::default(),
             hour: Hour::default(),
             rows: 0,
-            told: 0,
+            reported: 0,
             output: output.clone(),
         })
     }
@@ -136,11 +136,11 @@ impl Rows {
     /// Fills the columns of the first key for a row that [`Self::add_moments`] is to add. `tell` is asked for their values
     /// where no row before had it.
     #[inline]
-    pub(super) fn push_key(&mut self, key: u64, tell: impl FnOnce(&mut dyn FnMut(&[Cell<'_>]))) {
+    pub(super) fn push_key(&mut self, key: u64, report: impl FnOnce(&mut dyn FnMut(&[Cell<'_>]))) {
         if let Some(keyed) = self.keyed.first_mut()
             && keyed.push(key)
         {
-            tell(&mut |values| keyed.add_values(values, &mut self.columns));
+            report(&mut |values| keyed.add_values(values, &mut self.columns));
         }
     }
 
@@ -205,20 +205,20 @@ impl Rows {
     }
 
     fn end_rows(&mut self, count: usize) {
-        let tells = (self.rows + count) / TELL_EVERY > self.rows / TELL_EVERY;
+        let reports = (self.rows + count) / REPORT_EVERY > self.rows / REPORT_EVERY;
         self.rows += count;
         if self.rows >= ROW_GROUP || self.keyed.iter().any(|keyed| keyed.keys() > MOST_KEYS) {
             self.flush();
-        } else if tells {
-            self.tell();
+        } else if reports {
+            self.report();
         }
     }
 
     /// Tells how much memory the rows take, and hands them on when all take too much and these not little.
-    fn tell(&mut self) {
+    fn report(&mut self) {
         let columns: usize = self.columns.iter().map(Column::kept).sum();
         let kept = columns + self.keyed.iter().map(Keyed::kept).sum::<usize>();
-        let before = std::mem::replace(&mut self.told, kept);
+        let before = std::mem::replace(&mut self.reported, kept);
         if self.output.is_too_much(before, kept) {
             self.flush();
         }
@@ -240,7 +240,7 @@ impl Rows {
         if rows == 0 {
             return;
         }
-        self.output.is_too_much(std::mem::take(&mut self.told), 0);
+        self.output.is_too_much(std::mem::take(&mut self.reported), 0);
         if self.is_sorted {
             self.sort();
         }
@@ -280,11 +280,11 @@ pub(super) struct Row<'r> {
 impl Row<'_> {
     /// Fills the columns of the next key. `tell` is asked for their values where no row before had it.
     #[inline]
-    pub(super) fn keyed(mut self, key: u64, tell: impl FnOnce(&mut dyn FnMut(&[Cell<'_>]))) -> Self {
+    pub(super) fn keyed(mut self, key: u64, report: impl FnOnce(&mut dyn FnMut(&[Cell<'_>]))) -> Self {
         let Rows { keyed, columns, .. } = &mut *self.rows;
         if let Some(keyed) = keyed.get_mut(self.key) {
             if keyed.push(key) {
-                tell(&mut |values| keyed.add_values(values, columns));
+                report(&mut |values| keyed.add_values(values, columns));
             }
             self.column = keyed.columns.end;
         }

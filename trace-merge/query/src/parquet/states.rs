@@ -29,9 +29,9 @@ pub(super) fn makers<'m>(
         let vcpus = table("vcpu_states").map(|table| table.keyed(&[6]).sorted());
         let tasks = table("task_states").map(|table| table.keyed(&[Named::COLUMNS, 5]).sorted());
         let (vcpu_states, task_states) = (Numbers::new(), Numbers::new());
-        let (named, told_until) = (Tasks::default(), BTreeMap::new());
+        let (named, reported_until) = (Tasks::default(), BTreeMap::new());
         let begin = window.begin;
-        let states = States { begin, vcpus, tasks, named, told_until, vcpu_states, task_states };
+        let states = States { begin, vcpus, tasks, named, reported_until, vcpu_states, task_states };
         Box::new(states) as Box<dyn Maker>
     });
     let gaps = selection.has("gaps").then(|| {
@@ -49,7 +49,7 @@ struct States {
     tasks: Option<FixedRows>,
     named: Tasks,
     /// By VM and task: up to when the state that lasts is written, under a name that the task had before.
-    told_until: BTreeMap<(usize, TaskIndex), u64>,
+    reported_until: BTreeMap<(usize, TaskIndex), u64>,
     /// Of VMs, their vCPUs and what these do.
     vcpu_states: Numbers<(usize, u32, VcpuState)>,
     /// Of VMs and what their tasks do.
@@ -75,26 +75,26 @@ impl States {
         let Some(row) = table.in_window(Place::Vm(vm), window) else { return };
         let tasks = &mut self.named;
         let named = if is_former { tasks.formerly(timeline, vm, task) } else { tasks.named(timeline, vm, task) };
-        let row = row.keyed(named.number.into(), |tell| named.tell(&[], tell));
-        let row = row.keyed(self.task_states.of((vm, state)), |tell| {
+        let row = row.keyed(named.number.into(), |give| named.give(&[], give));
+        let row = row.keyed(self.task_states.of((vm, state)), |give| {
             let (name, detail) = tasks::name(state, timeline.host_of(vm));
             let by = match state {
                 Fused::Stolen(by) | Fused::RunnableStolen(by) => Some(by),
                 _ => None,
             };
-            tell_thief(&[name.into(), detail.as_deref().into()], by, timeline, vm, tell);
+            report_thief(&[name.into(), detail.as_deref().into()], by, timeline, vm, give);
         });
         row.cells([window.length().into()]).end();
     }
 }
 
 /// Shows `tell` the cells of the thread that ran in place of one of `vm`, behind those of `before`.
-fn tell_thief(
+fn report_thief(
     before: &[Cell<'_>],
     by: Option<Preemptor>,
     timeline: &Timeline,
     vm: usize,
-    tell: &mut dyn FnMut(&[Cell<'_>]),
+    give: &mut dyn FnMut(&[Cell<'_>]),
 ) {
     let thread = match by {
         Some(Preemptor::Thread(thread)) => Some(thread),
@@ -106,7 +106,7 @@ fn tell_thief(
         let is_its = |vm: &&Vm| Some(vm.host) == host && vm.vcpus.values().any(|vcpu| vcpu.tid == Some(thread.tid));
         timeline.vms.iter().find(is_its).map(|vm| vm.name.as_str())
     });
-    tell(&[before, &[comm.as_deref().into(), thread.map(|thread| thread.tid).into(), of_vm.into()]].concat());
+    give(&[before, &[comm.as_deref().into(), thread.map(|thread| thread.tid).into(), of_vm.into()]].concat());
 }
 
 impl Analysis for States {
@@ -128,18 +128,18 @@ impl Analysis for States {
                 let Some(table) = &mut self.vcpus else { return };
                 let Some(row) = table.in_window(Place::Vm(vm), window) else { return };
                 let key = self.vcpu_states.of((vm, vcpu, state));
-                let row = row.keyed(key, |tell| {
+                let row = row.keyed(key, |give| {
                     let (name, detail) = vcpus::name(state, timeline.host_of(vm));
                     let by = match state {
                         VcpuState::Stolen { by, .. } => Some(by),
                         _ => None,
                     };
-                    tell_thief(&[vcpu.into(), name.into(), detail.as_deref().into()], by, timeline, vm, tell);
+                    report_thief(&[vcpu.into(), name.into(), detail.as_deref().into()], by, timeline, vm, give);
                 });
                 row.cells([window.length().into()]).end();
             }
             Change::Task { vm, task, window, state } => {
-                let begin = self.told_until.remove(&(vm, task)).unwrap_or(0).max(window.begin);
+                let begin = self.reported_until.remove(&(vm, task)).unwrap_or(0).max(window.begin);
                 self.task((vm, task), Window { begin, ..window }, state, timeline, false);
             }
             Change::TaskName { vm, task, time } => {
@@ -147,7 +147,7 @@ impl Analysis for States {
                 if known.former.is_empty() {
                     return;
                 }
-                let begin = self.told_until.insert((vm, task), time).unwrap_or(0).max(known.since).max(self.begin);
+                let begin = self.reported_until.insert((vm, task), time).unwrap_or(0).max(known.since).max(self.begin);
                 self.task((vm, task), Window { begin, end: time }, known.fused, timeline, true);
             }
             Change::Cpu { .. } | Change::TaskState { .. } => {}

@@ -63,10 +63,10 @@ impl Named<'_> {
         Named { number: 1, tid: Some(0), pid: Some(0), comm: Some(b"idle"), cgroup: None };
 
     /// Shows `tell` the cells of thread, process, name and cgroup, behind those of `before`.
-    pub(super) fn tell(&self, before: &[Cell<'_>], tell: &mut dyn FnMut(&[Cell<'_>])) {
+    pub(super) fn give(&self, before: &[Cell<'_>], give: &mut dyn FnMut(&[Cell<'_>])) {
         let comm = self.comm.map(text_of);
         let own = [self.tid.into(), self.pid.into(), comm.as_deref().into(), self.cgroup.into()];
-        tell(&[before, &own].concat());
+        give(&[before, &own].concat());
     }
 }
 
@@ -127,7 +127,7 @@ impl Tasks {
     ) -> Named<'t> {
         let Self { tasks, names, .. } = self;
         let Some(guest) = timeline.vm(vm).map(|vm| &vm.guest) else { return Named::UNKNOWN };
-        let Some(told) = guest.task(task) else { return Named::UNKNOWN };
+        let Some(guest_task) = guest.task(task) else { return Named::UNKNOWN };
         if tasks.len() <= vm {
             tasks.resize(vm + 1, Vec::new());
         }
@@ -137,9 +137,9 @@ impl Tasks {
         }
         let Some(known) = tasks.get_mut(task) else { return Named::UNKNOWN };
         let pid = guest.task(guest.process(task)).map(|process| process.tid);
-        let comm = Some(name(told)).filter(|comm| !comm.is_empty());
-        let stay = Some((&guest.memberships, vm, guest.stay(told)));
-        Named { tid: Some(told.tid), ..names.latest(known, pid, comm, stay) }
+        let comm = Some(name(guest_task)).filter(|comm| !comm.is_empty());
+        let stay = Some((&guest.memberships, vm, guest.stay(guest_task)));
+        Named { tid: Some(guest_task.tid), ..names.latest(known, pid, comm, stay) }
     }
 
     /// The process `pid` of the guest of `vm`, called `comm`, which recorded something itself.
@@ -165,7 +165,7 @@ impl Tasks {
         let known = self.recorders.entry(Recorder::Thread(source, task.tid)).or_default();
         let found = of.and_then(|(vm, index)| {
             let guest = &timeline.vm(vm)?.guest;
-            let index = index.filter(|&index| guest.task(index).is_some_and(|told| told.tid == task.tid))?;
+            let index = index.filter(|&index| guest.task(index).is_some_and(|guest_task| guest_task.tid == task.tid))?;
             Some((vm, guest, guest.process(index), guest.task(index)?))
         });
         let pid = match found {
@@ -173,7 +173,7 @@ impl Tasks {
             // A CPU's idle task.
             None => (of.is_some() && task.tid == 0).then_some(0),
         };
-        let stay = found.map(|(vm, guest, _, told)| (&guest.memberships, vm, guest.stay(told)));
+        let stay = found.map(|(vm, guest, _, guest_task)| (&guest.memberships, vm, guest.stay(guest_task)));
         Named { tid: Some(task.tid), ..self.names.latest(known, pid, task.comm, stay) }
     }
 }

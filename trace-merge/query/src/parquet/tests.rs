@@ -145,8 +145,8 @@ fn time_counts_from_the_first_record_of_which_utc_is_told() {
     assert_eq!(recordings.moments("first_utc").map(i128::from).collect::<Vec<_>>(), [first]);
     let second = 1_000_000_000;
     let exact = switches.integers("time_ns").into_iter().map(|time| first + i128::from(time.unwrap()));
-    let told: Vec<i128> = switches.moments("utc").map(i128::from).collect();
-    assert_eq!(told, exact.map(|at| at.div_euclid(second) * second).collect::<Vec<_>>());
+    let reported: Vec<i128> = switches.moments("utc").map(i128::from).collect();
+    assert_eq!(reported, exact.map(|at| at.div_euclid(second) * second).collect::<Vec<_>>());
 }
 
 #[test]
@@ -372,9 +372,9 @@ fn table_that_the_recording_has_not_is_not_chosen() {
 fn rows_that_are_told_are_those_in_the_files() {
     let (folder, (_dir, trace)) = (tempfile::tempdir().unwrap(), made_recording::open());
 
-    let told = super::export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap();
+    let reported = super::export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap();
 
-    assert_eq!(told.drawn, Table::read(folder.path(), "").rows());
+    assert_eq!(reported.drawn, Table::read(folder.path(), "").rows());
 }
 
 #[test]

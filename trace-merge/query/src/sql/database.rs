@@ -220,7 +220,7 @@ impl Database {
     ///
     /// # Errors
     /// When the question cannot be answered, and when `take` fails.
-    pub fn ask<T>(
+    pub fn answer<T>(
         &self,
         question: &str,
         take: impl AsyncFnOnce(SendableRecordBatchStream) -> Result<T, QueryError>,

@@ -78,11 +78,11 @@ fn check(trace: &Trace) -> usize {
     let database = Database::new().unwrap();
     let has = |table: &String| table == EVENTS || folder.path().join(table).is_dir();
     let is_there = |text| database.tables_of(text).unwrap().iter().all(has);
-    let asked: Vec<_> = READY.iter().filter(|ready| is_there(ready.text)).collect();
+    let requested: Vec<_> = READY.iter().filter(|ready| is_there(ready.text)).collect();
 
-    let answers = duckdb(folder.path(), &asked.iter().map(|ready| ready.text).collect::<Vec<_>>());
+    let answers = duckdb(folder.path(), &requested.iter().map(|ready| ready.text).collect::<Vec<_>>());
 
-    for (ready, mut theirs) in asked.iter().zip(answers) {
+    for (ready, mut theirs) in requested.iter().zip(answers) {
         let ours = answer(&[folder.path()], ready.text).unwrap();
         assert_eq!(ours.len(), theirs.len(), "{}", ready.name);
         for row in ours {
@@ -97,7 +97,7 @@ fn check(trace: &Trace) -> usize {
             theirs.remove(found.unwrap_or_else(|| panic!("{}: {row:?} is not in {theirs:?}", ready.name)));
         }
     }
-    asked.len()
+    requested.len()
 }
 
 #[test]

@@ -169,7 +169,7 @@ impl Inputs {
             if given.insert(recording_id(&trace)) {
                 traces.push((path.clone(), trace));
             } else {
-                say_count_once(path, 1);
+                print_count_once(path, 1);
             }
         }
         let is_whole = |name: &&String| !name.contains('-');
@@ -178,7 +178,7 @@ impl Inputs {
         let mut count_once = |(path, there): (&PathBuf, HashSet<String>)| {
             let without = given_elsewhere(&there, &given, &whole);
             if !without.is_empty() {
-                say_count_once(path, without.len());
+                print_count_once(path, without.len());
             }
             given.extend(there);
             Folder { path: path.clone(), without }
@@ -245,7 +245,7 @@ fn given_elsewhere(there: &HashSet<String>, given: &HashSet<String>, whole: &Has
 }
 
 /// Says that `count` recordings in `path` were given before.
-fn say_count_once(path: &Path, count: usize) {
+fn print_count_once(path: &Path, count: usize) {
     eprintln!("{}: {count} recordings were given already and count once", path.display());
 }
 

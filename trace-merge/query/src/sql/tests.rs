@@ -8,7 +8,7 @@ pub(super) fn answer(paths: &[&Path], question: &str) -> Result<Vec<Value>, Quer
     let paths: Vec<PathBuf> = paths.iter().map(|path| path.to_path_buf()).collect();
     let (database, _tables) = Inputs::of(&paths)?.database(question)?;
     let mut out = Vec::new();
-    database.ask(question, async |answer| print(answer, Form::Json, &mut out).await)?;
+    database.answer(question, async |answer| print(answer, Form::Json, &mut out).await)?;
     let text = String::from_utf8(out).unwrap();
     Ok(text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
@@ -97,13 +97,13 @@ fn parts_of_a_recording_add_up_and_count_once_beside_the_whole() {
     let parts = answer(&[folder.path()], count).unwrap();
     let whole = answer(&[dir.path()], count).unwrap();
     let both = answer(&[folder.path(), dir.path()], count).unwrap();
-    let told =
+    let reported =
         answer(&[folder.path()], "select from_ns, until_ns from recordings order by from_ns nulls first").unwrap();
 
     assert!(before > 0 && behind > 0);
     assert_eq!((&parts, &both), (&whole, &whole));
     assert_eq!(parts, [json!({ "n": before + behind })]);
-    assert_eq!(told, [json!({ "from_ns": null, "until_ns": 30_001 }), json!({ "from_ns": 30_001, "until_ns": null })]);
+    assert_eq!(reported, [json!({ "from_ns": null, "until_ns": 30_001 }), json!({ "from_ns": 30_001, "until_ns": null })]);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn answer_is_saved_in_the_form_that_the_name_says_and_never_over_a_file() {
     let saved = |name: &str| {
         let file = Saved::new(&folder.path().join(name))?;
         let (database, _tables) = Inputs::of(&[dir.path().to_path_buf()])?.database(question)?;
-        database.ask(question, async |answer| save(answer, &file).await)
+        database.answer(question, async |answer| save(answer, &file).await)
     };
 
     let rows = ["a.csv", "a.json", "a.parquet"].map(|name| saved(name).unwrap());
@@ -255,7 +255,7 @@ fn lists_are_text_in_csv() {
     let (database, _tables) = Inputs::of(&[dir.path().to_path_buf()]).unwrap().database(question).unwrap();
     let file = Saved::new(&folder.path().join("a.csv")).unwrap();
 
-    database.ask(question, async |answer| save(answer, &file).await).unwrap();
+    database.answer(question, async |answer| save(answer, &file).await).unwrap();
 
     let text = fs::read_to_string(folder.path().join("a.csv")).unwrap();
     assert_eq!(text, "args\n\"[0, 0, 0, 0, 0, 0]\"\n");
@@ -268,7 +268,7 @@ fn table_shows_nothing_that_acts_on_a_terminal() {
     let (database, _tables) = Inputs::of(&[dir.path().to_path_buf()]).unwrap().database(question).unwrap();
     let mut out = Vec::new();
 
-    database.ask(question, async |answer| print(answer, Form::Table, &mut out).await).unwrap();
+    database.answer(question, async |answer| print(answer, Form::Table, &mut out).await).unwrap();
 
     assert_eq!(String::from_utf8(out).unwrap(), "bad         none\na\\u{1b}[2J     -\n");
 }

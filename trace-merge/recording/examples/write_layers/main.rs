@@ -63,7 +63,7 @@ fn write_story(dir: &Path) -> Result<(), Box<dyn Error>> {
     let processes: Vec<(u32, String)> =
         server.recording_process().map(|pid| (pid, server.comm())).into_iter().collect();
     let mut machine = Machine::boot(Recorder::new(dir, &manifest, &processes, None)?, 1_000_000, story::tasks)?;
-    story::tell(&mut machine)?;
+    story::write_story(&mut machine)?;
     machine.recorder.finish(manifest, dir)
 }
 

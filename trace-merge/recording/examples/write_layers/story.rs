@@ -35,7 +35,7 @@ pub(super) fn tasks(vcpu: u32) -> Vec<Task> {
 }
 
 /// Lets all of it happen.
-pub(super) fn tell(machine: &mut Machine) -> Done {
+pub(super) fn write_story(machine: &mut Machine) -> Done {
     machine.idle = IDLE;
     for number in 0..READS {
         let backup = BACKUPS.into_iter().find(|(read, _)| *read == number);

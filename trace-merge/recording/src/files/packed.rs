@@ -350,10 +350,10 @@ mod tests {
         let (_folder, whole) = recording();
         let (_dir, path) = file_of(&packed(&whole));
 
-        let said = [&Trace::open(&path).unwrap(), &whole].map(|trace| trace.files().unpacking());
+        let printed = [&Trace::open(&path).unwrap(), &whole].map(|trace| trace.files().unpacking());
 
         assert_eq!(
-            said.map(|said| (said.contains("tar --zstd -xf"), said.contains("zstd -d"))),
+            printed.map(|printed| (printed.contains("tar --zstd -xf"), printed.contains("zstd -d"))),
             [(true, true), (false, true)]
         );
     }
@@ -367,8 +367,8 @@ mod tests {
         assert_eq!(packed(&Trace::open(&path).unwrap()), bytes);
         let archive = zstd::decode_all(&*bytes).unwrap();
         let mut reader = Archive::new(&*archive);
-        let told = |header: &Header| (header.mtime().unwrap(), header.uid().unwrap(), header.mode().unwrap());
-        assert!(reader.entries().unwrap().all(|entry| told(entry.unwrap().header()) == (0, 0, 0o600)));
+        let reported = |header: &Header| (header.mtime().unwrap(), header.uid().unwrap(), header.mode().unwrap());
+        assert!(reader.entries().unwrap().all(|entry| reported(entry.unwrap().header()) == (0, 0, 0o600)));
     }
 
     #[test]

@@ -30,7 +30,7 @@ const PERFETTO: &str = "a Perfetto trace, it seems; `strata open` shows it";
 const CTF: [&[u8]; 3] = [b"/* CTF", b"\x57\x1d\xd1\x75", b"\x1e{"];
 
 /// What lies at `path`, which is no folder of a recording, and what to do; `None` for nothing that is known.
-pub(super) fn told(path: &Path) -> Option<String> {
+pub(super) fn recognised(path: &Path) -> Option<String> {
     // An empty path's parent, where a relative one has no more.
     let above = path.ancestors().skip(1).take(LEVELS).filter(|folder| !folder.as_os_str().is_empty());
     let trace = above.into_iter().find(|folder| folder.join(MANIFEST_FILE).is_file());
@@ -108,11 +108,11 @@ mod tests {
     use std::fs;
     use tempfile::TempDir;
 
-    fn told_of(bytes: &[u8]) -> String {
+    fn recognised_as(bytes: &[u8]) -> String {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, bytes).unwrap();
-        told(&path).unwrap()
+        recognised(&path).unwrap()
     }
 
     #[test]
@@ -122,10 +122,10 @@ mod tests {
         let packet = b"\x0a\x02\x40\x05\x0a\x02\x40\x06";
         let files: [&[u8]; 5] = [b"\x17\x08\x44tracing6\0", b"PERFILE2....", packet, &tar, b"text"];
 
-        let named = files.map(told_of);
+        let named = files.map(recognised_as);
 
         let expected = ["trace-cmd", "perf script", "Perfetto", "tar", "a file; give the folder"];
-        assert!(named.iter().zip(expected).all(|(told, name)| told.contains(name)), "{named:?}");
+        assert!(named.iter().zip(expected).all(|(recognised, name)| recognised.contains(name)), "{named:?}");
     }
 
     #[test]
@@ -134,16 +134,20 @@ mod tests {
         let long = [&b"\x0a\xda\x04\x12\xd7\x04"[..], &[7; 599]].concat();
         let cut = &long[..300];
 
-        let named = [&long, cut].map(told_of);
+        let named = [&long, cut].map(recognised_as);
 
-        assert_eq!(named.map(|told| told.contains("Perfetto")), [true, false]);
+        assert_eq!(named.map(|recognised| recognised.contains("Perfetto")), [true, false]);
     }
 
     #[test]
     fn text_that_begins_with_an_empty_line_is_a_file() {
         let texts: [&[u8]; 4] = [b"\n", b"\n\n\n\nfour", b"\nhello, world: this is a text\n", b"\n\x02\x40\x05text"];
 
-        assert!(texts.map(told_of).iter().all(|told| told.starts_with("a file; give")), "{:?}", texts.map(told_of));
+        assert!(
+            texts.map(recognised_as).iter().all(|recognised| recognised.starts_with("a file; give")),
+            "{:?}",
+            texts.map(recognised_as)
+        );
     }
 
     #[test]
@@ -155,20 +159,20 @@ mod tests {
         fs::write(layer.join("stream_0"), "").unwrap();
 
         let parts = ["session.json", "vm0", "vm0/guest-kernel", "vm0/guest-kernel/stream_0"];
-        let named = parts.map(|part| told(&trace.path().join(part)).unwrap());
+        let named = parts.map(|part| recognised(&trace.path().join(part)).unwrap());
 
         let expected = format!("a part of the trace '{}'; give that folder", trace.path().display());
-        assert!(named.iter().all(|told| *told == expected), "{named:?}");
-        assert_eq!(told(&trace.path().join("absent")), None);
+        assert!(named.iter().all(|recognised| *recognised == expected), "{named:?}");
+        assert_eq!(recognised(&trace.path().join("absent")), None);
     }
 
     #[test]
     fn foreign_ctf_is_told_from_an_empty_folder() {
         let folder = TempDir::new().unwrap();
 
-        assert_eq!(told(folder.path()), None);
+        assert_eq!(recognised(folder.path()), None);
         fs::write(folder.path().join("metadata"), "/* CTF 1.8 */").unwrap();
 
-        assert!(told(folder.path()).unwrap().contains("babeltrace2 reads it"));
+        assert!(recognised(folder.path()).unwrap().contains("babeltrace2 reads it"));
     }
 }

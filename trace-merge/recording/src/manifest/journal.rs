@@ -40,15 +40,15 @@ pub(super) fn complete(manifest: Manifest, journal: &[u8]) -> Manifest {
     };
     let mut layers: HashMap<String, (usize, HashSet<u16>)> = manifest.layers.iter().enumerate().map(known).collect();
     for line in journal.split(|&byte| byte == b'\n') {
-        let Ok(mut said) = serde_json::from_slice::<Layer>(line) else { continue };
-        said.streams.clear();
-        let (index, ids) = layers.entry(said.path.clone()).or_insert_with(|| {
-            completed.layers.push(Layer { events: Vec::new(), ..said.clone() });
+        let Ok(mut written) = serde_json::from_slice::<Layer>(line) else { continue };
+        written.streams.clear();
+        let (index, ids) = layers.entry(written.path.clone()).or_insert_with(|| {
+            completed.layers.push(Layer { events: Vec::new(), ..written.clone() });
             (completed.layers.len() - 1, HashSet::new())
         });
         let layer = &mut completed.layers[*index];
-        if layer.uuid == said.uuid {
-            layer.events.extend(said.events.into_iter().filter(|event| ids.insert(event.id)));
+        if layer.uuid == written.uuid {
+            layer.events.extend(written.events.into_iter().filter(|event| ids.insert(event.id)));
         }
     }
     if completed.problem().is_none() { completed } else { manifest }

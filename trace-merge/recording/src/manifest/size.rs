@@ -78,7 +78,7 @@ mod tests {
         let streams: Vec<_> = (0..40).map(|number| stream(u32::MAX - number)).collect();
         let path = "v".repeat(255) + "/guest-user/4294967295-4294967295";
         let (kind, vm, uuid) = (LayerKind::GuestUser, Some("v".repeat(255)), Uuid::nil());
-        let said = layer_bytes(40) + events.iter().map(event_bytes).sum::<u64>();
+        let described = layer_bytes(40) + events.iter().map(event_bytes).sum::<u64>();
         let most = u64::MAX;
         let limit = Some(RecordLimit { per_second: most, burst: most, times: most, held_ns: most });
         let packet_size = most;
@@ -104,6 +104,6 @@ mod tests {
         manifest.layers.push(layer);
         manifest.save(dir.path()).unwrap();
 
-        assert!(size() - before <= said, "{} {said}", size() - before);
+        assert!(size() - before <= described, "{} {described}", size() - before);
     }
 }

@@ -106,14 +106,14 @@ impl DecompressedFile {
             packet.rchunks(PAGE.len()).take_while(|end| **end == PAGE[..end.len()]).map(<[u8]>::len).sum();
         packet.truncate(packet.len() - zeros);
         if !self.room.take(packet.len() as u64) {
-            say_once(|| self.too_large());
+            note_once(|| self.too_large());
             return false;
         }
         let place = index as u64 * self.packet_size as u64;
         let written = self.temporary.file.write_all_at(&packet, place);
         if let Err(error) = &written {
             let folder = temporary_folder();
-            say_once(|| {
+            note_once(|| {
                 format!(
                     "{} cannot hold what they are decompressed to: {error}; set TMPDIR to a folder with more room",
                     folder.display()
@@ -188,7 +188,7 @@ impl Temporary {
 }
 
 /// Says on standard error, the first time, why packets are taken for damaged that are not.
-fn say_once(reason: impl FnOnce() -> String) {
+fn note_once(reason: impl FnOnce() -> String) {
     static SAID: Once = Once::new();
     SAID.call_once(|| eprintln!("strata: packets of the recording cannot be read: {}", reason()));
 }

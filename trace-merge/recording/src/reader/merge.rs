@@ -221,7 +221,7 @@ impl<'t> Source<'t> {
             }
             (Pending::GapBegin(time), None) => {
                 self.pending = Pending::GapEnd;
-                match self.end_without_record.filter(|&end| self.is_told_until(end)) {
+                match self.end_without_record.filter(|&end| self.is_reported_until(end)) {
                     Some(end) => *top = entry(source, end.max(time), Rank::BeforeRecords),
                     None => drop(PeekMut::pop(top)),
                 }
@@ -248,7 +248,7 @@ impl<'t> Source<'t> {
     }
 
     /// Whether anything is known of the time from `end` on, where a gap ends that no record follows.
-    fn is_told_until(&self, end: u64) -> bool {
+    fn is_reported_until(&self, end: u64) -> bool {
         self.stream.complete_until().is_none_or(|until| until > end)
     }
 }

@@ -130,10 +130,10 @@ mod tests {
             ..Totals::default()
         };
 
-        let said = totals.plus(&Totals::default()).incomplete().unwrap();
+        let printed = totals.plus(&Totals::default()).incomplete().unwrap();
 
         let numbers: Vec<u32> =
-            said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+            printed.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
         assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
     }
 }

@@ -368,12 +368,12 @@ mod tests {
         builder.finish(lost(1), 0).unwrap();
         assert!(builder.finish(lost(1), 0).is_none(), "there is nothing new");
         let empty = *builder.finish(lost(3), 2).unwrap().header();
-        let told = builder.finish(lost(3), 2).is_some();
+        let reported = builder.finish(lost(3), 2).is_some();
         let mut next = PacketBuilder::following(&empty);
         let after = *next.finish_at(9, lost(3), 5).unwrap().header();
 
         assert_eq!((empty.time_begin, empty.time_end, empty.content_size), (7, 7, PACKET_HEADER_SIZE as u64 * 8));
-        assert_eq!((empty.sequence, empty.lost_full, empty.rejected_bytes, told), (1, 3, 2, false));
+        assert_eq!((empty.sequence, empty.lost_full, empty.rejected_bytes, reported), (1, 3, 2, false));
         assert_eq!((after.time_begin, after.time_end, after.sequence, after.rejected_bytes), (7, 9, 2, 5));
         assert_eq!((after.uuid, after.cpu_id, after.packet_size), (empty.uuid, 1, 256 * 8));
     }

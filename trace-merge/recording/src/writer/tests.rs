@@ -282,17 +282,17 @@ fn stream_is_complete_up_to_when_nothing_of_it_waited_to_be_written() {
     let dir = TempDir::new().unwrap();
     let mut layer = create(&dir, LayerKind::HostKernel);
     layer.add_events(&[event(1, &["a"])]).unwrap();
-    let told = |layer: &LayerWriter| {
+    let reported = |layer: &LayerWriter| {
         let streams = layer.layer().streams;
         streams.iter().map(|stream| (stream.cpu_id, stream.packets, stream.complete_until)).collect::<Vec<_>>()
     };
 
     layer.record(0, 10, 1, &[0; 8]).unwrap();
     [0, 1].into_iter().for_each(|cpu| layer.set_complete_until(cpu, 20));
-    let waits = told(&layer);
+    let waits = reported(&layer);
     layer.flush().unwrap();
     layer.set_complete_until(0, 30);
 
     assert_eq!(waits, [(0, 0, None), (1, 0, Some(20))]);
-    assert_eq!(told(&layer), [(0, 1, Some(30)), (1, 0, Some(20))]);
+    assert_eq!(reported(&layer), [(0, 1, Some(30)), (1, 0, Some(20))]);
 }

@@ -33,10 +33,10 @@ fn time_of_the_task_itself_is_that_of_the_report_on_tasks() {
 #[test]
 fn text_has_the_paragraph_and_a_tree_of_which_each_level_adds_up() {
     let trace = futex_of_b(|scene| scene.host_switch(1, 4_000, 101, 0x100, HOG).host_switch(1, 9_000, HOG, 1, 101));
-    let asked = CriticalPathOptions { worst: Some(1), ..options("a") };
+    let requested = CriticalPathOptions { worst: Some(1), ..options("a") };
     let mut text = Vec::new();
 
-    ask(trace, &asked).unwrap().write_text(&mut text).unwrap();
+    request(trace, &requested).unwrap().write_text(&mut text).unwrap();
 
     let text = String::from_utf8(text).unwrap();
     let tree = "    5.250 µs  100.0 %  a/10\n    \
@@ -50,11 +50,11 @@ fn text_has_the_paragraph_and_a_tree_of_which_each_level_adds_up() {
 
 #[test]
 fn cpu_that_its_guest_does_not_use_takes_nothing_from_the_answer() {
-    let asked = |trace: TestTrace| {
+    let requested = |trace: TestTrace| {
         let (_dir, trace) = trace.open();
         format!("{:?}", critical_paths(&trace, &options("app")).unwrap().0)
     };
     let recording = crate::report::scenario::preempted_in_an_exit;
 
-    assert_eq!(asked(recording().never_joined(1)), asked(recording()));
+    assert_eq!(requested(recording().never_joined(1)), requested(recording()));
 }

@@ -4,9 +4,9 @@ use super::*;
 
 #[test]
 fn thief_on_the_host_is_named_with_its_share_and_what_told_of_it() {
-    let asked = CriticalPathOptions { from: Some(Duration::from_nanos(1_000)), ..options("app") };
+    let requested = CriticalPathOptions { from: Some(Duration::from_nanos(1_000)), ..options("app") };
 
-    let answer = ask(scenario::preempted_in_an_exit(), &asked).unwrap();
+    let answer = request(scenario::preempted_in_an_exit(), &requested).unwrap();
 
     let path = &answer.paths[0];
     // It runs from tick 11000 on; the first record is at 9000.
@@ -21,9 +21,9 @@ fn thief_on_the_host_is_named_with_its_share_and_what_told_of_it() {
             ("app/10", Cause::Vmm, "ioio", 5_000),
         ]
     );
-    let told = path.steps[2].since.clone().unwrap();
+    let reported = path.steps[2].since.clone().unwrap();
     let switch = RecordOf { ticks: 22_000, layer: "host-kernel", cpu: 0, event: "sched:sched_switch".into() };
-    assert_eq!(told, switch);
+    assert_eq!(reported, switch);
     assert!(path.summary.contains("the host ran hog/200 in place of vCPU 0, which app/10 needed"), "{}", path.summary);
 }
 
@@ -138,7 +138,7 @@ fn thread_of_another_vm_is_named_as_its_vcpu() {
     let scene = scene.switch(0, 1500, 0, 0, A).host_switch(0, 2_000, VCPU0, 0x100, NOISY);
     let trace = scene.host_switch(0, 8_000, NOISY, 0x100, VCPU0).switch(0, 9_000, A, 1, 0).end(10_000);
 
-    let path = ask(trace, &options("a")).unwrap().paths.remove(0);
+    let path = request(trace, &options("a")).unwrap().paths.remove(0);
 
     assert_eq!(share(&path, Cause::Preempted), 6_000);
     let thief = path.shares.iter().find(|share| share.cause == Cause::Preempted).unwrap();
@@ -207,7 +207,7 @@ fn task_that_slept_as_it_asked_for_is_late_only_from_being_woken_on() {
         scene.switch(0, 9_900, 0, 0, A).switch(0, 11_000, A, 1, 0).end(12_000)
     };
 
-    let (late, all) = (worst(sleeper(), "a"), ask(sleeper(), &options("a")).unwrap().paths.remove(0));
+    let (late, all) = (worst(sleeper(), "a"), request(sleeper(), &options("a")).unwrap().paths.remove(0));
 
     assert_eq!((late.window.begin, late.wall_ticks), (9_100, 800));
     assert_eq!(share(&all, Cause::Sleep), 7_100);
@@ -245,16 +245,16 @@ fn sleeper_on_an_idle_vcpu(back: u64) -> CriticalPath {
     let scene = scene.host_switch(0, back, HOG, 0, VCPU0).enter(0, back + 200);
     let scene = scene.begin_interrupt(0, 8_800, "vector", TIMER).wake(0, 8_900, A, 0);
     let scene = scene.end_interrupt(0, 8_950, "vector", TIMER).switch(0, 9_000, 0, 0, A);
-    ask(scene.switch(0, 9_500, A, 1, 0).end(10_000), &options("a")).unwrap().paths.remove(0)
+    request(scene.switch(0, 9_500, A, 1, 0).end(10_000), &options("a")).unwrap().paths.remove(0)
 }
 
 #[test]
 fn sleep_that_ends_when_an_idle_vcpu_gets_its_cpu_back_was_held_up_by_who_ran_there() {
     let all = sleeper_on_an_idle_vcpu(8_500);
 
-    let told = leaves(&all.steps);
-    assert!(told.contains(&("a/10", Cause::Sleep, "sleep (nanosleep)", 600)), "{told:?}");
-    assert!(told.contains(&("a/10", Cause::Preempted, "hog/200", 5_900)), "{told:?}");
+    let reported = leaves(&all.steps);
+    assert!(reported.contains(&("a/10", Cause::Sleep, "sleep (nanosleep)", 600)), "{reported:?}");
+    assert!(reported.contains(&("a/10", Cause::Preempted, "hog/200", 5_900)), "{reported:?}");
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn sleep_that_ends_long_after_an_idle_vcpu_got_its_cpu_back_was_not_held_up() {
 
 /// What `strata why` says of all that `a` does in `trace`, and the share that it was not allowed to run.
 fn limited(trace: TestTrace) -> (u64, String) {
-    let answer = ask(trace, &options("a")).unwrap();
+    let answer = request(trace, &options("a")).unwrap();
     let mut text = Vec::new();
     answer.write_text(&mut text).unwrap();
     (share(&answer.paths[0], Cause::NotAllowed), String::from_utf8(text).unwrap())

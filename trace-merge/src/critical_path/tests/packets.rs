@@ -36,8 +36,8 @@ fn packet_that_a_worker_was_kept_from_moving_is_held_up_by_what_ran_in_its_place
             ("a/10", Cause::Interrupt, waited.as_str(), 2_100),
         ]
     );
-    let said = "the host ran hog/200 in place of vhost-1/400, which was to move the packet that a/10 waited for";
-    assert!(path.summary.contains(said), "{}", path.summary);
+    let printed = "the host ran hog/200 in place of vhost-1/400, which was to move the packet that a/10 waited for";
+    assert!(path.summary.contains(printed), "{}", path.summary);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn request_and_answer_that_wait_for_two_runs_of_a_worker_are_held_up_before_each
             (Cause::Interrupt, 1_600),
         ]
     );
-    assert!(path.steps[0].steps.iter().all(|step| !says_untold(step)), "{path:#?}");
+    assert!(path.steps[0].steps.iter().all(|step| !says_unreported(step)), "{path:#?}");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn runs_between_request_and_answer_are_not_counted_and_that_is_said() {
 
     let steps = &path.steps[0].steps;
     assert_eq!(share(&path, Cause::PacketHeldUp), 2_500);
-    assert_eq!(steps.iter().map(says_untold).collect::<Vec<_>>(), [false, true, false, false]);
+    assert_eq!(steps.iter().map(says_unreported).collect::<Vec<_>>(), [false, true, false, false]);
     assert!(steps[1].detail.as_deref().unwrap().contains("500 ns"), "{steps:#?}");
 }
 
@@ -114,7 +114,7 @@ fn first_run_that_the_guest_did_not_ask_for_is_not_counted_and_that_is_said() {
 
     let steps = &path.steps[0].steps;
     assert_eq!(causes(&path), [(Cause::Interrupt, 5_000), (Cause::PacketHeldUp, 500), (Cause::Interrupt, 1_600)]);
-    assert_eq!(steps.iter().map(says_untold).collect::<Vec<_>>(), [true, false, false]);
+    assert_eq!(steps.iter().map(says_unreported).collect::<Vec<_>>(), [true, false, false]);
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn packet_that_is_sent_in_an_interrupt_is_not_the_request_of_the_task_below_it()
 
     let path = worst(scene.switch(0, 14_000, A, 1, 0).end(15_000), "a");
 
-    assert_eq!((share(&path, Cause::PacketHeldUp), says_untold(&path.steps[0])), (0, true));
+    assert_eq!((share(&path, Cause::PacketHeldUp), says_unreported(&path.steps[0])), (0, true));
 }
 
-fn says_untold(step: &Step) -> bool {
+fn says_unreported(step: &Step) -> bool {
     step.detail.as_deref().is_some_and(|detail| detail.contains("whether for this packet is not recorded"))
 }
 
@@ -155,7 +155,7 @@ fn of_several_workers_and_of_those_of_others_it_is_not_guessed_who_moved_the_pac
     let of_others = packet_for_a(TestTrace::new().strata_thread(2, "strata", 0), late);
 
     assert!([&two, &of_others].iter().all(|path| share(path, Cause::PacketHeldUp) == 0), "{two:#?}");
-    assert_eq!([&two, &of_others].map(|path| says_untold(&path.steps[0])), [true, false]);
+    assert_eq!([&two, &of_others].map(|path| says_unreported(&path.steps[0])), [true, false]);
     assert_eq!(share(&ours, Cause::PacketHeldUp), 4_000);
 }
 

@@ -9,8 +9,8 @@ fn task_that_runs_when_an_interrupt_wakes_another_did_not_wake_it() {
         scene.end_interrupt(1, 6_020, "irq", 25).switch(0, 6_500, 0, 0, A).switch(0, 7_000, A, 1, 0)
     });
 
-    let asked = CriticalPathOptions { worst: Some(2), ..options("a") };
-    let answer = ask(trace, &asked).unwrap();
+    let requested = CriticalPathOptions { worst: Some(2), ..options("a") };
+    let answer = request(trace, &requested).unwrap();
 
     let [longer, shorter] = &answer.paths[..] else { panic!("{answer:#?}") };
     assert_eq!((longer.wall_ticks, longer.steps[0].woken_by.as_deref()), (5_500, Some("b/11")));
@@ -23,8 +23,8 @@ fn wait_is_not_followed_where_interrupts_were_not_recorded() {
     let scene = scene.switch(0, 1_060, 14, 1, 0).switch(1, 1_070, 14, 1, B).switch(0, 1_500, 0, 0, A);
     let trace = scene.switch(0, 2_000, A, 1, 0).wake(1, 3_000, A, 0).switch(0, 3_100, 0, 0, A).0;
 
-    let asked = CriticalPathOptions { worst: Some(1), ..options("a") };
-    let answer = ask(trace, &asked).unwrap();
+    let requested = CriticalPathOptions { worst: Some(1), ..options("a") };
+    let answer = request(trace, &requested).unwrap();
 
     let wait = &answer.paths[0].steps[0];
     assert_eq!((wait.cause, wait.steps.len()), (Cause::WakerUnknown, 0));
@@ -40,7 +40,7 @@ fn what_the_waker_did_where_records_are_lost_is_not_known() {
     let scene = lost.switch(1, 8_000, B, 0, M).switch(1, 9_000, M, 1, B).wake(1, 9_500, A, 0);
     let trace = scene.switch(0, 9_600, 0, 0, A).end(10_000);
 
-    let answer = ask(trace, &options("a")).unwrap();
+    let answer = request(trace, &options("a")).unwrap();
 
     let path = &answer.paths[0];
     let lost = path.steps.iter().find(|step| step.begin == 4_000).unwrap();
@@ -69,9 +69,9 @@ fn task_that_was_not_made_yet_is_followed_to_who_made_it() {
 
 #[test]
 fn wait_that_goes_on_beyond_the_window_is_said_to() {
-    let asked = CriticalPathOptions { to: Some(Duration::from_nanos(3_000)), ..options("a") };
+    let requested = CriticalPathOptions { to: Some(Duration::from_nanos(3_000)), ..options("a") };
 
-    let path = ask(futex_of_b(|scene| scene), &asked).unwrap().paths.remove(0);
+    let path = request(futex_of_b(|scene| scene), &requested).unwrap().paths.remove(0);
 
     // The first record is at tick 900, the window's end at 6900.
     assert_eq!(path.steps.last().map(|step| (step.cause, step.ticks)), Some((Cause::NotWoken, 4_900)));
@@ -80,9 +80,9 @@ fn wait_that_goes_on_beyond_the_window_is_said_to() {
 #[test]
 fn more_than_is_kept_of_a_wait_is_not_known_and_said() {
     let (_dir, trace) = futex_of_b(calls_of_b).open();
-    let asked = CriticalPathOptions { worst: Some(1), ..options("a") };
+    let requested = CriticalPathOptions { worst: Some(1), ..options("a") };
 
-    let (answer, _) = critical_paths_within(&trace, &asked, 20).unwrap();
+    let (answer, _) = critical_paths_within(&trace, &requested, 20).unwrap();
 
     let path = &answer.paths[0];
     let limit = path.limit_met.unwrap();

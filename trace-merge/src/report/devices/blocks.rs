@@ -4,11 +4,11 @@
 //!
 //! Counted apart, and never timed: requests whose end is not in the recording, or during which records were lost.
 
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution, figure};
 use crate::report::statistics::distribution::{Distribution, Durations};
-use crate::report::statistics::samples::{Sampled, Samples, ToldBy, told_by_itself};
+use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported_by_itself};
 use crate::report::{Report, ReportBuilder, ReportError, Window};
 use foldhash::HashMap;
 use serde::Serialize;
@@ -24,7 +24,7 @@ use strata_recording::reader::Trace;
 pub const DESCRIPTION: Description = Description {
     name: "blocks",
     about: "Requests to block devices, as the kernels of host and guests see them: count, bytes and time by operation",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
@@ -88,11 +88,12 @@ pub struct BlockTimes {
 }
 
 /// What tells of requests to block devices.
-const TOLD_BY: [ToldBy; 2] = [told_by_itself(event::name::BLOCK_ISSUE), told_by_itself(event::name::BLOCK_COMPLETE)];
+const REPORTED_BY: [ReportedBy; 2] =
+    [reported_by_itself(event::name::BLOCK_ISSUE), reported_by_itself(event::name::BLOCK_COMPLETE)];
 
 impl Sampled for BlockTimes {
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
-        vec![(&TOLD_BY, &mut self.samples)]
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
+        vec![(&REPORTED_BY, &mut self.samples)]
     }
 }
 

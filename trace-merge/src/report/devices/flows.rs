@@ -12,13 +12,13 @@ mod follow;
 
 use super::flow_step::{self, FlowMilestone, FlowTask};
 use super::followed::concerned;
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
 use crate::report::rows::columns;
 use crate::report::rows::table::{Align, Table};
 use crate::report::statistics::distribution::Distribution;
 use crate::report::statistics::ended::KeepsEnded;
-use crate::report::statistics::samples::{Sampled, Samples, ToldBy, told};
+use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
 use follow::Follower;
 use serde::Serialize;
@@ -33,7 +33,7 @@ use strata_recording::terminal::harmless;
 pub const DESCRIPTION: Description = Description {
     name: "flows",
     about: "Requests of virtio disks, or packets of virtio networks, through every layer, and the time of each step",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &["strata report flows trace", "strata report flows trace --net"],
     takes_symbols: false,
     is_in_all: true,
@@ -224,22 +224,22 @@ pub struct FlowTimes {
 }
 
 /// What tells of disk requests.
-const TOLD_BY: [ToldBy; 10] = [
-    told(LayerKind::Vmm, event::name::DISK_REQUEST),
-    told(LayerKind::Vmm, "vmm:disk_notified"),
-    told(LayerKind::Vmm, event::name::DISK_INTERRUPT),
-    told(LayerKind::HostKernel, "kvm:kvm_mmio"),
-    told(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
-    told(LayerKind::GuestKernel, event::name::BLOCK_ISSUE),
-    told(LayerKind::GuestKernel, event::name::BLOCK_COMPLETE),
-    told(LayerKind::GuestKernel, "irq:irq_handler_entry"),
-    told(LayerKind::GuestKernel, "sched:sched_wak*"),
-    told(LayerKind::GuestKernel, event::name::SWITCH),
+const REPORTED_BY: [ReportedBy; 10] = [
+    reported(LayerKind::Vmm, event::name::DISK_REQUEST),
+    reported(LayerKind::Vmm, "vmm:disk_notified"),
+    reported(LayerKind::Vmm, event::name::DISK_INTERRUPT),
+    reported(LayerKind::HostKernel, "kvm:kvm_mmio"),
+    reported(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
+    reported(LayerKind::GuestKernel, event::name::BLOCK_ISSUE),
+    reported(LayerKind::GuestKernel, event::name::BLOCK_COMPLETE),
+    reported(LayerKind::GuestKernel, "irq:irq_handler_entry"),
+    reported(LayerKind::GuestKernel, "sched:sched_wak*"),
+    reported(LayerKind::GuestKernel, event::name::SWITCH),
 ];
 
 impl Sampled for FlowTimes {
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
-        vec![(&TOLD_BY, &mut self.samples)]
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
+        vec![(&REPORTED_BY, &mut self.samples)]
     }
 }
 

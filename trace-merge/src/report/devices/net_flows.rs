@@ -14,13 +14,13 @@ mod packet;
 
 use super::flow_step::{self, FlowMilestone, FlowTask};
 use super::followed::concerned;
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
 use crate::report::rows::columns;
 use crate::report::rows::table::{Align, Table};
 use crate::report::statistics::distribution::Distribution;
 use crate::report::statistics::ended::KeepsEnded;
-use crate::report::statistics::samples::{Sampled, Samples, ToldBy, told};
+use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
 use follow::Follower;
 use serde::Serialize;
@@ -37,7 +37,7 @@ use strata_recording::terminal::harmless;
 pub const DESCRIPTION: Description = Description {
     name: "net_flows",
     about: "Packets of networks, sent and received, in place of requests of disks",
-    asked: Asked::Option { of: "flows", option: "net", value: None },
+    requested: Requested::Option { of: "flows", option: "net", value: None },
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
@@ -331,25 +331,25 @@ pub struct NetFlowTimes {
 }
 
 /// What tells of packets.
-const TOLD_BY: [ToldBy; 13] = [
-    told(LayerKind::Vmm, event::name::NET_SEND),
-    told(LayerKind::Vmm, event::name::NET_RECEIVE),
-    told(LayerKind::Vmm, "vmm:net_notified"),
-    told(LayerKind::Vmm, "vmm:net_interrupt"),
-    told(LayerKind::HostKernel, "kvm:kvm_mmio"),
-    told(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
-    told(LayerKind::HostKernel, "net:net*"),
-    told(LayerKind::GuestKernel, "net:n*"),
-    told(LayerKind::GuestKernel, event::name::SYSCALL_ENTER),
-    told(LayerKind::GuestKernel, "irq:irq_handler_entry"),
-    told(LayerKind::GuestKernel, "irq:softirq_e*"),
-    told(LayerKind::GuestKernel, "sched:sched_wak*"),
-    told(LayerKind::GuestKernel, event::name::SWITCH),
+const REPORTED_BY: [ReportedBy; 13] = [
+    reported(LayerKind::Vmm, event::name::NET_SEND),
+    reported(LayerKind::Vmm, event::name::NET_RECEIVE),
+    reported(LayerKind::Vmm, "vmm:net_notified"),
+    reported(LayerKind::Vmm, "vmm:net_interrupt"),
+    reported(LayerKind::HostKernel, "kvm:kvm_mmio"),
+    reported(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
+    reported(LayerKind::HostKernel, "net:net*"),
+    reported(LayerKind::GuestKernel, "net:n*"),
+    reported(LayerKind::GuestKernel, event::name::SYSCALL_ENTER),
+    reported(LayerKind::GuestKernel, "irq:irq_handler_entry"),
+    reported(LayerKind::GuestKernel, "irq:softirq_e*"),
+    reported(LayerKind::GuestKernel, "sched:sched_wak*"),
+    reported(LayerKind::GuestKernel, event::name::SWITCH),
 ];
 
 impl Sampled for NetFlowTimes {
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
-        vec![(&TOLD_BY, &mut self.samples)]
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
+        vec![(&REPORTED_BY, &mut self.samples)]
     }
 }
 
@@ -359,10 +359,10 @@ impl NetFlowTimes {
     pub fn new(trace: &Trace) -> Self {
         let follower = |vm: &strata_recording::manifest::Vm| {
             let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
-            let tells = |layer: &TraceLayer| {
+            let reports = |layer: &TraceLayer| {
                 event::is_recorded(layer, event::name::NET_SEND) || event::is_recorded(layer, event::name::NET_RECEIVE)
             };
-            trace.layers_of(LayerKind::Vmm).filter(of_vm).any(tells).then(Follower::default)
+            trace.layers_of(LayerKind::Vmm).filter(of_vm).any(reports).then(Follower::default)
         };
         Self {
             vms: trace.manifest().vms.iter().map(follower).collect(),

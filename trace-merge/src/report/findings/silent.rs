@@ -16,14 +16,14 @@ pub(super) struct HostSilence {
     /// Only the whole recording tells: a vCPU may run for a while with nothing to say of it.
     looks: bool,
     /// VMs that the host's kernel tells of.
-    told: BTreeSet<usize>,
+    reported: BTreeSet<usize>,
     /// By other VM: records of its VMM and its guest's kernel that could not be without a vCPU that ran.
     ran: BTreeMap<usize, u64>,
 }
 
 impl HostSilence {
     pub(super) fn new(window: Window) -> Self {
-        Self { looks: window == Window::ALL, told: BTreeSet::new(), ran: BTreeMap::new() }
+        Self { looks: window == Window::ALL, reported: BTreeSet::new(), ran: BTreeMap::new() }
     }
 
     pub(super) fn findings(&self, manifest: &Manifest, passed: &Passed) -> Vec<Finding> {
@@ -31,13 +31,13 @@ impl HostSilence {
         if !host.all(|layer| layer.is_complete()) {
             return Vec::new();
         }
-        let could_tell = |vm: &Vm| {
+        let could_record = |vm: &Vm| {
             let of_timeline = passed.timeline.vms.iter().find(|known| known.name == vm.name);
-            !vm.outside_host_kernel && of_timeline.is_some_and(|vm| vm.scheduler_tells || vm.kvm_tells)
+            !vm.outside_host_kernel && of_timeline.is_some_and(|vm| vm.scheduler_reports || vm.kvm_reports)
         };
-        let silent = self.ran.iter().filter(|(vm, _)| !self.told.contains(vm));
+        let silent = self.ran.iter().filter(|(vm, _)| !self.reported.contains(vm));
         let vms = silent.filter_map(|(&index, &count)| Some((manifest.vms.get(index)?, count)));
-        vms.filter(|(vm, _)| could_tell(vm)).map(|(vm, count)| finding(&vm.name, count)).collect()
+        vms.filter(|(vm, _)| could_record(vm)).map(|(vm, count)| finding(&vm.name, count)).collect()
     }
 }
 
@@ -66,14 +66,14 @@ impl Analysis for HostSilence {
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        if self.told.len() == timeline.vms.len() {
+        if self.reported.len() == timeline.vms.len() {
             return;
         }
         match input.origin {
             Origin::Host { host, .. } => {
                 let Some((threads, vcpu)) = input.event.as_ref().and_then(threads) else { return };
                 let vms = threads.map(|tid| timeline.vcpu_of_event(host, tid, vcpu));
-                self.told.extend(vms.into_iter().flatten().map(|(vm, _)| vm));
+                self.reported.extend(vms.into_iter().flatten().map(|(vm, _)| vm));
             }
             Origin::Vmm { vm, .. } if matches!(input.event, Some(Event::VmmEnter { .. })) => self.count(vm),
             Origin::Guest { vm, .. } => self.count(vm),

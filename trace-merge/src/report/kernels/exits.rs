@@ -3,7 +3,7 @@
 pub mod functions;
 pub mod operations;
 
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::figure::{Figure, Figures};
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution};
@@ -11,7 +11,7 @@ use crate::report::scheduling::state_names;
 use crate::report::scheduling::vcpu_events::warnings;
 use crate::report::statistics::distribution::{Distribution, Durations};
 use crate::report::statistics::ended::{Ended, Keep, KeepsEnded};
-use crate::report::statistics::samples::{Row, Sampled, Samples, ToldBy, told};
+use crate::report::statistics::samples::{ReportedBy, Row, Sampled, Samples, reported};
 use crate::report::{Report, ReportBuilder, ReportError, Window};
 use foldhash::HashMap;
 use functions::{FunctionExits, Instructions};
@@ -32,7 +32,7 @@ use strata_recording::reader::Trace;
 pub const DESCRIPTION: Description = Description {
     name: "exits",
     about: "Why and where in the guest vCPUs left it, how long each reason took, in KVM and in the VMM",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
@@ -161,16 +161,16 @@ pub struct ExitTimes {
 }
 
 /// What tells of exits.
-const TOLD_BY: [ToldBy; 4] = [
-    told(LayerKind::HostKernel, "kvm:kvm_entry"),
-    told(LayerKind::HostKernel, "kvm:kvm_exit"),
-    told(LayerKind::Vmm, "vmm:vcpu_exit"),
-    told(LayerKind::HostKernel, event::name::SWITCH),
+const REPORTED_BY: [ReportedBy; 4] = [
+    reported(LayerKind::HostKernel, "kvm:kvm_entry"),
+    reported(LayerKind::HostKernel, "kvm:kvm_exit"),
+    reported(LayerKind::Vmm, "vmm:vcpu_exit"),
+    reported(LayerKind::HostKernel, event::name::SWITCH),
 ];
 
 impl Sampled for ExitTimes {
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
-        vec![(&TOLD_BY, &mut self.samples)]
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
+        vec![(&REPORTED_BY, &mut self.samples)]
     }
 }
 
@@ -462,8 +462,8 @@ impl<'t> Crossing<'t> {
             (Origin::Host { host, .. }, Event::KvmExit { tid, vcpu, reason }) => {
                 (timeline.vcpu_of_event(host, tid, vcpu)?, Some(reason))
             }
-            (Origin::Vmm { vm, .. }, Event::VmmEnter { vcpu }) if !timeline.vm(vm)?.kvm_tells => ((vm, vcpu), None),
-            (Origin::Vmm { vm, .. }, Event::VmmExit { vcpu, reason }) if !timeline.vm(vm)?.kvm_tells => {
+            (Origin::Vmm { vm, .. }, Event::VmmEnter { vcpu }) if !timeline.vm(vm)?.kvm_reports => ((vm, vcpu), None),
+            (Origin::Vmm { vm, .. }, Event::VmmExit { vcpu, reason }) if !timeline.vm(vm)?.kvm_reports => {
                 ((vm, vcpu), Some(reason))
             }
             _ => return None,

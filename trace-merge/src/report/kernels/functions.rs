@@ -9,7 +9,7 @@
 mod mappings;
 mod stacks;
 
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column};
 use crate::report::rows::table::write_more;
@@ -35,7 +35,7 @@ use strata_recording::terminal::harmless;
 pub const DESCRIPTION: Description = Description {
     name: "functions",
     about: "Where processor time went, by function, from samples",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &["strata report functions trace --symbols /srv/guest-root"],
     takes_symbols: true,
     is_in_all: true,

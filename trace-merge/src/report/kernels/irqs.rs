@@ -9,11 +9,11 @@
 
 mod delivery;
 
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, figure, times};
 use crate::report::statistics::distribution::{BinnedDurations, Times};
-use crate::report::statistics::samples::{Sampled, Samples, ToldBy, told, told_by_itself};
+use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported, reported_by_itself};
 use crate::report::{Report, ReportBuilder, ReportError, Window};
 use delivery::{Deliveries, Delivery, VectorDelivery};
 use foldhash::HashMap;
@@ -29,7 +29,7 @@ use strata_recording::reader::Trace;
 pub const DESCRIPTION: Description = Description {
     name: "irqs",
     about: "Interrupts handled, by CPU, and the delivery of those that KVM injects",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
@@ -179,19 +179,22 @@ pub struct InterruptTimes {
 }
 
 /// What tells of interrupts that a kernel handled.
-const TOLD_BY: [ToldBy; 3] =
-    [told_by_itself("irq:irq_handler_entry"), told_by_itself("irq:softirq_entry"), told_by_itself("irq_vectors:*")];
+const REPORTED_BY: [ReportedBy; 3] = [
+    reported_by_itself("irq:irq_handler_entry"),
+    reported_by_itself("irq:softirq_entry"),
+    reported_by_itself("irq_vectors:*"),
+];
 /// What tells of interrupts that KVM injected.
-const INJECTED_TOLD_BY: [ToldBy; 4] = [
-    told(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
-    told(LayerKind::HostKernel, "kvm:kvm_apic_accept_irq"),
-    told(LayerKind::GuestKernel, "irq:irq_handler_entry"),
-    told(LayerKind::GuestKernel, "irq_vectors:*"),
+const INJECTED_TOLD_BY: [ReportedBy; 4] = [
+    reported(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
+    reported(LayerKind::HostKernel, "kvm:kvm_apic_accept_irq"),
+    reported(LayerKind::GuestKernel, "irq:irq_handler_entry"),
+    reported(LayerKind::GuestKernel, "irq_vectors:*"),
 ];
 
 impl Sampled for InterruptTimes {
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
-        vec![(&TOLD_BY, &mut self.samples), (&INJECTED_TOLD_BY, &mut self.injected)]
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
+        vec![(&REPORTED_BY, &mut self.samples), (&INJECTED_TOLD_BY, &mut self.injected)]
     }
 }
 

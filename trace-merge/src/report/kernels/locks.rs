@@ -16,13 +16,13 @@ pub use collector::Collector;
 pub use names::{calls, name_of_lock};
 
 use super::by_guest::ByGuest;
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, figure, times};
 use crate::report::rows::table::write_more;
 use crate::report::statistics::distribution::Times;
 use crate::report::statistics::ended::Ended;
-use crate::report::statistics::samples::{Sampled, Samples, ToldBy, told};
+use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported};
 use crate::report::{Report, ReportBuilder, ReportError, Window};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ use strata_recording::reader::Trace;
 pub const DESCRIPTION: Description = Description {
     name: "locks",
     about: "Waiting for locks of the guest's kernel, by lock and call site, and for futexes",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
@@ -293,16 +293,16 @@ impl ReportBuilder for LockTimes {
 }
 
 /// What tells of waiting for locks.
-const TOLD_BY: [ToldBy; 4] = [
-    told(LayerKind::GuestKernel, event::name::CONTENTION_BEGIN),
-    told(LayerKind::GuestKernel, event::name::SYSCALL_ENTER),
-    told(LayerKind::GuestKernel, "raw_syscalls:sys_exit"),
-    told(LayerKind::GuestKernel, event::name::SWITCH),
+const REPORTED_BY: [ReportedBy; 4] = [
+    reported(LayerKind::GuestKernel, event::name::CONTENTION_BEGIN),
+    reported(LayerKind::GuestKernel, event::name::SYSCALL_ENTER),
+    reported(LayerKind::GuestKernel, "raw_syscalls:sys_exit"),
+    reported(LayerKind::GuestKernel, event::name::SWITCH),
 ];
 
 impl Sampled for LockTimes {
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
-        vec![(&TOLD_BY, &mut self.samples)]
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
+        vec![(&REPORTED_BY, &mut self.samples)]
     }
 }
 

@@ -14,13 +14,13 @@ mod collector;
 pub use collector::Collector;
 
 use super::by_guest::ByGuest;
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column};
 use crate::report::rows::table::write_more;
 use crate::report::statistics::ended::Ended;
 use crate::report::statistics::histogram::Histogram;
-use crate::report::statistics::samples::{Sampled, Samples, ToldBy, told};
+use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ use strata_recording::terminal::harmless;
 pub const DESCRIPTION: Description = Description {
     name: "syscalls",
     about: "System calls of each guest process: count, time, errors, page faults inside",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
@@ -282,15 +282,15 @@ pub fn name(number: i64) -> String {
 }
 
 /// What tells of system calls.
-const TOLD_BY: [ToldBy; 3] = [
-    told(LayerKind::GuestKernel, event::name::SYSCALL_ENTER),
-    told(LayerKind::GuestKernel, "raw_syscalls:sys_exit"),
-    told(LayerKind::GuestKernel, event::name::SWITCH),
+const REPORTED_BY: [ReportedBy; 3] = [
+    reported(LayerKind::GuestKernel, event::name::SYSCALL_ENTER),
+    reported(LayerKind::GuestKernel, "raw_syscalls:sys_exit"),
+    reported(LayerKind::GuestKernel, event::name::SWITCH),
 ];
 
 impl Sampled for SyscallTimes {
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
-        vec![(&TOLD_BY, &mut self.samples)]
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
+        vec![(&REPORTED_BY, &mut self.samples)]
     }
 }
 

@@ -173,13 +173,15 @@ impl Choice {
     /// A column that is asked for and that `chosen` does not have.
     fn missing_column(&self, chosen: &Chosen) -> Option<String> {
         let has = |keys: &[&str]| chosen.columns.iter().any(|column| keys.contains(&&*column.key));
-        let asked = [
+        let requested = [
             (self.vm.is_some(), &["vm"][..], "vm"),
             (self.task.is_some(), &["comm"], "comm"),
             (self.cpu.is_some(), &["cpu", "vcpu"], "cpu"),
         ];
-        let missing =
-            asked.into_iter().find(|(is_asked, keys, _)| *is_asked && !has(keys)).map(|(.., name)| name.into());
+        let missing = requested
+            .into_iter()
+            .find(|(is_requested, keys, _)| *is_requested && !has(keys))
+            .map(|(.., name)| name.into());
         missing.or_else(|| {
             let wanted = &self.sort.as_ref()?.column;
             chosen.column(wanted).is_none().then(|| wanted.clone())
@@ -361,8 +363,8 @@ impl Chosen {
     /// # Errors
     /// When `out` fails.
     pub fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let is_told = |column: &&Column| self.rows.iter().any(|row| column.cell(row) != "-");
-        let shown = self.columns.iter().filter(|column| !column.heading.is_empty() && is_told(column));
+        let is_reported = |column: &&Column| self.rows.iter().any(|row| column.cell(row) != "-");
+        let shown = self.columns.iter().filter(|column| !column.heading.is_empty() && is_reported(column));
         let columns: Vec<&Column> = shown.collect();
         let align = |column: &Column| match column.unit {
             "text" | "hexadecimal text" | "true, false" | "texts" | "rows" => Align::Left,

@@ -508,7 +508,7 @@ mod tests {
     fn what_is_said_of_figures_has_their_keys() {
         let texts = texts::<Timed>();
 
-        let said: Vec<_> = texts.iter().map(|text| (&*text.key, text.heading, text.meaning)).collect();
+        let printed: Vec<_> = texts.iter().map(|text| (&*text.key, text.heading, text.meaning)).collect();
         let expected = [
             ("count", "count", "How many calls"),
             ("total_ns", "time", "All together"),
@@ -518,7 +518,7 @@ mod tests {
             ("wait.p50_ns", "half", "Half of them take at most this"),
             ("wait.total_ns", "", "All together"),
         ];
-        assert_eq!(said, expected);
+        assert_eq!(printed, expected);
     }
 
     /// What may be there.

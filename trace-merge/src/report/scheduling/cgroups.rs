@@ -2,7 +2,7 @@
 
 use super::tasks::{TaskTimes, VmTasks};
 use super::times::{Times, shown, table_of_times};
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column};
 use crate::report::rows::table::Align;
@@ -20,7 +20,7 @@ use strata_recording::terminal::harmless;
 pub const DESCRIPTION: Description = Description {
     name: "cgroups",
     about: "Sums of the tasks in place of each task",
-    asked: Asked::Option { of: "tasks", option: "by", value: Some("cgroup") },
+    requested: Requested::Option { of: "tasks", option: "by", value: Some("cgroup") },
     examples: &[],
     takes_symbols: false,
     is_in_all: false,

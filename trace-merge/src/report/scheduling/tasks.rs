@@ -6,11 +6,11 @@ mod text;
 use super::state_names;
 use super::times::{self, Times};
 use super::vcpu_events::warnings;
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column};
-use crate::report::statistics::samples::{Sampled, Samples, ToldBy, steady_name, told};
+use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported, steady_name};
 use crate::report::{ReportBuilder, ReportError, Window};
 use foldhash::HashMap;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub const DESCRIPTION: Description = Description {
     name: "tasks",
     about: "Where the time of each guest task went: running for real, stolen by the host and by whom, in exits, \
             waiting",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &["strata report tasks trace --by cgroup"],
     takes_symbols: false,
     is_in_all: true,
@@ -180,24 +180,24 @@ pub struct TaskTimes {
 }
 
 /// What tells of the states of tasks, beside what tells of those of vCPUs.
-const TOLD_BY: [ToldBy; 13] = {
-    let [switch, wake, entry, exit, returns, vmm_enter, vmm_exit] = super::vcpu_events::TOLD_BY;
+const REPORTED_BY: [ReportedBy; 13] = {
+    let [switch, wake, entry, exit, returns, vmm_enter, vmm_exit] = super::vcpu_events::REPORTED_BY;
     let guest = LayerKind::GuestKernel;
     let tasks = [
-        told(guest, event::name::SWITCH),
-        told(guest, "sched:sched_wak*"),
-        told(guest, event::name::SYSCALL_ENTER),
-        told(guest, event::name::CONTENTION_BEGIN),
-        told(guest, "irq:softirq_entry"),
-        told(guest, "irq_vectors:*"),
+        reported(guest, event::name::SWITCH),
+        reported(guest, "sched:sched_wak*"),
+        reported(guest, event::name::SYSCALL_ENTER),
+        reported(guest, event::name::CONTENTION_BEGIN),
+        reported(guest, "irq:softirq_entry"),
+        reported(guest, "irq_vectors:*"),
     ];
     let [guest_switch, guest_wake, call, lock, softirq, vector] = tasks;
     [switch, wake, entry, exit, returns, vmm_enter, vmm_exit, guest_switch, guest_wake, call, lock, softirq, vector]
 };
 
 impl Sampled for TaskTimes {
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
-        vec![(&TOLD_BY, &mut self.samples)]
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
+        vec![(&REPORTED_BY, &mut self.samples)]
     }
 }
 

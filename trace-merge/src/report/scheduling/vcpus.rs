@@ -1,14 +1,14 @@
 //! Where the time of vCPUs went. For each vCPU the parts add up to the window to the tick.
 
 use super::state_names;
-use super::vcpu_events::{TOLD_BY, warnings};
-use crate::report::description::{Asked, Description};
+use super::vcpu_events::{REPORTED_BY, warnings};
+use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::figure::{Figure, Figures};
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, distribution};
 use crate::report::rows::table::{Align, Table};
 use crate::report::statistics::distribution::{Distribution, Durations};
-use crate::report::statistics::samples::{Row, Sampled, Samples, ToldBy, steady_name};
+use crate::report::statistics::samples::{ReportedBy, Row, Sampled, Samples, steady_name};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration, percent};
 use foldhash::HashMap;
 use serde::Serialize;
@@ -28,7 +28,7 @@ use strata_recording::terminal::harmless;
 pub const DESCRIPTION: Description = Description {
     name: "vcpus",
     about: "Where the time of each vCPU went: in the guest, in KVM, in the VMM, preempted and by whom, halted",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
@@ -141,8 +141,8 @@ pub struct VcpuTimes {
 }
 
 impl Sampled for VcpuTimes {
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
-        vec![(&TOLD_BY, &mut self.samples)]
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
+        vec![(&REPORTED_BY, &mut self.samples)]
     }
 }
 

@@ -2,14 +2,14 @@
 
 use super::state_names;
 use super::vcpu_events::warnings;
-use crate::report::description::{Asked, Description};
+use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
 use crate::report::rows::columns;
 use crate::report::rows::columns::figure::{Figure, Figures};
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution};
 use crate::report::statistics::distribution::{Distribution, Durations};
 use crate::report::statistics::ended::{Ended as EndedOne, Keep, KeepsEnded};
-use crate::report::statistics::samples::{Sampled, Samples, ToldBy, steady_name, told};
+use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported, steady_name};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration, moment};
 use foldhash::HashMap;
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub const DESCRIPTION: Description = Description {
     name: "wakeups",
     about: "How long guest tasks took from being woken until they ran, and what happened meanwhile in the ten worst \
             cases",
-    asked: Asked::Command,
+    requested: Requested::Command,
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
@@ -146,15 +146,15 @@ pub struct WakeupTimes {
 }
 
 /// What tells of wake-ups.
-const TOLD_BY: [ToldBy; 3] = [
-    told(LayerKind::GuestKernel, "sched:sched_waking"),
-    told(LayerKind::GuestKernel, "sched:sched_wakeup*"),
-    told(LayerKind::GuestKernel, event::name::SWITCH),
+const REPORTED_BY: [ReportedBy; 3] = [
+    reported(LayerKind::GuestKernel, "sched:sched_waking"),
+    reported(LayerKind::GuestKernel, "sched:sched_wakeup*"),
+    reported(LayerKind::GuestKernel, event::name::SWITCH),
 ];
 
 impl Sampled for WakeupTimes {
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)> {
-        vec![(&TOLD_BY, &mut self.samples)]
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
+        vec![(&REPORTED_BY, &mut self.samples)]
     }
 }
 

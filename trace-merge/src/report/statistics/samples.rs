@@ -78,7 +78,7 @@ impl From<String> for Row {
 
 /// An event, the records of which a report goes by.
 #[derive(Clone, Copy, Debug)]
-pub struct ToldBy {
+pub struct ReportedBy {
     /// In which kind of layer; `None` for that of the kernel whose row it is.
     pub layer: Option<LayerKind>,
     /// Which events; may be a glob. One that matches is enough.
@@ -86,13 +86,13 @@ pub struct ToldBy {
 }
 
 /// Events of a kind of layer.
-pub(crate) const fn told(layer: LayerKind, event: &'static str) -> ToldBy {
-    ToldBy { layer: Some(layer), event }
+pub(crate) const fn reported(layer: LayerKind, event: &'static str) -> ReportedBy {
+    ReportedBy { layer: Some(layer), event }
 }
 
 /// Events of the kernel whose row it is.
-pub(crate) const fn told_by_itself(event: &'static str) -> ToldBy {
-    ToldBy { layer: None, event }
+pub(crate) const fn reported_by_itself(event: &'static str) -> ReportedBy {
+    ReportedBy { layer: None, event }
 }
 
 /// What lies in one part.
@@ -247,7 +247,7 @@ impl VmSamples<'_> {
 /// A report in the making that keeps samples when it is asked to.
 pub(crate) trait Sampled: strata_analysis::Analysis {
     /// Where it keeps them, each with the events that tell of them.
-    fn samples(&mut self) -> Vec<(&'static [ToldBy], &mut Samples)>;
+    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)>;
 }
 
 /// `comm` as it is in every recording: a worker of the kernel has a number of its own in each.

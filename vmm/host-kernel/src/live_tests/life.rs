@@ -88,9 +88,9 @@ fn tracing_is_refused_in_a_pid_namespace() {
 
     let output = command.output().unwrap();
 
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("--pid=host") && said.contains("PID namespace"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("--pid=host") && printed.contains("PID namespace"), "{printed}");
 }
 
 /// Starts a process that traces and then aborts.

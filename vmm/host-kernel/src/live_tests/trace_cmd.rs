@@ -18,7 +18,7 @@ const CALLS: u32 = 50_000;
 const CAPTURES: u32 = 100;
 /// An event, as both sides tell it: CPU, time, thread, name, and the values of its fields.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Told {
+struct Reported {
     time: u64,
     pid: i32,
     name: String,
@@ -69,8 +69,8 @@ impl Capture {
     }
 
     /// What we make of it: the events of each CPU, and how many were lost.
-    fn decoded(&self) -> (BTreeMap<u32, Vec<Told>>, u64) {
-        let mut events: BTreeMap<u32, Vec<Told>> = BTreeMap::new();
+    fn decoded(&self) -> (BTreeMap<u32, Vec<Reported>>, u64) {
+        let mut events: BTreeMap<u32, Vec<Reported>> = BTreeMap::new();
         let mut stats = ReaderStats::default();
         let mut packed = Vec::new();
         for (&cpu, pages) in &self.pages {
@@ -81,7 +81,7 @@ impl Capture {
                     let schema = self.schemas.iter().find(|schema| schema.id() == record.event_id).unwrap();
                     packed.clear();
                     schema.encode(record.payload, &mut packed).unwrap();
-                    events.entry(cpu).or_default().push(Told {
+                    events.entry(cpu).or_default().push(Reported {
                         time: record.time,
                         pid: record.common_pid,
                         name: schema.name.name.clone(),
@@ -177,8 +177,8 @@ fn kernel_names(schema: &EventSchema) -> Vec<&str> {
 }
 
 /// The events of each CPU in a report, and how many it says were dropped.
-fn told_by_report(report: &str, schemas: &[EventSchema]) -> (BTreeMap<u32, Vec<Told>>, u64) {
-    let mut events: BTreeMap<u32, Vec<Told>> = BTreeMap::new();
+fn reported_by_trace_cmd(report: &str, schemas: &[EventSchema]) -> (BTreeMap<u32, Vec<Reported>>, u64) {
+    let mut events: BTreeMap<u32, Vec<Reported>> = BTreeMap::new();
     let mut dropped = 0;
     for line in report.lines().filter(|line| line.contains('[')) {
         if let Some(count) = line.strip_suffix(" EVENTS DROPPED]") {
@@ -201,7 +201,7 @@ fn told_by_report(report: &str, schemas: &[EventSchema]) -> (BTreeMap<u32, Vec<T
             })
         };
         let sizes: Vec<usize> = names.iter().map(size).collect();
-        events.entry(cpu.parse().unwrap()).or_default().push(Told {
+        events.entry(cpu.parse().unwrap()).or_default().push(Reported {
             time: time.trim().parse().unwrap(),
             pid: task.rsplit_once('-').unwrap().1.trim().parse().unwrap(),
             name: name.trim().to_owned(),
@@ -226,10 +226,10 @@ fn interrupted_system_calls(calls: u32) {
 }
 
 /// The first event of which the two do not tell the same, with its CPU and index: the lists are too long to show.
-fn first_untold<'a>(
-    ours: &'a BTreeMap<u32, Vec<Told>>,
-    theirs: &'a BTreeMap<u32, Vec<Told>>,
-) -> Option<(u32, usize, Option<&'a Told>, Option<&'a Told>)> {
+fn first_unreported<'a>(
+    ours: &'a BTreeMap<u32, Vec<Reported>>,
+    theirs: &'a BTreeMap<u32, Vec<Reported>>,
+) -> Option<(u32, usize, Option<&'a Reported>, Option<&'a Reported>)> {
     ours.keys().chain(theirs.keys()).find_map(|cpu| {
         let [ours, theirs] = [ours, theirs].map(|events| events.get(cpu).map_or(&[][..], Vec::as_slice));
         (0..ours.len().max(theirs.len()))
@@ -248,14 +248,14 @@ fn trace_cmd_reports_the_same_events_nested_ones_included() {
     let interrupted = (0..CAPTURES).any(|_| {
         let capture = Capture::make(&tracefs, &GROUPS, 65536, || interrupted_system_calls(CALLS));
         let (ours, lost) = capture.decoded();
-        let (theirs, dropped) = told_by_report(&capture.report(), &capture.schemas);
+        let (theirs, dropped) = reported_by_trace_cmd(&capture.report(), &capture.schemas);
 
         let kinds = [("absolute time stamps", Some(31)), ("time extends", Some(30)), ("events without a delta", None)];
         let kinds = kinds.map(|(name, type_len)| format!("{} {name}", capture.count(type_len)));
-        let names: BTreeSet<&str> = ours.values().flatten().map(|told| told.name.as_str()).collect();
+        let names: BTreeSet<&str> = ours.values().flatten().map(|reported| reported.name.as_str()).collect();
         let count: usize = ours.values().map(Vec::len).sum();
         eprintln!("{count} events of {} kinds; {}", names.len(), kinds.join(", "));
-        assert_eq!(first_untold(&ours, &theirs), None);
+        assert_eq!(first_unreported(&ours, &theirs), None);
         assert!(count >= 2 * CALLS as usize, "{count} events of {names:?}");
         assert_eq!((lost, dropped), (0, 0));
         capture.count(Some(31)) > 0
@@ -272,7 +272,7 @@ fn trace_cmd_reports_as_many_events_lost() {
     let capture = Capture::make(&tracefs, &["raw_syscalls"], 16, || make_system_calls(CALLS));
 
     let (ours, lost) = capture.decoded();
-    let (theirs, dropped) = told_by_report(&capture.report(), &capture.schemas);
+    let (theirs, dropped) = reported_by_trace_cmd(&capture.report(), &capture.schemas);
 
     assert_eq!(ours, theirs);
     assert!(lost > 0, "{lost}");

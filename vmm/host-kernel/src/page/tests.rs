@@ -282,11 +282,11 @@ proptest! {
         rest in proptest::collection::vec(any::<u8>(), 0..80),
     ) {
         let page = [&time.to_le_bytes()[..], &(committed | flags << 30).to_le_bytes(), &rest].concat();
-        let told = |page: &[u8]| {
+        let reported = |page: &[u8]| {
             let page = Page::parse(page)?;
             Ok::<_, PageError>((page.time(), page.missed(), page.data.to_vec()))
         };
 
-        prop_assert_eq!(told(&page[..occupied(&page)]), told(&page));
+        prop_assert_eq!(reported(&page[..occupied(&page)]), reported(&page));
     }
 }

@@ -117,10 +117,10 @@ mod tests {
     fn disk_is_served_while_another_one_is_slow() {
         let (end, _outcomes) = run_end();
         let (is_slow, slow_is_served) = mpsc::channel();
-        let (go_on, told_to_go_on) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel();
         let slow = disk(move || {
             is_slow.send(()).unwrap();
-            told_to_go_on.recv_timeout(LIMIT).unwrap();
+            may_go_on.recv_timeout(LIMIT).unwrap();
         });
         let (answer, answered) = mpsc::channel();
         let other = disk(move || answer.send(()).unwrap());

@@ -108,10 +108,10 @@ impl Net {
     fn begin(&mut self, queue: NetQueue, bytes: usize) {
         let direction = self.direction(queue);
         direction.packets += 1;
-        self.tell(queue, bytes, PacketStage::Taken);
+        self.report(queue, bytes, PacketStage::Taken);
     }
 
-    fn tell(&mut self, queue: NetQueue, bytes: usize, stage: PacketStage) {
+    fn report(&mut self, queue: NetQueue, bytes: usize, stage: PacketStage) {
         let id = self.direction(queue).packets;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.observer.net_packet(self.index, queue, id, bytes, stage);
@@ -141,7 +141,7 @@ impl Net {
             && reader.read_exact(&mut self.sent[..length]).is_ok()
             && check_header(&mut self.sent[..length], self.link.offloads())
             && self.link.send(&self.sent[..length]).is_ok();
-        self.tell(NetQueue::Send, frame, if is_sent { PacketStage::Done } else { PacketStage::Dropped });
+        self.report(NetQueue::Send, frame, if is_sent { PacketStage::Done } else { PacketStage::Dropped });
         frame.min(PACKET_MAX)
     }
 
@@ -180,7 +180,7 @@ impl Net {
         // A buffer that is too small comes back empty: the driver counts an error.
         queue.add_used(memory, head, *delivered.as_ref().unwrap_or(&0))?;
         let stage = if delivered.is_ok() { PacketStage::Done } else { PacketStage::Dropped };
-        self.tell(of, length - HEADER, stage);
+        self.report(of, length - HEADER, stage);
         Ok(Some(length - HEADER))
     }
 }

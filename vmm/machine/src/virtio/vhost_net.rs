@@ -302,7 +302,7 @@ mod tests {
 
     /// What was asked of the kernel.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    enum Asked {
+    enum Requested {
         Features(u64),
         /// Index, size, where the three parts lie, next available chain.
         Queue(usize, u16, [u64; 3], u16),
@@ -313,7 +313,7 @@ mod tests {
     /// A kernel that notes what it is asked, and has what it would signal.
     #[derive(Default)]
     struct Asks {
-        asked: Mutex<Vec<Asked>>,
+        requested: Mutex<Vec<Requested>>,
         signals: Mutex<Vec<EventFd>>,
         refused: AtomicU8,
         moves: Mutex<Vec<bool>>,
@@ -322,8 +322,8 @@ mod tests {
     struct Kernel(Arc<Asks>);
 
     impl Asks {
-        fn take(&self) -> Vec<Asked> {
-            std::mem::take(&mut self.asked.lock().unwrap())
+        fn take(&self) -> Vec<Requested> {
+            std::mem::take(&mut self.requested.lock().unwrap())
         }
     }
 
@@ -332,25 +332,25 @@ mod tests {
             OF_KERNEL
         }
         fn set_features(&mut self, features: u64) -> Result<(), vhost::Error> {
-            self.0.asked.lock().unwrap().push(Asked::Features(features));
+            self.0.requested.lock().unwrap().push(Requested::Features(features));
             Ok(())
         }
         fn set_queue(&mut self, index: usize, queue: &Queue, driver: &Activation<'_>) -> Result<(), vhost::Error> {
             let parts = [queue.desc_table(), queue.avail_ring(), queue.used_ring()];
-            self.0.asked.lock().unwrap().push(Asked::Queue(index, queue.size(), parts, queue.next_avail()));
+            self.0.requested.lock().unwrap().push(Requested::Queue(index, queue.size(), parts, queue.next_avail()));
             let signals = [driver.broken, driver.interrupt].map(|event| event.try_clone().unwrap());
             *self.0.signals.lock().unwrap() = signals.into();
             Ok(())
         }
         fn begin(&mut self, index: usize) -> Result<(), vhost::Error> {
-            self.0.asked.lock().unwrap().push(Asked::Begin(index));
+            self.0.requested.lock().unwrap().push(Requested::Begin(index));
             if usize::from(self.0.refused.load(Ordering::SeqCst)) == index + 1 {
                 return Err(vhost::Error::InvalidOperation);
             }
             Ok(())
         }
         fn end(&mut self, index: usize) -> Result<(), vhost::Error> {
-            self.0.asked.lock().unwrap().push(Asked::End(index));
+            self.0.requested.lock().unwrap().push(Requested::End(index));
             Ok(())
         }
     }
@@ -363,12 +363,13 @@ mod tests {
     }
 
     fn transport() -> (Arc<Asks>, MmioTransport) {
-        let asks = Arc::new(Asks::default());
-        let observer: Arc<dyn Observer> = Arc::<Asks>::clone(&asks);
-        let device = VhostNet::new(Box::new(Kernel(Arc::clone(&asks))), MacAddress([2, 0, 0, 0, 0, 7]), 3, observer);
+        let requests = Arc::new(Asks::default());
+        let observer: Arc<dyn Observer> = Arc::<Asks>::clone(&requests);
+        let device =
+            VhostNet::new(Box::new(Kernel(Arc::clone(&requests))), MacAddress([2, 0, 0, 0, 0, 7]), 3, observer);
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap();
         let interrupt = EventFd::new(EFD_NONBLOCK).unwrap();
-        (asks, MmioTransport::new(Box::new(device), memory, interrupt).unwrap())
+        (requests, MmioTransport::new(Box::new(device), memory, interrupt).unwrap())
     }
 
     fn write(transport: &MmioTransport, register: u32, value: u32) {
@@ -400,25 +401,25 @@ mod tests {
         write(transport, VIRTIO_MMIO_STATUS, READY);
     }
 
-    const RECEIVE: Asked = Asked::Queue(0, 16, [0x1000, 0x2000, 0x3000], 0);
-    const SEND: Asked = Asked::Queue(1, 16, [0x5000, 0x6000, 0x7000], 0);
+    const RECEIVE: Requested = Requested::Queue(0, 16, [0x1000, 0x2000, 0x3000], 0);
+    const SEND: Requested = Requested::Queue(1, 16, [0x5000, 0x6000, 0x7000], 0);
 
     #[test]
     fn features_are_the_taps_and_those_of_queues_that_the_kernel_has() {
-        let (asks, _) = transport();
-        let device = VhostNet::new(Box::new(Kernel(asks)), MacAddress([2; 6]), 3, Arc::new(Asks::default()));
+        let (requests, _) = transport();
+        let device = VhostNet::new(Box::new(Kernel(requests)), MacAddress([2; 6]), 3, Arc::new(Asks::default()));
 
         assert_eq!(device.features(), OF_TAP | OF_KERNEL & !(1 << 26));
     }
 
     #[test]
     fn kernel_begins_with_what_the_driver_has_set_up_and_its_own_features_of_it() {
-        let (asks, transport) = transport();
+        let (requests, transport) = transport();
 
         activate(&transport, CSUM | 1 << VIRTIO_NET_F_MRG_RXBUF, &[0, 1]);
 
-        let features = Asked::Features(1 << VIRTIO_F_VERSION_1 | 1 << VIRTIO_NET_F_MRG_RXBUF);
-        assert_eq!(asks.take(), [features, RECEIVE, SEND, Asked::Begin(0), Asked::Begin(1)]);
+        let features = Requested::Features(1 << VIRTIO_F_VERSION_1 | 1 << VIRTIO_NET_F_MRG_RXBUF);
+        assert_eq!(requests.take(), [features, RECEIVE, SEND, Requested::Begin(0), Requested::Begin(1)]);
         assert_eq!(read(&transport, VIRTIO_MMIO_STATUS), READY);
     }
 
@@ -436,45 +437,45 @@ mod tests {
 
     #[test]
     fn reset_ends_it_and_the_next_driver_begins_anew() {
-        let (asks, transport) = transport();
+        let (requests, transport) = transport();
         activate(&transport, CSUM, &[0, 1]);
-        asks.take();
+        requests.take();
 
         write(&transport, VIRTIO_MMIO_STATUS, 0);
-        let reset = asks.take();
+        let reset = requests.take();
         activate(&transport, CSUM, &[0, 1]);
 
-        assert_eq!(reset, [Asked::End(0), Asked::End(1)]);
-        assert_eq!(asks.take()[1..], [RECEIVE, SEND, Asked::Begin(0), Asked::Begin(1)]);
-        assert_eq!(*asks.moves.lock().unwrap(), [true, false, true]);
+        assert_eq!(reset, [Requested::End(0), Requested::End(1)]);
+        assert_eq!(requests.take()[1..], [RECEIVE, SEND, Requested::Begin(0), Requested::Begin(1)]);
+        assert_eq!(*requests.moves.lock().unwrap(), [true, false, true]);
     }
 
     #[test]
     fn end_of_the_device_is_an_end_for_the_kernel() {
-        let (asks, transport) = transport();
+        let (requests, transport) = transport();
         activate(&transport, CSUM, &[1]);
-        asks.take();
+        requests.take();
 
         drop(transport);
 
-        assert_eq!(asks.take(), [Asked::End(1)]);
+        assert_eq!(requests.take(), [Requested::End(1)]);
     }
 
     #[test]
     fn what_the_kernel_refuses_needs_a_reset_and_nothing_is_moved() {
-        let (asks, transport) = transport();
-        asks.refused.store(2, Ordering::SeqCst);
+        let (requests, transport) = transport();
+        requests.refused.store(2, Ordering::SeqCst);
 
         activate(&transport, CSUM, &[0, 1]);
 
         assert_eq!(read(&transport, VIRTIO_MMIO_STATUS) & NEEDS_RESET, NEEDS_RESET);
-        assert_eq!(asks.take()[3..], [Asked::Begin(0), Asked::Begin(1), Asked::End(0)]);
+        assert_eq!(requests.take()[3..], [Requested::Begin(0), Requested::Begin(1), Requested::End(0)]);
         assert_eq!(read(&transport, VIRTIO_MMIO_INTERRUPT_STATUS), 2);
     }
 
     #[test]
     fn queue_outside_memory_never_reaches_the_kernel() {
-        let (asks, transport) = transport();
+        let (requests, transport) = transport();
 
         activate(&transport, CSUM, &[4]);
         write(&transport, VIRTIO_MMIO_STATUS, 0);
@@ -483,13 +484,13 @@ mod tests {
         write(&transport, VIRTIO_MMIO_QUEUE_READY, 1);
         write(&transport, VIRTIO_MMIO_STATUS, READY);
 
-        assert!(asks.take().iter().all(|asked| matches!(asked, Asked::Features(_))));
+        assert!(requests.take().iter().all(|requested| matches!(requested, Requested::Features(_))));
         assert_eq!(read(&transport, VIRTIO_MMIO_STATUS) & NEEDS_RESET, NEEDS_RESET);
     }
 
     #[test]
     fn queue_that_the_kernel_finds_damaged_stops_the_device() {
-        let (asks, transport) = transport();
+        let (requests, transport) = transport();
         let transport = Arc::new(transport);
         let mut manager = event_manager::EventManager::new().unwrap();
         event_manager::SubscriberOps::add_subscriber(
@@ -497,15 +498,15 @@ mod tests {
             super::super::mmio::QueueEvents(Arc::clone(&transport)),
         );
         activate(&transport, CSUM, &[0, 1]);
-        asks.take();
+        requests.take();
 
-        asks.signals.lock().unwrap()[0].write(1).unwrap();
+        requests.signals.lock().unwrap()[0].write(1).unwrap();
         manager.run_with_timeout(60_000).unwrap();
 
-        assert_eq!(asks.take(), [Asked::End(0), Asked::End(1)]);
+        assert_eq!(requests.take(), [Requested::End(0), Requested::End(1)]);
         assert_eq!(read(&transport, VIRTIO_MMIO_STATUS) & NEEDS_RESET, NEEDS_RESET);
         assert_eq!(read(&transport, VIRTIO_MMIO_INTERRUPT_STATUS), 2);
-        assert_eq!(asks.signals.lock().unwrap()[1].read().unwrap(), 1);
+        assert_eq!(requests.signals.lock().unwrap()[1].read().unwrap(), 1);
     }
 
     #[test]
@@ -529,10 +530,13 @@ mod tests {
     fn regions_of_memory_are_told_by_their_addresses() {
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0x1000), 0x2000)]).unwrap();
 
-        let told = memory.iter().map(region).next().unwrap();
+        let reported = memory.iter().map(region).next().unwrap();
 
         let host = memory.get_host_address(GuestAddress(0x1000)).unwrap();
-        assert_eq!((told.guest_phys_addr, told.memory_size, told.userspace_addr), (0x1000, 0x2000, host.addr() as u64));
+        assert_eq!(
+            (reported.guest_phys_addr, reported.memory_size, reported.userspace_addr),
+            (0x1000, 0x2000, host.addr() as u64)
+        );
     }
 
     #[test]
@@ -548,22 +552,22 @@ mod tests {
     #[test]
     fn jail_allows_what_is_asked_of_the_kernel_while_the_guest_runs() {
         use strata_jail::policy::{Group, Only};
-        use vhost::vhost_kern::vhost_binding as ask;
-        let asked = [
-            ask::VHOST_SET_FEATURES(),
-            ask::VHOST_SET_VRING_NUM(),
-            ask::VHOST_SET_VRING_ADDR(),
-            ask::VHOST_SET_VRING_BASE(),
-            ask::VHOST_SET_VRING_KICK(),
-            ask::VHOST_SET_VRING_CALL(),
-            ask::VHOST_SET_VRING_ERR(),
-            ask::VHOST_NET_SET_BACKEND(),
+        use vhost::vhost_kern::vhost_binding as request;
+        let requested = [
+            request::VHOST_SET_FEATURES(),
+            request::VHOST_SET_VRING_NUM(),
+            request::VHOST_SET_VRING_ADDR(),
+            request::VHOST_SET_VRING_BASE(),
+            request::VHOST_SET_VRING_KICK(),
+            request::VHOST_SET_VRING_CALL(),
+            request::VHOST_SET_VRING_ERR(),
+            request::VHOST_NET_SET_BACKEND(),
         ]
         .map(|number| u32::try_from(number).unwrap());
 
         let allowed: Vec<_> = Group::Vhost.calls().iter().flat_map(|call| call.only).collect();
 
         let [Only::OneOf(1, requests)] = allowed[..] else { panic!("{allowed:?}") };
-        assert_eq!(requests.iter().map(|(_, number)| *number).collect::<Vec<_>>(), asked);
+        assert_eq!(requests.iter().map(|(_, number)| *number).collect::<Vec<_>>(), requested);
     }
 }

@@ -53,7 +53,7 @@ impl Vsock {
         Ok(Self { cid: cid.into(), muxer, data, packets: [0; 2], observer })
     }
 
-    fn tell(&self, queue: VsockQueue, connection: u64, (operation, bytes): (u16, u32), stage: PacketStage) {
+    fn report(&self, queue: VsockQueue, connection: u64, (operation, bytes): (u16, u32), stage: PacketStage) {
         let id = self.packets[queue as usize];
         self.observer.vsock_packet(queue, connection, id, operation, bytes, stage);
     }
@@ -71,8 +71,8 @@ impl Vsock {
                 if let Some(ports) = ports_of(whole, memory) {
                     self.muxer.break_off(ports);
                 }
-                self.tell(VsockQueue::Send, 0, (0, 0), PacketStage::Taken);
-                self.tell(VsockQueue::Send, 0, (0, 0), PacketStage::Dropped);
+                self.report(VsockQueue::Send, 0, (0, 0), PacketStage::Taken);
+                self.report(VsockQueue::Send, 0, (0, 0), PacketStage::Dropped);
                 0
             }
         };
@@ -84,7 +84,7 @@ impl Vsock {
         let what = (packet.op(), packet.len());
         let length = packet.data_slice().map_or(0, |data| data.copy_to(&mut self.data[..]));
         let header = Header::from_guest(packet, self.cid);
-        self.tell(VsockQueue::Send, 0, what, PacketStage::Taken);
+        self.report(VsockQueue::Send, 0, what, PacketStage::Taken);
         let (connection, is_taken) = match header {
             Ok(header) => self.muxer.take(&header, &self.data[..length]),
             Err(ports) => {
@@ -95,7 +95,7 @@ impl Vsock {
             }
         };
         let stage = if is_taken { PacketStage::Done } else { PacketStage::Dropped };
-        self.tell(VsockQueue::Send, connection, what, stage);
+        self.report(VsockQueue::Send, connection, what, stage);
         length
     }
 
@@ -116,7 +116,7 @@ impl Vsock {
         };
         self.packets[VsockQueue::Receive as usize] += 1;
         let what = (header.operation as u16, header.length);
-        self.tell(VsockQueue::Receive, connection, what, PacketStage::Taken);
+        self.report(VsockQueue::Receive, connection, what, PacketStage::Taken);
         header.write_to(&mut packet, self.cid);
         // The muxer filled no more of the buffer than there is room for.
         let data = &self.data[..header.length as usize];
@@ -125,7 +125,7 @@ impl Vsock {
         }
         #[allow(clippy::cast_possible_truncation, reason = "a header has 44 bytes")]
         queue.add_used(memory, head, PKT_HEADER_SIZE as u32 + header.length)?;
-        self.tell(VsockQueue::Receive, connection, what, PacketStage::Done);
+        self.report(VsockQueue::Receive, connection, what, PacketStage::Done);
         Ok(Some(data.len()))
     }
 }

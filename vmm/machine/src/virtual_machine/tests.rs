@@ -317,7 +317,7 @@ fn paused_guest_can_be_stopped() {
 #[test]
 fn running_machine_is_asked_for_memory_that_it_can_do_without() {
     let folder = TempDir::new().unwrap();
-    let asked = |balloon: bool, bytes: &'static [u64]| {
+    let requested = |balloon: bool, bytes: &'static [u64]| {
         let machine = Machine::new(MachineConfig { balloon, ..config(&folder, SPIN) }).unwrap();
         let (stop, control) = (machine.stop_handle(), machine.control());
         let controller = std::thread::spawn(move || {
@@ -333,8 +333,8 @@ fn running_machine_is_asked_for_memory_that_it_can_do_without() {
     // Of 64 MiB a guest needs 32.
     const MOST: u64 = 32 << 20;
 
-    let (without, _) = asked(false, &[0]);
-    let (answers, now) = asked(true, &[MOST, MOST + 4096, 4097, u64::MAX]);
+    let (without, _) = requested(false, &[0]);
+    let (answers, now) = requested(true, &[MOST, MOST + 4096, 4097, u64::MAX]);
 
     let state = BalloonState { wanted: MOST, ..BalloonState::default() };
     let refused = |bytes| Err(ControlError::BalloonSize { bytes, most: MOST });

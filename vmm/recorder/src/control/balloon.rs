@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// When the VM cannot be asked, has no balloon, or cannot do without so much.
-pub fn ask(socket: &ControlSocket, bytes: Option<u64>) -> Result<BalloonStatus, ClientError> {
+pub fn request(socket: &ControlSocket, bytes: Option<u64>) -> Result<BalloonStatus, ClientError> {
     let deadline = Instant::now() + PATIENCE;
     let mut balloon = call(socket, bytes)?;
     while bytes.is_some() && balloon.driven && balloon.given != balloon.wanted && Instant::now() < deadline {
@@ -60,7 +60,7 @@ mod tests {
     fn guest_is_waited_for_until_it_has_given_what_is_wanted() {
         let (folder, _server) = served(true);
 
-        let balloon = ask(&ControlSocket::of_this_user(folder.path().join("control")), Some(WANTED)).unwrap();
+        let balloon = request(&ControlSocket::of_this_user(folder.path().join("control")), Some(WANTED)).unwrap();
 
         assert_eq!((balloon.wanted, balloon.given), (WANTED, WANTED));
         assert_eq!(
@@ -73,7 +73,7 @@ mod tests {
     fn guest_without_a_driver_is_not_waited_for() {
         let (folder, _server) = served(false);
 
-        let balloon = ask(&ControlSocket::of_this_user(folder.path().join("control")), Some(WANTED)).unwrap();
+        let balloon = request(&ControlSocket::of_this_user(folder.path().join("control")), Some(WANTED)).unwrap();
 
         assert_eq!((balloon.wanted, balloon.given), (WANTED, 0));
         assert!(answer_text::balloon(&balloon).contains("load virtio_balloon"));

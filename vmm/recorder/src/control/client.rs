@@ -121,7 +121,7 @@ pub fn call(socket: &ControlSocket, request: &Request) -> Result<Answer, ClientE
 /// # Errors
 /// When it does not answer by then, or says no.
 pub fn call_until(socket: &ControlSocket, request: &Request, deadline: Instant) -> Result<Answer, ClientError> {
-    let ask = || -> io::Result<Vec<u8>> {
+    let request = || -> io::Result<Vec<u8>> {
         let mut stream = socket.connect(deadline)?;
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
@@ -130,7 +130,7 @@ pub fn call_until(socket: &ControlSocket, request: &Request, deadline: Instant) 
         read_until(&stream, MAX_LINE, deadline, |line| line.ends_with(b"\n"))
     };
     let path = || socket.path().clone();
-    let line = ask().map_err(|source| ClientError::NoAnswer { path: path(), source })?;
+    let line = request().map_err(|source| ClientError::NoAnswer { path: path(), source })?;
     match answer_of(&line) {
         Ok(Answer::Refused { message }) => Err(ClientError::Refused(message)),
         Ok(answer) => Ok(answer),
@@ -253,13 +253,13 @@ mod tests {
     fn texts_of_another_users_answer_do_not_act_where_an_error_quotes_them() {
         let hostile = "\x1b[2Jdone\nstrata: all is well\u{202e}";
         let shown = "\\u{1b}[2Jdone\\nstrata: all is well\\u{202e}";
-        let ask = |answer: serde_json::Value| {
+        let request = |answer: serde_json::Value| {
             let (_folder, path) = served(move |mut client| drop(writeln!(client, "{answer}")));
             call(&ControlSocket::of_this_user(path), &Request::Live).unwrap_err().to_string()
         };
 
-        let refused = ask(serde_json::json!({"answer": "refused", "message": hostile}));
-        let unknown = ask(serde_json::json!({"answer": hostile}));
+        let refused = request(serde_json::json!({"answer": "refused", "message": hostile}));
+        let unknown = request(serde_json::json!({"answer": hostile}));
 
         assert_eq!(refused, shown);
         assert!(unknown.contains(shown) && !unknown.contains(['\x1b', '\n', '\u{202e}']), "{unknown}");

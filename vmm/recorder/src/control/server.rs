@@ -50,7 +50,7 @@ pub struct ControlServer {
 
 #[derive(Debug)]
 struct Stop {
-    asked: AtomicBool,
+    requested: AtomicBool,
     wake: OwnedFd,
 }
 
@@ -65,7 +65,7 @@ impl ControlServer {
         fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
-        let stop = Arc::new(Stop { asked: AtomicBool::new(false), wake });
+        let stop = Arc::new(Stop { requested: AtomicBool::new(false), wake });
         let server_stop = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("strata-control".into())
@@ -80,7 +80,7 @@ impl ControlServer {
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
-        self.stop.asked.store(true, Ordering::Release);
+        self.stop.requested.store(true, Ordering::Release);
         // Writing 1 to a fresh event counter cannot fail.
         let _ = rustix::io::write(&self.stop.wake, &1_u64.to_ne_bytes());
         let _ = self.thread.take().map(JoinHandle::join);
@@ -124,7 +124,7 @@ fn read_line(client: &mut impl Read, pending: &mut Vec<u8>, stop: &Stop) -> io::
             return Ok(Some(line));
         }
         looked_at = pending.len();
-        if looked_at > MAX_LINE || begun.elapsed() > IDLE_LIMIT || stop.asked.load(Ordering::Acquire) {
+        if looked_at > MAX_LINE || begun.elapsed() > IDLE_LIMIT || stop.requested.load(Ordering::Acquire) {
             return Ok(None);
         }
         let mut part = [0; 4096];

@@ -131,13 +131,13 @@ mod tests {
 
     #[test]
     fn what_is_said_is_read_up_to_where_it_is_whole_or_the_other_side_hangs_up() {
-        let (mut says, hears) = UnixStream::pair().unwrap();
+        let (mut states, hears) = UnixStream::pair().unwrap();
         let deadline = Instant::now() + Duration::from_secs(600);
-        says.write_all(b"one.").unwrap();
+        states.write_all(b"one.").unwrap();
 
         let whole = read_until(&hears, 16, deadline, |read| read.ends_with(b".")).unwrap();
-        says.write_all(b"two").unwrap();
-        drop(says);
+        states.write_all(b"two").unwrap();
+        drop(states);
         let cut = read_until(&hears, 16, deadline, |read| read.ends_with(b".")).unwrap();
 
         assert_eq!((whole, cut), (b"one.".to_vec(), b"two".to_vec()));

@@ -137,7 +137,7 @@ fn trace(socket: &ControlSocket, deadline: Instant) -> Result<Option<TraceStatus
 /// together.
 fn freeze(others: &[FoundVm], limit: Duration) -> Vec<OtherSnapshot> {
     let mut patience = Patience::new(limit);
-    let mut ask = |other: &FoundVm| -> Result<Option<PathBuf>, ClientError> {
+    let mut request = |other: &FoundVm| -> Result<Option<PathBuf>, ClientError> {
         let socket = other.socket();
         let trace = trace(&socket, patience.deadline(other.owner, STATUS_LIMIT))?;
         let Some(dir) = trace.and_then(|trace| free_snapshot(trace.dir.raw(), "trigger")) else { return Ok(None) };
@@ -146,7 +146,7 @@ fn freeze(others: &[FoundVm], limit: Duration) -> Vec<OtherSnapshot> {
         Ok(Some(dir))
     };
     let snapshot = |other: &FoundVm| {
-        let (snapshot, problem) = match ask(other) {
+        let (snapshot, problem) = match request(other) {
             Ok(None) => return None,
             Ok(snapshot) => (snapshot.map(Foreign::from), None),
             Err(error) => (None, Some(error.to_string().into())),
@@ -213,11 +213,11 @@ mod tests {
 
         let frozen = freeze(&others, Duration::from_millis(50));
 
-        let was_asked = silent.map(|listener| {
+        let was_requested = silent.map(|listener| {
             listener.set_nonblocking(true).unwrap();
             listener.accept().is_ok()
         });
-        assert_eq!(was_asked, [true, false]);
+        assert_eq!(was_requested, [true, false]);
         assert!(frozen.len() == 2 && frozen.iter().all(|other| other.problem.is_some()), "{frozen:?}");
     }
 

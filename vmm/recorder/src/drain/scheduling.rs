@@ -309,9 +309,9 @@ mod tests {
     ) -> (T, libc::c_int) {
         let run = move || {
             let watchdog = Watchdog::start(None, late).unwrap();
-            let said = act(&watchdog);
+            let printed = act(&watchdog);
             drop(watchdog);
-            (said, policy())
+            (printed, policy())
         };
         std::thread::spawn(run).join().unwrap()
     }
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn recorder_that_was_late_is_told() {
-        let (told, _) = watched(SOON, |watchdog| {
+        let (reported, _) = watched(SOON, |watchdog| {
             watchdog.looked(false, SOON);
             policy_in_time(libc::SCHED_OTHER, || ());
             // The watchdog says so after it has set the policy.
@@ -372,18 +372,18 @@ mod tests {
             std::iter::from_fn(|| (Instant::now() < end).then(|| watchdog.was_late())).any(|was_late| was_late)
         });
 
-        assert!(told);
+        assert!(reported);
     }
 
     #[test]
     fn recorder_that_was_woken_is_told_once() {
-        let (told, _) = watched(HOUR, |watchdog| {
+        let (reported, _) = watched(HOUR, |watchdog| {
             let before = watchdog.was_late();
             watchdog.was_woken();
             [before, watchdog.was_late(), watchdog.was_late()]
         });
 
-        assert_eq!(told, [false, true, false]);
+        assert_eq!(reported, [false, true, false]);
     }
 
     #[test]

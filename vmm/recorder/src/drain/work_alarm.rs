@@ -164,7 +164,7 @@ mod tests {
         let (mut sleeper, bell) = sleeper().unwrap();
         let alarms = WorkAlarms::new(1);
         alarms.wake_this_thread();
-        let (work, told) = std::sync::mpsc::channel();
+        let (work, reported) = std::sync::mpsc::channel();
         let is_armed = std::thread::scope(|scope| {
             let alarms = &alarms;
             let (ready, is_ready) = std::sync::mpsc::channel();
@@ -172,8 +172,8 @@ mod tests {
                 alarms.watch_this_thread();
                 ready.send(()).unwrap();
                 // Sleeps until it is told to work, which it does until the sleeper was woken.
-                told.recv().unwrap();
-                while told.try_recv().is_err() {
+                reported.recv().unwrap();
+                while reported.try_recv().is_err() {
                     std::hint::spin_loop();
                 }
             });
@@ -201,14 +201,14 @@ mod tests {
         let (mut sleeper, _bell) = sleeper().unwrap();
         let alarms = WorkAlarms::new(1);
         alarms.wake_this_thread();
-        let (work, told) = std::sync::mpsc::channel::<()>();
+        let (work, reported) = std::sync::mpsc::channel::<()>();
         let (called, woken) = std::thread::scope(|scope| {
             let alarms = &alarms;
             let (ready, is_ready) = std::sync::mpsc::channel();
             scope.spawn(move || {
                 alarms.watch_this_thread();
                 ready.send(()).unwrap();
-                while told.try_recv().is_err() {
+                while reported.try_recv().is_err() {
                     std::hint::spin_loop();
                 }
             });

@@ -210,7 +210,7 @@ impl GuestProcesses {
             drained.found = drained.found.max(rest.found);
         }
         self.described += layer.rings().described_bytes() - described;
-        if let Some(end) = layer.tell_end() {
+        if let Some(end) = layer.report_end() {
             self.refused.not_written += 1;
             self.first_end.get_or_insert(end);
         }
@@ -267,13 +267,13 @@ impl GuestProcesses {
     }
 
     /// What is missing since the first process's layer ended early; once, however many follow.
-    pub fn tell_end(&mut self) -> Option<Missing> {
+    pub fn report_end(&mut self) -> Option<Missing> {
         self.first_end.take().filter(|_| self.refused.not_written > 0)
     }
 
     /// That a process has met its limit; once for each.
-    pub fn tell_limit(&mut self) -> Option<String> {
-        self.running().find_map(WrittenLayer::tell_limit)
+    pub fn report_limit(&mut self) -> Option<String> {
+        self.running().find_map(WrittenLayer::report_limit)
     }
 
     /// What is missing of the processes.

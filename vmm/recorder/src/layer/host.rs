@@ -42,7 +42,7 @@ struct HostSource {
     /// Whether the rest was taken: there is nothing more to come.
     finished: bool,
     /// Whether that was told.
-    is_told: bool,
+    is_reported: bool,
     /// Whether the recorder's own thread was left out of what is traced.
     left_out: bool,
     /// What it says of the VM, while somebody asks for that.
@@ -57,7 +57,7 @@ impl HostSource {
             tracer,
             payload: Vec::new(),
             failed: None,
-            is_told: false,
+            is_reported: false,
             finished: false,
             left_out: false,
             watch: None,
@@ -102,7 +102,7 @@ impl HostSource {
     fn watch(&mut self, vm: &Vm, clock: &Clock, time: HostTime) -> Watched {
         self.watch.take_if(|watch| !watch.is_of(vm));
         let events = self.schemas.iter().map(|schema| &schema.description);
-        self.watch.get_or_insert_with(|| Box::new(HostWatch::new(vm, clock, time, events))).ask()
+        self.watch.get_or_insert_with(|| Box::new(HostWatch::new(vm, clock, time, events))).request()
     }
 
     /// The kernel's symbols, where the user may see them. Calls `meanwhile` now and then.
@@ -140,9 +140,9 @@ impl HostSource {
     }
 
     /// What is missing since reading stopped early; once.
-    fn tell_end(&mut self) -> Option<Missing> {
-        let error = self.failed.as_ref().filter(|_| !self.is_told)?;
-        self.is_told = true;
+    fn report_end(&mut self) -> Option<Missing> {
+        let error = self.failed.as_ref().filter(|_| !self.is_reported)?;
+        self.is_reported = true;
         Some(Missing {
             layer: LayerKind::HostKernel,
             reason: format!("the layer ends early: {error}"),
@@ -347,8 +347,8 @@ impl HostLayer {
     }
 
     /// That the layer has met its limit; once.
-    pub fn tell_limit(&mut self) -> Option<String> {
-        self.limiter.as_mut()?.tell()
+    pub fn report_limit(&mut self) -> Option<String> {
+        self.limiter.as_mut()?.report()
     }
 
     /// Takes what the kernel has recorded since, and shows it to `triggers`; says whether there is more. A layer that
@@ -387,7 +387,7 @@ impl HostLayer {
     }
 
     /// Takes the rest, which is shown to `triggers`, and stops tracing; returns what the layer does not have, but for
-    /// what [`tell_end`](Self::tell_end) tells.
+    /// what [`report_end`](Self::report_end) tells.
     pub fn finish(&mut self, mut triggers: Option<&mut Triggers>) -> Vec<Missing> {
         if self.end.has_come() {
             self.source.finish(&mut |item: Item<'_>| show(&mut triggers, item));
@@ -413,8 +413,8 @@ impl HostLayer {
     }
 
     /// What is missing since the layer ended early, because it could not be read or written; once.
-    pub fn tell_end(&mut self) -> Option<Missing> {
-        self.end.tell(LayerKind::HostKernel).or_else(|| self.source.tell_end())
+    pub fn report_end(&mut self) -> Option<Missing> {
+        self.end.report(LayerKind::HostKernel).or_else(|| self.source.report_end())
     }
 
     /// The types of its events.
@@ -531,7 +531,7 @@ impl HostWindow {
     }
 
     /// That what the host records from now on would not outlive this process; once. The window itself goes on.
-    pub fn tell_history(&mut self) -> Option<String> {
+    pub fn report_history(&mut self) -> Option<String> {
         let error = self.history.take_failure()?;
         Some(format!(
             "what the host's kernel records is kept in memory and would not outlive strata: {error}; make room where the \
@@ -540,8 +540,8 @@ impl HostWindow {
     }
 
     /// What is missing since reading stopped early; once.
-    pub fn tell_end(&mut self) -> Option<Missing> {
-        self.source.tell_end()
+    pub fn report_end(&mut self) -> Option<Missing> {
+        self.source.report_end()
     }
 
     /// Writes what the window holds as layers of the recording `dir`, one for each class of events; it stays in the
@@ -598,12 +598,12 @@ mod tests {
         let (whole, lacking) = (of(1, "u64 a"), of(2, "char names[2][4]"));
         let many: Vec<_> = (1..11).map(|id| of(id, "char names[2][4]")).collect();
 
-        let told = |schemas: &[EventSchema]| fields_left_out(schemas.iter()).map(|missing| missing.reason);
+        let reported = |schemas: &[EventSchema]| fields_left_out(schemas.iter()).map(|missing| missing.reason);
 
-        assert_eq!(told(std::slice::from_ref(&whole)), None);
-        let reason = told(&[whole, lacking]).unwrap();
+        assert_eq!(reported(std::slice::from_ref(&whole)), None);
+        let reason = reported(&[whole, lacking]).unwrap();
         assert!(reason.ends_with("are left out: group:event (char names[2][4])"), "{reason}");
-        assert!(told(&many).unwrap().ends_with("and those of 2 more events"));
+        assert!(reported(&many).unwrap().ends_with("and those of 2 more events"));
     }
 
     #[test]

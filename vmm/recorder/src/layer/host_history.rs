@@ -361,7 +361,7 @@ impl Window {
                         }
                         writer.record(cpu, time, id, payload)?;
                     }
-                    Frame::Unrecorded { cpu, unrecorded } => unrecorded.tell(cpu, writer, &mut gaps)?,
+                    Frame::Unrecorded { cpu, unrecorded } => unrecorded.report(cpu, writer, &mut gaps)?,
                     Frame::Gone { .. } | Frame::Check { .. } => {}
                 }
             }
@@ -388,7 +388,7 @@ impl Chunk {
 }
 
 impl Unrecorded {
-    fn tell(self, cpu: u32, writer: &mut LayerWriter, gaps: &mut BTreeSet<u32>) -> Result<(), WriteError> {
+    fn report(self, cpu: u32, writer: &mut LayerWriter, gaps: &mut BTreeSet<u32>) -> Result<(), WriteError> {
         if self == Self::default() {
             gaps.insert(cpu);
             return writer.begin_gap(cpu);
@@ -476,12 +476,12 @@ pub(crate) mod tests {
     /// What a layer of `trace` gives: times of records, and the gaps between them.
     fn steps(trace: &Trace, layer: usize) -> Vec<String> {
         let mut merge = Merge::new(trace.layers().get(layer), 0);
-        let told = std::iter::from_fn(|| merge.next_step()).map(|step| match step {
+        let reported = std::iter::from_fn(|| merge.next_step()).map(|step| match step {
             Step::Record(merged) => merged.record.time.to_string(),
             Step::GapBegin { .. } => "gap".into(),
             Step::GapEnd { .. } => "end".into(),
         });
-        told.collect()
+        reported.collect()
     }
 
     #[test]
@@ -580,7 +580,7 @@ pub(crate) mod tests {
     }
 
     /// Records, lost and overwritten records of each layer of `trace`, and its steps.
-    fn told(trace: &Trace) -> Vec<(u64, u64, u64, Vec<String>)> {
+    fn reported(trace: &Trace) -> Vec<(u64, u64, u64, Vec<String>)> {
         let of_layer = |(index, layer): (usize, &strata_recording::reader::TraceLayer)| {
             let stream = &layer.streams[0].description;
             (stream.records, stream.lost.total(), stream.overwritten, steps(trace, index))
@@ -602,8 +602,8 @@ pub(crate) mod tests {
         drop(history);
 
         let (_left, dead) = left(&file);
-        assert_eq!(told(&dead), told(&alive));
-        assert!(told(&dead)[1].2 > 10_000, "{:?}", told(&dead)[1].2);
+        assert_eq!(reported(&dead), reported(&alive));
+        assert!(reported(&dead)[1].2 > 10_000, "{:?}", reported(&dead)[1].2);
     }
 
     #[test]

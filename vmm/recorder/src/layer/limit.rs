@@ -73,10 +73,10 @@ pub struct RecordLimiter {
     limit: LayerLimit,
     bucket: TokenBucket,
     /// While the layer is held back: when it was asked about last.
-    asked: Option<Instant>,
+    requested: Option<Instant>,
     times: u64,
     held: Duration,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl RecordLimiter {
@@ -85,22 +85,22 @@ impl RecordLimiter {
     pub const fn new(limit: LayerLimit, now: Instant) -> Self {
         let LayerLimit { per_second, burst, .. } = limit;
         let bucket = TokenBucket::new(RateLimit { per_second, burst }, now);
-        Self { limit, bucket, asked: None, times: 0, held: Duration::ZERO, is_told: false }
+        Self { limit, bucket, requested: None, times: 0, held: Duration::ZERO, is_reported: false }
     }
 
     /// Whether records may be taken at `now`; as many as come together, then, since what is too much of them is owed.
     pub fn admits(&mut self, now: Instant) -> bool {
         let available = self.bucket.available(now);
-        let Some(asked) = self.asked else {
+        let Some(requested) = self.requested else {
             if available == 0 {
                 self.times += 1;
-                self.asked = Some(now);
+                self.requested = Some(now);
             }
             return available > 0;
         };
-        self.held += now.saturating_duration_since(asked);
+        self.held += now.saturating_duration_since(requested);
         let goes_on = available >= (self.limit.burst / RESUME_PART).max(1);
-        self.asked = (!goes_on).then_some(now);
+        self.requested = (!goes_on).then_some(now);
         goes_on
     }
 
@@ -118,11 +118,11 @@ impl RecordLimiter {
     }
 
     /// That the limit was met, for the user; once.
-    pub fn tell(&mut self) -> Option<String> {
-        if self.times == 0 || self.is_told {
+    pub fn report(&mut self) -> Option<String> {
+        if self.times == 0 || self.is_reported {
             return None;
         }
-        self.is_told = true;
+        self.is_reported = true;
         let LayerLimit { layer, per_second, burst } = self.limit;
         Some(format!(
             "{layer} makes more than {per_second} records a second (and {burst} at once): what is more is dropped and \
@@ -170,7 +170,7 @@ mod tests {
         });
 
         assert_eq!(admitted.count(), 1000);
-        assert_eq!((limiter.state().times, limiter.tell()), (0, None));
+        assert_eq!((limiter.state().times, limiter.report()), (0, None));
     }
 
     #[test]
@@ -190,11 +190,11 @@ mod tests {
         limiter.take(100, begin);
         limiter.admits(begin);
 
-        let told = limiter.tell().unwrap();
+        let reported = limiter.report().unwrap();
 
-        assert!(told.starts_with("guest-user makes more than 1000 records a second"), "{told}");
-        assert!(told.contains("--limit guest-user=RATE:BURST"), "{told}");
-        assert_eq!(limiter.tell(), None);
+        assert!(reported.starts_with("guest-user makes more than 1000 records a second"), "{reported}");
+        assert!(reported.contains("--limit guest-user=RATE:BURST"), "{reported}");
+        assert_eq!(limiter.report(), None);
     }
 
     #[test]

@@ -202,8 +202,8 @@ impl RingLayer {
     }
 
     /// That the layer has met its limit; once.
-    pub fn tell_limit(&mut self) -> Option<String> {
-        self.limiter.as_mut()?.tell()
+    pub fn report_limit(&mut self) -> Option<String> {
+        self.limiter.as_mut()?.report()
     }
 
     /// Whether the limit lets another packet be taken. One that waits in a ring keeps its place there.
@@ -270,7 +270,7 @@ impl RingLayer {
     /// What the records of the guest's kernel say of its tasks: since it was first asked for, which may be now, by the
     /// clock that `clock` is about and `time` counts.
     pub fn watch(&mut self, clock: &Clock, time: HostTime) -> LiveGuest {
-        self.live.get_or_insert_with(|| Box::new(GuestWatch::new(clock, time))).ask()
+        self.live.get_or_insert_with(|| Box::new(GuestWatch::new(clock, time))).request()
     }
 
     /// Other records of the guest's kernel are made from now on than so far.

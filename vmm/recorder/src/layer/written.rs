@@ -26,7 +26,7 @@ pub struct WrittenLayer {
 #[derive(Debug, Default)]
 pub struct LayerEnd {
     failure: Option<WriteError>,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl LayerEnd {
@@ -45,9 +45,9 @@ impl LayerEnd {
     }
 
     /// What is missing of the layer of kind `layer` since it ended; once.
-    pub fn tell(&mut self, layer: LayerKind) -> Option<Missing> {
-        let failure = self.failure.as_ref().filter(|_| !self.is_told)?;
-        self.is_told = true;
+    pub fn report(&mut self, layer: LayerKind) -> Option<Missing> {
+        let failure = self.failure.as_ref().filter(|_| !self.is_reported)?;
+        self.is_reported = true;
         Some(ends_early(layer, failure))
     }
 }
@@ -103,8 +103,8 @@ impl WrittenLayer {
     }
 
     /// What is missing since the layer ended early; once.
-    pub fn tell_end(&mut self) -> Option<Missing> {
-        self.end.tell(self.layer.writer().kind())
+    pub fn report_end(&mut self) -> Option<Missing> {
+        self.end.report(self.layer.writer().kind())
     }
 
     /// The next look takes what is ready whatever the layer's limit says.
@@ -113,8 +113,8 @@ impl WrittenLayer {
     }
 
     /// That the layer has met its limit; once.
-    pub fn tell_limit(&mut self) -> Option<String> {
-        self.layer.tell_limit()
+    pub fn report_limit(&mut self) -> Option<String> {
+        self.layer.report_limit()
     }
 
     /// Whether a drain can wait: see [`RingLayer::can_wait`].
@@ -183,14 +183,18 @@ mod tests {
     fn end_is_told_once_with_its_reason_and_what_to_do() {
         let mut end = LayerEnd::default();
 
-        let before = end.tell(LayerKind::Vmm);
+        let before = end.report(LayerKind::Vmm);
         let taken = end.take(Err::<u64, _>(failure(Errno::NOSPC)));
         end.take(Err::<u64, _>(failure(Errno::IO)));
-        let told = end.tell(LayerKind::Vmm).unwrap();
+        let reported = end.report(LayerKind::Vmm).unwrap();
 
-        assert_eq!((before, taken, end.tell(LayerKind::Vmm)), (None, 0, None));
-        assert!(told.reason.contains("stream_0") && told.reason.contains("No space left"), "{}", told.reason);
-        assert!(told.fix.contains("make room"), "{}", told.fix);
+        assert_eq!((before, taken, end.report(LayerKind::Vmm)), (None, 0, None));
+        assert!(
+            reported.reason.contains("stream_0") && reported.reason.contains("No space left"),
+            "{}",
+            reported.reason
+        );
+        assert!(reported.fix.contains("make room"), "{}", reported.fix);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct GuestWatch {
     time: HostTime,
     decoder: Decoder,
     /// By number of the event type, whether it is one of [`EVENTS`].
-    tells: Vec<Option<bool>>,
+    reports: Vec<Option<bool>>,
     /// Time, vCPU and what happened there.
     held: Vec<(u64, u32, WakeupStep)>,
     tasks: WokenTasks,
@@ -40,7 +40,7 @@ pub struct GuestWatch {
     /// Up to where records were taken in, ticks.
     until: u64,
     looked: Option<Instant>,
-    asked: Instant,
+    requested: Instant,
     wakeups: Times,
     /// By second of the clock, the longest first.
     worst: BTreeMap<u64, Vec<LiveWakeup>>,
@@ -55,14 +55,14 @@ impl GuestWatch {
             clock: clock.clone(),
             time,
             decoder: Decoder::default(),
-            tells: Vec::new(),
+            reports: Vec::new(),
             held: Vec::new(),
             tasks: WokenTasks::default(),
             from: now,
             since: now,
             until: now,
             looked: None,
-            asked: Instant::now(),
+            requested: Instant::now(),
             wakeups: Times::default(),
             worst: BTreeMap::new(),
         }
@@ -71,7 +71,7 @@ impl GuestWatch {
     /// Whether nobody has asked for long.
     #[must_use]
     pub fn is_forgotten(&self) -> bool {
-        self.asked.elapsed() > UNASKED
+        self.requested.elapsed() > UNASKED
     }
 
     /// The time at which a look at all rings begins, ticks; `None` when it is too early for one.
@@ -87,7 +87,7 @@ impl GuestWatch {
     #[inline]
     pub fn record(&mut self, cpu: u32, record: &StreamRecord<'_>) {
         let id = usize::from(record.schema.description().id);
-        if record.time < self.from || !self.tells(id, record.schema.name()) {
+        if record.time < self.from || !self.reports(id, record.schema.name()) {
             return;
         }
         let event = self.decoder.read(0, LayerKind::GuestKernel, record);
@@ -100,14 +100,14 @@ impl GuestWatch {
     }
 
     /// Whether records of the event type `id`, which is called `name`, tell of wake-ups.
-    fn tells(&mut self, id: usize, name: &str) -> bool {
-        if let Some(Some(known)) = self.tells.get(id) {
+    fn reports(&mut self, id: usize, name: &str) -> bool {
+        if let Some(Some(known)) = self.reports.get(id) {
             return *known;
         }
-        if self.tells.len() <= id {
-            self.tells.resize(id + 1, None);
+        if self.reports.len() <= id {
+            self.reports.resize(id + 1, None);
         }
-        *self.tells[id].insert(EVENTS.contains(&name))
+        *self.reports[id].insert(EVENTS.contains(&name))
     }
 
     /// Records are missing, or others are recorded from now on: what was woken before may have run unseen.
@@ -158,8 +158,8 @@ impl GuestWatch {
     }
 
     /// What there is so far, and that somebody has asked.
-    pub fn ask(&mut self) -> LiveGuest {
-        self.asked = Instant::now();
+    pub fn request(&mut self) -> LiveGuest {
+        self.requested = Instant::now();
         let mut worst: Vec<LiveWakeup> = self.worst.values().flatten().cloned().collect();
         worst.sort_by_key(|wakeup| Reverse(wakeup.ns));
         LiveGuest {

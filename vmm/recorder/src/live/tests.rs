@@ -175,7 +175,7 @@ fn live_summary_says_what_the_reports_say_of_the_same_records() {
     let mut live = watch(records[0].time);
 
     poll_all(&mut live, &records);
-    let live = live.ask();
+    let live = live.request();
     let vcpus = report::scheduling::vcpus::report(&trace, Window::ALL).unwrap();
     let exits = report::kernels::exits::report(&trace, Window::ALL).unwrap();
 
@@ -202,9 +202,9 @@ fn sums_only_grow_and_are_as_long_as_the_time_that_passed() {
     let mut watch = watch(records[0].time);
 
     poll_all(&mut watch, &records[..300]);
-    let early = watch.ask();
+    let early = watch.request();
     poll_all(&mut watch, &records[300..]);
-    let late = watch.ask();
+    let late = watch.request();
 
     for (early, late) in early.vcpus.iter().zip(&late.vcpus) {
         let parts = |vcpu: &LiveVcpu| -> Vec<u64> {
@@ -241,7 +241,7 @@ fn after_lost_records_a_vcpu_is_unknown_until_the_next_one_that_tells() {
     watch.add(0, exit.time, exit.id, &exit.payload);
     watch.release(10_000);
 
-    let watched = watch.ask();
+    let watched = watch.request();
     let vcpu = watched.vcpus[0];
     assert_eq!((watched.lost, vcpu.guest_ns, vcpu.unknown_ns, vcpu.kvm_ns), (7, 1_995, 2_005, 500));
     assert!(watched.exits.is_empty());
@@ -254,7 +254,7 @@ fn latest_turns_are_kept_with_who_ran_meanwhile() {
 
     poll_all(&mut watch, &records);
 
-    let late = watch.ask().late;
+    let late = watch.request().late;
     // All in one second: the longest is kept, 500 + 100 · 10 times two ticks.
     assert_eq!((late.len(), late[0].ns, late[0].by.raw().as_str()), (1, 1_500, "hog"));
 }
@@ -272,7 +272,7 @@ fn names_of_thieves_beyond_the_limit_are_summed_up() {
     }
     watch.release(1 << 20);
 
-    let thieves = watch.ask().thieves;
+    let thieves = watch.request().thieves;
     assert_eq!((thieves.len(), thieves[0].name.raw().as_str(), thieves[0].ns), (MAX_THIEVES + 1, OTHERS, 9 * 25));
 }
 

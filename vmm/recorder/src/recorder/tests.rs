@@ -56,22 +56,22 @@ fn event_of_the_test_is_one_that_a_guest_could_have() {
 fn guest_that_writes_over_the_hosts_words_while_it_is_drained_is_told_and_its_records_are_read() {
     let bench = Bench::behind_device(Mode::Discard);
     let (memory, host_area) = (bench.region.memory().clone(), bench.region.layout().guest_writable);
-    bench.say_hello();
+    bench.greet();
 
     for round in 0..10 {
         bench.record(0, Mode::Discard, 20);
         (0..host_area).step_by(8).for_each(|at| memory.store(at, 0xbad + round));
         std::thread::sleep(Duration::from_millis(20));
     }
-    let Answer::Status(status) = bench.ask(Request::Status) else { panic!("no status") };
+    let Answer::Status(status) = bench.request(Request::Status) else { panic!("no status") };
     let Bench { dir, region, recorder, .. } = bench;
     let manifest = recorder.finish("done".into()).unwrap();
 
     let restored = manifest.vms[0].restored_words;
     assert!(status.trace.is_some_and(|trace| (1..=restored).contains(&trace.restored_words)), "{restored}");
     assert_eq!((region.restore(), memory.load(0)), (restored, MAGIC));
-    let told = SAID.lock().unwrap().iter().filter(|line| line.contains("has written over")).count();
-    assert_eq!(told, 1);
+    let reported = SAID.lock().unwrap().iter().filter(|line| line.contains("has written over")).count();
+    assert_eq!(reported, 1);
     let trace = Trace::open(&dir.path().join("trace")).unwrap();
     assert!(trace_merge::check::check(&trace, 10).unwrap().passed());
     let kernel = trace.layers_of(LayerKind::GuestKernel).next().unwrap();
@@ -127,7 +127,7 @@ fn layer_over_its_limit_loses_what_does_not_fit_its_ring_and_costs_no_other_laye
         bench.vmm.flush();
         std::thread::sleep(Duration::from_millis(20));
     }
-    let Answer::Status(status) = bench.ask(Request::Status) else { panic!("no status") };
+    let Answer::Status(status) = bench.request(Request::Status) else { panic!("no status") };
     let trace = bench.path("trace");
     let failures = bench.failures.load(Ordering::Relaxed);
     let manifest = bench.recorder.finish("done".into()).unwrap();
@@ -144,13 +144,13 @@ fn layer_over_its_limit_loses_what_does_not_fit_its_ring_and_costs_no_other_laye
     assert!(layers.iter().any(|layer| layer.limit.is_some_and(|limit| limit.times == 1)), "{layers:?}");
     // It is within what was asked for, and not a failure of the recording.
     assert_eq!(failures, 0);
-    let told = SAID
+    let reported = SAID
         .lock()
         .unwrap()
         .iter()
         .filter(|line| line.contains("guest-kernel makes more than 3 records a second"))
         .count();
-    assert_eq!(told, 1);
+    assert_eq!(reported, 1);
     assert!(trace_merge::check::check(&Trace::open(&trace).unwrap(), 10).unwrap().passed());
 }
 
@@ -160,7 +160,7 @@ fn flush_writes_what_the_rings_of_a_limited_layer_hold() {
     // More than a sub-buffer holds.
     bench.record(0, Mode::Discard, 300);
     let kernel = || {
-        let Answer::Status(status) = bench.ask(Request::Status) else { panic!("no status") };
+        let Answer::Status(status) = bench.request(Request::Status) else { panic!("no status") };
         status.trace.unwrap().layers.into_iter().find(|layer| layer.path == "vm0/guest-kernel").unwrap()
     };
     let end = Instant::now() + Duration::from_secs(20);
@@ -236,11 +236,11 @@ fn vcpu_that_has_not_joined_is_told_until_it_has() {
     };
 
     let without_agent = bench.not_joined();
-    bench.say_hello();
-    let (told_before, before) = (bench.not_joined(), written("before"));
+    bench.greet();
+    let (reported_before, before) = (bench.not_joined(), written("before"));
     bench.record(0, Mode::FlightRecorder, 1);
 
-    assert_eq!((without_agent, told_before, bench.not_joined()), (vec![], vec![0], vec![]));
+    assert_eq!((without_agent, reported_before, bench.not_joined()), (vec![], vec![0], vec![]));
     // This guest counts no nested records.
     assert_eq!((before, written("after")), ((true, None), (false, None)));
 }
@@ -255,7 +255,7 @@ fn never_joined(layers: &[Layer]) -> Vec<u32> {
 fn vcpu_that_is_added_beyond_the_regions_has_no_ring_and_is_missing_in_every_mode() {
     for mode in [Mode::Discard, Mode::FlightRecorder] {
         let bench = Bench::new(mode);
-        bench.say_hello();
+        bench.greet();
         bench.record(0, mode, 1);
 
         bench.threads.lock().unwrap().set(1, 71);
@@ -344,7 +344,7 @@ fn disk_usage(dir: &Path) -> u64 {
 fn recording_within_a_size_keeps_the_newest_records_while_it_runs() {
     const LIMIT: u64 = 256 << 10;
     let bench = Bench::within(LIMIT);
-    bench.ask(Request::SessionStart { name: MAIN_SESSION.into() });
+    bench.request(Request::SessionStart { name: MAIN_SESSION.into() });
 
     let used = (0..40).map(|_| {
         bench.record(0, Mode::Discard, 600);
@@ -352,7 +352,7 @@ fn recording_within_a_size_keeps_the_newest_records_while_it_runs() {
         disk_usage(&bench.path("trace"))
     });
     let most = used.max().unwrap();
-    let Answer::Status(status) = bench.ask(Request::Status) else { panic!("status is answered") };
+    let Answer::Status(status) = bench.request(Request::Status) else { panic!("status is answered") };
     let (meanwhile, trace) = (bench.records("trace", LayerKind::GuestKernel), bench.path("trace"));
     let manifest = bench.recorder.finish("the test ended".into()).unwrap();
 
@@ -373,10 +373,10 @@ fn recording_within_a_size_keeps_the_newest_records_while_it_runs() {
 #[test]
 fn flush_writes_the_sessions_in_discard_mode_beside_a_flight_recorder() {
     let bench = Bench::new(Mode::FlightRecorder);
-    let refused = message(bench.ask(Request::Flush));
+    let refused = message(bench.request(Request::Flush));
 
-    bench.ask(create("extra", protocol::Mode::Discard, Some(bench.path("extra"))));
-    bench.ask(Request::SessionStart { name: "extra".into() });
+    bench.request(create("extra", protocol::Mode::Discard, Some(bench.path("extra"))));
+    bench.request(Request::SessionStart { name: "extra".into() });
     bench.record(1, Mode::Discard, 3);
     let flushed = bench.flush(1);
 
@@ -390,7 +390,7 @@ fn snapshot_into_a_folder_that_holds_something_is_refused() {
     let bench = Bench::new(Mode::FlightRecorder);
 
     assert!(message(bench.snapshot("trace")).contains("not an empty folder"));
-    assert!(message(bench.ask(Request::Snapshot { dir: "relative".into(), session: None })).contains("absolute"));
+    assert!(message(bench.request(Request::Snapshot { dir: "relative".into(), session: None })).contains("absolute"));
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn layer_that_cannot_be_written_ends_alone_and_is_told() {
     fs::remove_dir_all(bench.path("trace/vm0/guest-kernel")).unwrap();
 
     let flushed = bench.flush(0);
-    let status = bench.ask(Request::Status);
+    let status = bench.request(Request::Status);
     // Told again with the next look, as the first time was no use.
     let end = Instant::now() + Duration::from_secs(60);
     while bench.failures.load(Ordering::Relaxed) < 2 && Instant::now() < end {

@@ -27,7 +27,7 @@ use strata_recording::writer::Rotation;
 pub type OnFailure = Box<dyn FnMut() -> bool + Send>;
 
 /// Tells the user a line. It is called on the recorder's thread.
-pub type Say = fn(&str);
+pub type Notify = fn(&str);
 
 /// A recording before it begins. It is made without any part: it has no layers, tells nobody anything, and goes on with
 /// the other layers when one fails.
@@ -50,7 +50,7 @@ pub struct RecordingBuilder {
     /// The layers that the recording will lack, as far as that is known.
     pub missing: Vec<Missing>,
     /// Told what the user should know at once, a line each.
-    pub say: Say,
+    pub notify: Notify,
     /// Called when a layer has ended early.
     pub on_failure: Option<OnFailure>,
     /// Takes what snapshots have beside the layers.
@@ -91,7 +91,7 @@ impl RecordingBuilder {
             alarms: Arc::default(),
             process_descriptors: 0,
             missing: Vec::new(),
-            say: |_| (),
+            notify: |_| (),
             on_failure: None,
             at_snapshot: None,
         })
@@ -125,7 +125,7 @@ impl RecordingBuilder {
     /// What wakes the recorder's thread, and how that runs.
     pub(crate) fn begin(&mut self) -> (Arc<WorkAlarms>, Scheduling) {
         if self.lacks_idle_times {
-            (self.say)(
+            (self.notify)(
                 "--drain idle does not work here: without capabilities, the recorder cannot get its normal priority back \
                  (raise `ulimit -e`, which needs CAP_SYS_RESOURCE); it drains as with --drain always",
             );

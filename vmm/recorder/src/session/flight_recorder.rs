@@ -92,7 +92,7 @@ impl FlightRecorder {
     pub fn watch_guest(&mut self, clock: &Clock, time: HostTime) -> Option<LiveGuest> {
         let kernel = self.kernel.as_mut()?;
         let begin = || Box::new((GuestWatch::new(clock, time), kernel.rings.tail()));
-        Some(kernel.view.get_or_insert_with(begin).0.ask())
+        Some(kernel.view.get_or_insert_with(begin).0.request())
     }
 
     /// Other records of the guest's kernel are made from now on than so far.
@@ -175,18 +175,18 @@ impl FlightRecorder {
         self.poll(recording, triggers.as_deref_mut());
         let Some(host) = &mut self.host else { return Vec::new() };
         let mut missing = host.finish(triggers);
-        missing.extend(host.tell_end());
+        missing.extend(host.report_end());
         missing
     }
 
     /// What the user is to know of the host's layer, which goes on; once.
     pub fn notices(&mut self) -> Vec<String> {
-        self.host.iter_mut().filter_map(HostWindow::tell_history).collect()
+        self.host.iter_mut().filter_map(HostWindow::report_history).collect()
     }
 
     /// What is missing of the host's layer since it ended early; once.
     pub fn ends(&mut self) -> Vec<Missing> {
-        self.host.iter_mut().filter_map(HostWindow::tell_end).collect()
+        self.host.iter_mut().filter_map(HostWindow::report_end).collect()
     }
 
     /// Whether the guest's processes are among the layers.

@@ -268,8 +268,8 @@ impl Recording {
     #[must_use]
     pub fn missing_at_end(&self) -> Vec<Missing> {
         let mut missing = Vec::new();
-        let guest_said_hello = self.manifest.vms.iter().any(|vm| vm.name == self.vm && vm.guest.is_some());
-        if self.guest.as_ref().is_some_and(|guest| guest.agent) && !guest_said_hello {
+        let has_guest_greeted = self.manifest.vms.iter().any(|vm| vm.name == self.vm && vm.guest.is_some());
+        if self.guest.as_ref().is_some_and(|guest| guest.agent) && !has_guest_greeted {
             missing.extend([LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| Missing {
                 layer,
                 reason: "the agent was given to the guest, but did not come up".into(),

@@ -25,8 +25,8 @@ impl Sessions {
     ///
     /// # Errors
     /// When its recording cannot be written.
-    pub fn start(asked: RecordingBuilder, vm: RecordedVm) -> Result<Self, RecordingError> {
-        Ok(Self { sessions: vec![Session::main(asked, vm)?] })
+    pub fn start(requested: RecordingBuilder, vm: RecordedVm) -> Result<Self, RecordingError> {
+        Ok(Self { sessions: vec![Session::main(requested, vm)?] })
     }
 
     /// Polls every session once; says how much there was.

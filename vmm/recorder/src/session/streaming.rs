@@ -86,18 +86,18 @@ impl Streaming {
 
     /// What is missing of layers that ended early since the last call.
     pub fn ends(&mut self) -> Vec<Missing> {
-        let rings = self.vmm.iter_mut().chain(&mut self.guest_kernel).filter_map(WrittenLayer::tell_end);
+        let rings = self.vmm.iter_mut().chain(&mut self.guest_kernel).filter_map(WrittenLayer::report_end);
         let ends: Vec<_> = rings.collect();
-        let processes = self.processes.iter_mut().filter_map(GuestProcesses::tell_end);
-        ends.into_iter().chain(processes).chain(self.host.iter_mut().filter_map(HostLayer::tell_end)).collect()
+        let processes = self.processes.iter_mut().filter_map(GuestProcesses::report_end);
+        ends.into_iter().chain(processes).chain(self.host.iter_mut().filter_map(HostLayer::report_end)).collect()
     }
 
     /// Layers that have met their limits since the last call, a line for each.
     pub fn limits_met(&mut self) -> Vec<String> {
-        let rings = self.vmm.iter_mut().chain(&mut self.guest_kernel).filter_map(WrittenLayer::tell_limit);
+        let rings = self.vmm.iter_mut().chain(&mut self.guest_kernel).filter_map(WrittenLayer::report_limit);
         let met: Vec<_> = rings.collect();
-        let processes = self.processes.iter_mut().filter_map(GuestProcesses::tell_limit);
-        met.into_iter().chain(processes).chain(self.host.iter_mut().filter_map(HostLayer::tell_limit)).collect()
+        let processes = self.processes.iter_mut().filter_map(GuestProcesses::report_limit);
+        met.into_iter().chain(processes).chain(self.host.iter_mut().filter_map(HostLayer::report_limit)).collect()
     }
 
     /// Has every ring deliver what it holds, and writes it; `flush_vmm` has the VMM's rings do so. `false` when a CPU of the

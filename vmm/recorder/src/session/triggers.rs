@@ -22,7 +22,7 @@ impl Session {
 
     /// Judges what was recorded up to `until`, ticks, if that has all been looked at, else events alone; tells and
     /// marks the triggers that fire.
-    pub(super) fn tell_triggers(&mut self, until: Option<u64>) {
+    pub(super) fn report_triggers(&mut self, until: Option<u64>) {
         let Some(triggers) = self.triggers.as_mut().filter(|triggers| triggers.is_armed()) else { return };
         if !self.active {
             triggers.guest_is_off();
@@ -31,20 +31,20 @@ impl Session {
         triggers.look_at_load(now, self.recording.clocks.time());
         let vmm = self.recording.guest.as_ref().and_then(|guest| guest.vmm.as_deref());
         for (trigger, what) in triggers.settle(until.unwrap_or(0), now) {
-            (self.say)(&what);
+            (self.notify)(&what);
             vmm.into_iter().for_each(|vmm| vmm.triggered(trigger));
         }
     }
 
     /// Tells the triggers that fire up to `until`, and takes the snapshot that is due.
     pub(super) fn act_on_triggers(&mut self, until: Option<u64>) {
-        self.tell_triggers(until);
+        self.report_triggers(until);
         let due = self.triggers.as_ref().and_then(|triggers| triggers.due(Instant::now()));
         if let Some(why) = due.map(ToOwned::to_owned) {
             let taken = self.snapshot_for(&why);
             match &taken {
-                Ok(folder) => (self.say)(&format!("snapshot in {}", folder.display())),
-                Err(problem) => (self.say)(&format!("no snapshot: {problem}; recording goes on")),
+                Ok(folder) => (self.notify)(&format!("snapshot in {}", folder.display())),
+                Err(problem) => (self.notify)(&format!("no snapshot: {problem}; recording goes on")),
             }
             self.triggers.iter_mut().for_each(|triggers| triggers.taken(taken.clone()));
         }

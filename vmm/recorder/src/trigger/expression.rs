@@ -508,8 +508,8 @@ mod tests {
         for text in ["host-load", "host-load>", "host-load>%", "host-load>100%", "host-load=80%", "host-load>+5%"] {
             assert!(refusal(text).contains("host-load>80%"), "{text}: {}", refusal(text));
         }
-        let said = refusal("host-load>80% cpu=1");
-        assert!(said.contains("'cpu' is not a field of host-load; there are none"), "{said}");
+        let printed = refusal("host-load>80% cpu=1");
+        assert!(printed.contains("'cpu' is not a field of host-load; there are none"), "{printed}");
     }
 
     #[test]
@@ -543,10 +543,10 @@ mod tests {
 
     #[test]
     fn field_of_a_condition_that_there_is_not_is_answered_with_those_there_are() {
-        let said = refusal("wakeup>5ms taks=web*");
+        let printed = refusal("wakeup>5ms taks=web*");
 
-        assert!(said.contains("'taks' is not a field of wakeup (nearest: task)"), "{said}");
-        assert!(said.contains("there are task, tid, cpu"), "{said}");
+        assert!(printed.contains("'taks' is not a field of wakeup (nearest: task)"), "{printed}");
+        assert!(printed.contains("there are task, tid, cpu"), "{printed}");
         assert_eq!(parse("wakeup>5ms task=web* cpu!=0").filters.iter().count(), 2);
     }
 

@@ -115,14 +115,14 @@ impl TriggerRequest {
     ///
     /// # Errors
     /// When one is on the host's load, and that is not told.
-    pub fn check_host(&self, tells_load: bool) -> Result<(), TriggerError> {
-        self.triggers.iter().try_for_each(|trigger| check_host(trigger, tells_load))
+    pub fn check_host(&self, reports_load: bool) -> Result<(), TriggerError> {
+        self.triggers.iter().try_for_each(|trigger| check_host(trigger, reports_load))
     }
 }
 
-fn check_host(trigger: &Trigger, tells_load: bool) -> Result<(), TriggerError> {
+fn check_host(trigger: &Trigger, reports_load: bool) -> Result<(), TriggerError> {
     let needs_load = matches!(trigger.condition, Condition::HostLoad { .. });
-    if needs_load && !tells_load { Err(TriggerError::NoHostLoad) } else { Ok(()) }
+    if needs_load && !reports_load { Err(TriggerError::NoHostLoad) } else { Ok(()) }
 }
 
 /// What happens when a trigger fires.

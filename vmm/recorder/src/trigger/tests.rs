@@ -34,9 +34,9 @@ fn status(triggers: &Triggers) -> TriggerStatus {
 fn snapshot_is_due_a_while_after_the_record_and_not_before_it() {
     let (mut triggers, now) = (armed(None), Instant::now());
 
-    let told = [show(&mut triggers, 5, now), show(&mut triggers, 6, now)];
+    let reported = [show(&mut triggers, 5, now), show(&mut triggers, 6, now)];
 
-    assert_eq!(told, [0, 1]);
+    assert_eq!(reported, [0, 1]);
     assert_eq!((triggers.due(now), status(&triggers).due), (None, true));
     let why = triggers.due(now + AFTER).unwrap();
     assert_eq!(why, "trigger 'event:host:a:event number>5': a:event in host-kernel, CPU 0");
@@ -57,10 +57,10 @@ fn trigger_leads_to_one_snapshot_and_is_counted_from_then_on() {
 
     show(&mut triggers, 6, now);
     triggers.taken(Ok("folder".into()));
-    let told = show(&mut triggers, 7, now + Duration::from_secs(3600));
+    let reported = show(&mut triggers, 7, now + Duration::from_secs(3600));
 
     let status = status(&triggers);
-    assert_eq!((told, status.fired, status.snapshots, status.due), (0, 2, vec!["folder".into()], false));
+    assert_eq!((reported, status.fired, status.snapshots, status.due), (0, 2, vec!["folder".into()], false));
     assert_eq!(triggers.due(now + Duration::from_secs(7200)), None);
 }
 
@@ -70,9 +70,9 @@ fn trigger_leads_to_another_snapshot_when_it_has_rested() {
 
     show(&mut triggers, 6, now);
     triggers.taken(Ok("first".into()));
-    let told = [9, 10].map(|seconds| show(&mut triggers, 6, now + Duration::from_secs(seconds)));
+    let reported = [9, 10].map(|seconds| show(&mut triggers, 6, now + Duration::from_secs(seconds)));
 
-    assert_eq!(told, [0, 1]);
+    assert_eq!(reported, [0, 1]);
     assert!(triggers.due(now + Duration::from_secs(11)).is_some());
 }
 
@@ -82,11 +82,11 @@ fn snapshot_that_fails_is_said_and_the_watch_goes_on() {
 
     show(&mut triggers, 6, now);
     triggers.taken(Err("the disk is full".into()));
-    let told = show(&mut triggers, 6, now);
+    let reported = show(&mut triggers, 6, now);
 
     let status = status(&triggers);
     assert_eq!(
-        (told, status.failure.map(Foreign::into_raw).as_deref(), status.snapshots.len()),
+        (reported, status.failure.map(Foreign::into_raw).as_deref(), status.snapshots.len()),
         (1, Some("the disk is full"), 0)
     );
 }
@@ -95,13 +95,13 @@ fn snapshot_that_fails_is_said_and_the_watch_goes_on() {
 fn number_of_snapshots_is_limited() {
     let (mut triggers, now) = (armed(Some(Duration::ZERO)), Instant::now());
 
-    let told = (0..MAX_SNAPSHOTS + 5).map(|_| {
-        let told = show(&mut triggers, 6, now);
+    let reported = (0..MAX_SNAPSHOTS + 5).map(|_| {
+        let reported = show(&mut triggers, 6, now);
         triggers.taken(Ok("folder".into()));
-        told
+        reported
     });
 
-    assert_eq!(told.sum::<usize>(), MAX_SNAPSHOTS);
+    assert_eq!(reported.sum::<usize>(), MAX_SNAPSHOTS);
 }
 
 #[test]
@@ -120,10 +120,10 @@ fn trigger_on_what_is_not_recorded_is_refused() {
 fn in_discard_mode_a_trigger_is_marked_again_when_it_has_rested_and_no_snapshot_is_due() {
     let (mut triggers, now) = (armed_for(Consequence::Mark, Some(Duration::from_secs(10))), Instant::now());
 
-    let told = [0, 9, 10].map(|seconds| show(&mut triggers, 6, now + Duration::from_secs(seconds)));
+    let reported = [0, 9, 10].map(|seconds| show(&mut triggers, 6, now + Duration::from_secs(seconds)));
 
     let status = status(&triggers);
-    assert_eq!((told, status.fired, status.marks, status.due), ([1, 0, 1], 3, 2, false));
+    assert_eq!((reported, status.fired, status.marks, status.due), ([1, 0, 1], 3, 2, false));
     assert_eq!(triggers.due(now + Duration::from_secs(3600)), None);
 }
 

@@ -110,7 +110,7 @@ pub struct Watch {
     /// Whether that matters.
     has_hang: bool,
     /// Since when a vCPU was silent that was told of, by trigger.
-    told_silent: HashMap<(usize, u32), u64>,
+    reported_silent: HashMap<(usize, u32), u64>,
     /// The triggers on the host's load, by their numbers, that it exceeds.
     loaded: BTreeSet<usize>,
 }
@@ -136,7 +136,7 @@ impl Watch {
             requests: HashMap::new(),
             silence: Silence::default(),
             has_hang: false,
-            told_silent: HashMap::new(),
+            reported_silent: HashMap::new(),
             loaded: BTreeSet::new(),
         }
     }
@@ -159,7 +159,7 @@ impl Watch {
         self.fired.retain(|fired| fired.trigger != number);
         self.uncounted.remove(&number);
         self.loaded.remove(&number);
-        self.told_silent.retain(|&(of, _), _| of != number);
+        self.reported_silent.retain(|&(of, _), _| of != number);
         for layer in LayerKind::ALL {
             let looks = self.looks_at(layer);
             if let Some(since) = self.since.get_mut(layer as usize) {
@@ -314,7 +314,7 @@ impl Watch {
                     && filters.iter().all(|filter| filter.holds(FieldValue::Number(silent.vcpu.into())))
             });
             for Silent { vcpu, since, ran } in silent {
-                if self.told_silent.insert((number, vcpu), since) != Some(since) {
+                if self.reported_silent.insert((number, vcpu), since) != Some(since) {
                     let ran = Duration::from_nanos(self.nanoseconds(ran));
                     let what = format!("vCPU {vcpu} ran for {ran:?} without a record of the guest's kernel there");
                     self.fire(number, until, what);

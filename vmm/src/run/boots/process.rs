@@ -25,7 +25,7 @@ const STOPS: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::TERM];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::run) enum ProcessEnd {
     /// It said how the boot ended.
-    Told(BootEnd),
+    Reported(BootEnd),
     /// A signal ended it.
     Killed(i32),
 }
@@ -114,7 +114,7 @@ impl BootProcesses {
             if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG)? {
                 return Ok(match status.terminating_signal() {
                     Some(signal) => ProcessEnd::Killed(signal),
-                    None => ProcessEnd::Told(BootEnd::of_status(status.exit_status().unwrap_or_default())),
+                    None => ProcessEnd::Reported(BootEnd::of_status(status.exit_status().unwrap_or_default())),
                 });
             }
         }
@@ -146,7 +146,7 @@ mod tests {
 
         let ends = [BootEnd::Done, BootEnd::Failed, BootEnd::Rebooted].map(|end| processes.run(|| end).unwrap());
 
-        assert_eq!(ends, [BootEnd::Done, BootEnd::Failed, BootEnd::Rebooted].map(ProcessEnd::Told));
+        assert_eq!(ends, [BootEnd::Done, BootEnd::Failed, BootEnd::Rebooted].map(ProcessEnd::Reported));
         assert_eq!(processes.stopped_by(), None);
     }
 
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn signal_that_asks_for_the_end_is_passed_on_and_remembered() {
         let (process, thread) = (getpid().as_raw_nonzero().get(), gettid().as_raw_nonzero().get());
-        let ask_and_wait = || {
+        let request_and_wait = || {
             // SAFETY: a system call without memory. A signal to the process might find another thread of the tests.
             unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGTERM) };
             sleep(LONG);
@@ -173,7 +173,7 @@ mod tests {
         };
         let mut processes = BootProcesses::new().unwrap();
 
-        let end = processes.run(ask_and_wait).unwrap();
+        let end = processes.run(request_and_wait).unwrap();
 
         assert_eq!((end, processes.stopped_by()), (ProcessEnd::Killed(libc::SIGTERM), Some(Signal::TERM)));
     }

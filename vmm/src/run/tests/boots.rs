@@ -30,15 +30,18 @@ fn guest_that_only_reboots_is_given_up_with_a_recording_of_each_boot() {
 
     vm.end();
 
-    let said = vm.said();
-    assert_eq!(said.matches("OUTCOME the guest asked for a reboot").count(), 5, "{said}");
-    assert!(said.contains("the guest is started again: boot 5\n") && !said.contains("boot 6"), "{said}");
-    assert!(said.contains("5 times in a row within 2 s of its start: it is given up\nEND Failed"), "{said}");
+    let printed = vm.printed();
+    assert_eq!(printed.matches("OUTCOME the guest asked for a reboot").count(), 5, "{printed}");
+    assert!(printed.contains("the guest is started again: boot 5\n") && !printed.contains("boot 6"), "{printed}");
+    assert!(printed.contains("5 times in a row within 2 s of its start: it is given up\nEND Failed"), "{printed}");
     let outcomes = ["trace", "trace-2", "trace-3", "trace-4", "trace-5"].map(|name| {
         let trace = vm.path("traces").join(name);
         outcome(&trace)
     });
-    assert_eq!(outcomes, [const { Some("the guest asked for a reboot") }; 5].map(|told| told.map(str::to_owned)));
+    assert_eq!(
+        outcomes,
+        [const { Some("the guest asked for a reboot") }; 5].map(|reported| reported.map(str::to_owned))
+    );
     assert_eq!(fs::read_dir(vm.path("runtime")).unwrap().count(), 0);
 }
 
@@ -61,9 +64,9 @@ fn recording_of_a_later_boot_that_is_there_is_refused_before_the_first() {
 
     vm.end();
 
-    let said = vm.said();
-    assert!(said.contains("traces/trace-3' is where the trace of a later boot goes"), "{said}");
-    assert!(!said.contains("OUTCOME") && !vm.path("traces/trace").exists(), "{said}");
+    let printed = vm.printed();
+    assert!(printed.contains("traces/trace-3' is where the trace of a later boot goes"), "{printed}");
+    assert!(!printed.contains("OUTCOME") && !vm.path("traces/trace").exists(), "{printed}");
 }
 
 #[test]
@@ -72,8 +75,8 @@ fn guest_that_fails_is_not_started_again() {
 
     vm.end();
 
-    let said = vm.said();
-    assert!(said.contains("OUTCOME triple fault") && said.contains("END Failed"), "{said}");
+    let printed = vm.printed();
+    assert!(printed.contains("OUTCOME triple fault") && printed.contains("END Failed"), "{printed}");
     assert!(!vm.path("traces/trace-2").exists());
 }
 
@@ -89,6 +92,6 @@ fn vm_ends_in_good_order_with_the_process_that_would_start_it_again() {
     while fs::read_dir(vm.path("runtime")).unwrap().count() > 0 && Instant::now() < end {
         sleep(Duration::from_millis(10));
     }
-    assert_eq!(fs::read_dir(vm.path("runtime")).unwrap().count(), 0, "{}", vm.said());
+    assert_eq!(fs::read_dir(vm.path("runtime")).unwrap().count(), 0, "{}", vm.printed());
     assert_eq!(outcome(&vm.path("traces/trace")).as_deref(), Some("stopped"));
 }

@@ -69,7 +69,7 @@ fn rotating_on_a_full_disk(reaction: &str, meanwhile: impl FnOnce(&mut Vm, &Smal
     let trace = vm.path("traces/trace");
     let end = Instant::now() + LIMIT;
     while !has_dropped(&vm.status()) {
-        assert!(Instant::now() < end, "it does not rotate: {}", vm.said());
+        assert!(Instant::now() < end, "it does not rotate: {}", vm.printed());
         std::thread::sleep(Duration::from_millis(20));
     }
 
@@ -79,15 +79,15 @@ fn rotating_on_a_full_disk(reaction: &str, meanwhile: impl FnOnce(&mut Vm, &Smal
         "continue" => &["vmm: "],
         _ => &[""],
     };
-    let has_ended = |layer: &&str| vm.said().contains(&format!("{layer}the layer ends early"));
+    let has_ended = |layer: &&str| vm.printed().contains(&format!("{layer}the layer ends early"));
     disk.fill(|| layers.iter().all(has_ended));
     meanwhile(&mut vm, &disk);
     let ended = vm.end();
 
     // It is told, and completed without a byte of room; no forbidden call is made on the way.
-    let (said, manifest) = (vm.said(), vm.manifest());
-    assert!(ended.success() && said.contains("OUTCOME"), "{ended}: {said}");
-    assert!(said.contains("No space left on device") && !said.contains("recover"), "{said}");
+    let (printed, manifest) = (vm.printed(), vm.manifest());
+    assert!(ended.success() && printed.contains("OUTCOME"), "{ended}: {printed}");
+    assert!(printed.contains("No space left on device") && !printed.contains("recover"), "{printed}");
     assert!(manifest.outcome.is_some());
     assert!(manifest.missing.iter().any(|missing| missing.reason.contains("the layer ends early")), "{manifest:?}");
     let names: Vec<_> = fs::read_dir(&trace).unwrap().flatten().map(|entry| entry.file_name()).collect();
@@ -108,8 +108,8 @@ fn has_dropped(status: &Status) -> bool {
 fn full_disk_ends_the_layers_and_stops_the_vm_in_good_order() {
     rotating_on_a_full_disk("stop", |vm, _| {
         vm.end();
-        assert!(vm.said().contains("the VM is stopped: its trace has failed"), "{}", vm.said());
-        assert!(vm.said().contains("OUTCOME trace failed"), "{}", vm.said());
+        assert!(vm.printed().contains("the VM is stopped: its trace has failed"), "{}", vm.printed());
+        assert!(vm.printed().contains("OUTCOME trace failed"), "{}", vm.printed());
     });
 }
 
@@ -132,12 +132,12 @@ fn full_disk_ends_the_layers_and_pauses_the_vm_until_it_is_resumed() {
         };
         let end = Instant::now() + LIMIT;
         while !is_paused(vm) {
-            assert!(Instant::now() < end, "it is not paused: {}", vm.said());
+            assert!(Instant::now() < end, "it is not paused: {}", vm.printed());
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert!(vm.said().contains("strata ctl vm0 resume lets it go on"), "{}", vm.said());
+        assert!(vm.printed().contains("strata ctl vm0 resume lets it go on"), "{}", vm.printed());
         fs::remove_file(disk.0.join("filler")).unwrap();
-        vm.ask(&Request::Resume).unwrap();
+        vm.request(&Request::Resume).unwrap();
         assert!(!is_paused(vm));
         vm.stop();
     });
@@ -153,7 +153,7 @@ fn recording_of_a_limited_size_rotates_under_the_jail() {
     }
     let ended = vm.stop();
 
-    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(ended.success() && vm.printed().contains("OUTCOME"), "{ended}: {}", vm.printed());
     assert!(vm.manifest().layers.iter().flat_map(|layer| &layer.streams).any(|stream| stream.dropped.is_some()));
 }
 
@@ -166,7 +166,7 @@ fn compressed_recording_is_made_under_the_jail_and_others_read_its_export() {
     };
     let end = Instant::now() + LIMIT;
     while records(&vm.status()) < 10_000 {
-        assert!(Instant::now() < end, "it records too little: {}", vm.said());
+        assert!(Instant::now() < end, "it records too little: {}", vm.printed());
         std::thread::sleep(Duration::from_millis(20));
     }
 
@@ -175,7 +175,7 @@ fn compressed_recording_is_made_under_the_jail_and_others_read_its_export() {
     let out = tempfile::tempdir().unwrap();
     let exported = ctf::export(&trace, ctf::Version::V1_8, &Options::default(), out.path()).unwrap();
 
-    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(ended.success() && vm.printed().contains("OUTCOME"), "{ended}: {}", vm.printed());
     assert_eq!(vm.manifest().compression, Some(Compression::Zstd));
     assert_eq!(exported.records, strata_recording::reader::merge::Merge::new(trace.layers(), 0).count() as u64);
     assert_eq!(records_of_babeltrace2(out.path()), exported.records);

@@ -48,8 +48,8 @@ fn guest_boots_from_its_image_with_the_root_on_its_command_line() {
     let [writable, read_only] = ["", ",ro"].map(run);
 
     for (output, root) in [(writable, "root=/dev/vda rw\0"), (read_only, "root=/dev/vda ro\0")] {
-        let (said, console) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-        assert!(said.contains("OUTCOME the guest powered off"), "{said}\n{console}");
+        let (printed, console) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+        assert!(printed.contains("OUTCOME the guest powered off"), "{printed}\n{console}");
         assert!(console.contains(&format!("console=ttyS0 panic=-1 {root}")), "{console}");
     }
 }

@@ -69,14 +69,14 @@ fn whole_run(uid: u32, arguments: &[&str], snapshot: bool) -> (Vm, Manifest) {
     let threads = vm.threads();
     let refused: Vec<_> = requests(&vm.path("traces/trace-snapshots"), snapshot)
         .iter()
-        .filter_map(|request| vm.ask(request).err().map(|error| format!("{request:?}: {error}")))
+        .filter_map(|request| vm.request(request).err().map(|error| format!("{request:?}: {error}")))
         .collect();
     let outside = ["elsewhere", "traces/beside", "traces/trace/inside"]
-        .map(|name| vm.ask(&Request::Snapshot { dir: vm.path(name), session: Some("main".into()) }));
+        .map(|name| vm.request(&Request::Snapshot { dir: vm.path(name), session: Some("main".into()) }));
     let open = open_files(vm.process.id());
     let ended = vm.stop();
 
-    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(ended.success() && vm.printed().contains("OUTCOME"), "{ended}: {}", vm.printed());
     // The kernel traces no other process because somebody took over this one.
     let of_tracing = open.into_iter().filter(|(file, is_written)| *is_written && file.starts_with("/sys"));
     let others: Vec<_> = of_tracing.filter(|(file, _)| !file.ends_with("tracing_on")).collect();
@@ -158,7 +158,7 @@ fn run_as_another_user_records_every_layer_it_can_and_leaves_that_users_files() 
     };
     let has_tracefs = strata_host_kernel::Tracefs::find().and_then(|tracefs| tracefs.available_events()).is_ok();
     assert!(records(LayerKind::Vmm) > 0);
-    assert_eq!(records(LayerKind::HostKernel) > 0, has_tracefs, "{:?} {}", manifest.missing, vm.said());
+    assert_eq!(records(LayerKind::HostKernel) > 0, has_tracefs, "{:?} {}", manifest.missing, vm.printed());
     assert!(owners(&vm.path("traces")).iter().all(|&owner| owner == NOBODY));
     assert_eq!(instances_of(vm.process.id()), 0);
 }
@@ -197,11 +197,11 @@ fn vm_that_a_client_stops_ends_as_by_a_signal() {
     let mut vm = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534"]);
 
     vm.status();
-    let answer = vm.ask(&Request::Stop);
+    let answer = vm.request(&Request::Stop);
     let ended = vm.end();
 
     assert!(matches!(answer, Ok(Answer::Done { .. })), "{answer:?}");
-    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(ended.success() && vm.printed().contains("OUTCOME"), "{ended}: {}", vm.printed());
     assert!(vm.manifest().outcome.is_some());
     assert_eq!(fs::read_dir(vm.path("runtime")).unwrap().count(), 0);
 }
@@ -238,7 +238,7 @@ fn recorder_that_drains_in_idle_times_changes_its_priority_under_the_jail() {
     let ended = vm.stop();
 
     assert_eq!(threads[strata_recording::manifest::RECORDING_THREADS[1]]["Cpus_allowed_list"], "0");
-    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(ended.success() && vm.printed().contains("OUTCOME"), "{ended}: {}", vm.printed());
     let manifest = vm.manifest();
     assert!(manifest.layers.iter().flat_map(|layer| &layer.streams).any(|stream| stream.records > 0));
 }
@@ -280,7 +280,7 @@ fn trigger_takes_a_snapshot_of_a_real_vm_under_its_jail() {
         "{:?}",
         snapshot.manifest().outcome
     );
-    assert!(vm.said().contains(&format!("trigger '{resumed}': vmm:control in vmm")), "{}", vm.said());
+    assert!(vm.printed().contains(&format!("trigger '{resumed}': vmm:control in vmm")), "{}", vm.printed());
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn guest_that_fails_ends_the_run_under_the_jail() {
 
     let ended = vm.end();
 
-    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(ended.success() && vm.printed().contains("OUTCOME"), "{ended}: {}", vm.printed());
     assert!(vm.manifest().outcome.is_some());
 }
 
@@ -336,7 +336,7 @@ fn guest_that_floods_a_limited_console_waits_and_can_be_stopped() {
     }
     let ended = vm.stop();
 
-    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(ended.success() && vm.printed().contains("OUTCOME"), "{ended}: {}", vm.printed());
     assert_eq!(
         (limits[0].device.to_string(), limits[0].limits.to_string()),
         ("console".to_owned(), "bandwidth=4096:4096".to_owned())
@@ -382,7 +382,7 @@ fn sudo_runs_the_vm_as_the_user_who_called_it() {
     let status = vm.status();
     let ended = vm.stop();
 
-    assert!(ended.success() && status.jail.unwrap().raw().contains("user 65534, no capabilities"), "{}", vm.said());
+    assert!(ended.success() && status.jail.unwrap().raw().contains("user 65534, no capabilities"), "{}", vm.printed());
     assert!(owners(&vm.path("traces")).iter().all(|&owner| owner == NOBODY));
 }
 
@@ -392,8 +392,8 @@ fn trace_folder_that_the_user_cannot_have_is_refused_with_what_to_do() {
 
     vm.end();
 
-    let said = vm.said();
-    assert!(said.contains("REFUSED the VM runs as the user 65534") && said.contains("--user root"), "{said}");
+    let printed = vm.printed();
+    assert!(printed.contains("REFUSED the VM runs as the user 65534") && printed.contains("--user root"), "{printed}");
 }
 
 #[test]
@@ -424,7 +424,7 @@ fn user_who_may_open_kvm_runs_a_guest_without_root() {
     let status = vm.status();
     let ended = vm.stop();
 
-    assert!(ended.success() && vm.said().contains("OUTCOME"), "{}", vm.said());
+    assert!(ended.success() && vm.printed().contains("OUTCOME"), "{}", vm.printed());
     assert!(status.jail.unwrap().raw().contains("user 65534, no capabilities"));
     let layers = vm.manifest().layers;
     let records = |kind| layers.iter().filter(move |layer| layer.kind == kind).flat_map(|layer| &layer.streams);
@@ -453,7 +453,7 @@ fn terminal_is_the_console_and_is_left_as_it_was() {
     drop(terminal);
     reader.join().unwrap();
 
-    assert!(ended.success() && vm.said().contains("OUTCOME"), "{ended}: {}", vm.said());
+    assert!(ended.success() && vm.printed().contains("OUTCOME"), "{ended}: {}", vm.printed());
     assert_ne!(during, before);
     assert_eq!(after, before);
 }
@@ -482,7 +482,7 @@ fn jail_that_logs_gives_up_all_but_the_calls() {
     let status = vm.status();
     let ended = vm.stop();
 
-    assert!(ended.success(), "{}", vm.said());
+    assert!(ended.success(), "{}", vm.printed());
     let jail = status.jail.unwrap().into_raw();
     assert!(jail.contains("no capabilities, landlock ") && jail.contains("seccomp that logs"));
 }
@@ -521,10 +521,10 @@ fn snapshots_go_into_folders_that_are_named_at_the_start() {
     let mut vm = Vm::start(SLEEP, NOBODY, &[&usual[..], &["--writable", folder.path().to_str().unwrap()]].concat());
 
     vm.status();
-    let answer = vm.ask(&Request::Snapshot { dir: named.clone(), session: None });
+    let answer = vm.request(&Request::Snapshot { dir: named.clone(), session: None });
     let ended = vm.stop();
 
-    assert!(answer.is_ok() && ended.success(), "{answer:?} {}", vm.said());
+    assert!(answer.is_ok() && ended.success(), "{answer:?} {}", vm.printed());
     assert!(strata_recording::reader::Trace::open(&named).is_ok());
     // Nothing went into the folder that is made for them.
     assert!(!vm.path("traces/trace-snapshots").exists());
@@ -565,7 +565,7 @@ fn descriptors_of_who_started_the_vm_are_closed_but_for_those_that_options_name(
     let open = open_files(vm.process.id());
     let ended = vm.stop();
 
-    assert!(ended.success() && vm.said().contains("OUTCOME"), "{}", vm.said());
+    assert!(ended.success() && vm.printed().contains("OUTCOME"), "{}", vm.printed());
     assert!(open.iter().any(|(file, _)| file.ends_with("region")), "{open:?}");
     assert!(!open.iter().any(|(file, _)| *file == secret), "{open:?}");
 }
@@ -575,9 +575,9 @@ fn untraced_vm_is_in_its_jail_too() {
     let mut vm = Vm::start(SLEEP, NOBODY, &["--user", "65534:65534", "--cpus", "1"]);
 
     let status = vm.status();
-    let paused = vm.ask(&Request::Pause);
+    let paused = vm.request(&Request::Pause);
     let ended = vm.stop();
 
-    assert!(paused.is_ok() && ended.success(), "{}", vm.said());
+    assert!(paused.is_ok() && ended.success(), "{}", vm.printed());
     assert!(status.trace.is_none() && status.jail.unwrap().raw().contains("seccomp"));
 }

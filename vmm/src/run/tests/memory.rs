@@ -54,9 +54,9 @@ fn guest_runs_in_huge_pages_that_are_reserved_and_is_refused_with_the_way_out_wi
 
     let used = smaps.lines().find_map(|line| line.strip_prefix("Private_Hugetlb:")).unwrap().trim();
     assert!(used.ends_with(" kB") && used != "0 kB", "{used}");
-    assert!(ended.success() && vm.said().contains("OUTCOME stopped"), "{}", vm.said());
-    let said = second.said();
-    assert!(said.contains("REFUSED 67108864 bytes of guest memory are 32 huge pages, and "), "{said}");
-    assert!(said.contains("`sysctl vm.nr_hugepages="), "{said}");
+    assert!(ended.success() && vm.printed().contains("OUTCOME stopped"), "{}", vm.printed());
+    let printed = second.printed();
+    assert!(printed.contains("REFUSED 67108864 bytes of guest memory are 32 huge pages, and "), "{printed}");
+    assert!(printed.contains("`sysctl vm.nr_hugepages="), "{printed}");
     assert!(!second.path("traces/trace").exists());
 }

@@ -115,8 +115,8 @@ fn packets_pass_the_tap_in_both_directions_under_the_jail_and_are_traced_with_id
 
     let (folder, output) = run(&setup, &arguments, "kill $!; ip -s link show strata7");
 
-    let (said, link) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-    assert!(said.contains("OUTCOME"), "{said}\n{link}");
+    let (printed, link) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert!(printed.contains("OUTCOME"), "{printed}\n{link}");
     // What the host received is the frame of the guest.
     let received = link.lines().skip_while(|line| !line.contains("RX:")).nth(1).unwrap_or_default();
     let received: Vec<&str> = received.split_whitespace().take(2).collect();
@@ -125,14 +125,14 @@ fn packets_pass_the_tap_in_both_directions_under_the_jail_and_are_traced_with_id
     let options = trace_merge::events::EventsOptions { json: true, ..Default::default() };
     let mut listing = Vec::new();
     trace_merge::events::list(&trace, &options, &mut listing).unwrap();
-    let told = |event: &str| -> Vec<[u64; 3]> {
+    let reported = |event: &str| -> Vec<[u64; 3]> {
         let records = String::from_utf8(listing.clone()).unwrap();
         let records = records.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         let of_event = records.filter(|record| record["event"] == event);
         of_event.map(|record| ["id", "bytes", "done"].map(|field| record["fields"][field].as_u64().unwrap())).collect()
     };
-    assert_eq!(told("vmm:net_send"), [[1, 60, 0], [1, 60, 1]]);
-    let receives = told("vmm:net_receive");
+    assert_eq!(reported("vmm:net_send"), [[1, 60, 0], [1, 60, 1]]);
+    let receives = reported("vmm:net_receive");
     assert!(receives.len() >= 2 && [receives[0][2], receives[1][2]] == [0, 1], "{receives:?}");
 }
 
@@ -141,8 +141,8 @@ fn device_that_is_missing_or_not_a_tap_is_refused_in_a_line() {
     let (_, missing) = run(TAP, &["--net", "tap=strata9"], "ip link show");
     let (_, no_tap) = run(TAP, &["--net", "tap=lo"], "true");
 
-    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said(&missing).contains("REFUSED there is no tap 'strata9': make it with"), "{}", said(&missing));
+    let printed = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed(&missing).contains("REFUSED there is no tap 'strata9': make it with"), "{}", printed(&missing));
     assert!(!String::from_utf8_lossy(&missing.stdout).contains("strata9"));
-    assert!(said(&no_tap).contains("REFUSED the network device 'lo' is not a tap"), "{}", said(&no_tap));
+    assert!(printed(&no_tap).contains("REFUSED the network device 'lo' is not a tap"), "{}", printed(&no_tap));
 }

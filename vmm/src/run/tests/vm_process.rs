@@ -49,11 +49,11 @@ fn child_that_runs_a_guest() {
     let on_reboot = args.on_reboot;
     let mut request = RunRequest::from(*args);
     request.jail.inherited = Inherited::note();
-    let say: Say = |line| eprintln!("{line}");
+    let notify: Notify = |line| eprintln!("{line}");
     let run = |request: &RunRequest| {
         let jail = Jail::choose(&request.jail)?;
         let plan = Plan::check(request, &jail)?;
-        run_plan(plan, jail, say)
+        run_plan(plan, jail, notify)
     };
     let boot = |request: &RunRequest| match run(request) {
         Ok(report) => {
@@ -70,7 +70,7 @@ fn child_that_runs_a_guest() {
     };
     match on_reboot {
         OnReboot::Stop => drop(boot(&request)),
-        OnReboot::Restart => match run_boots(request, boot, say) {
+        OnReboot::Restart => match run_boots(request, boot, notify) {
             Ok(end) => eprintln!("END {end:?}"),
             Err(error) => eprintln!("REFUSED {error}"),
         },
@@ -132,7 +132,7 @@ impl Vm {
         self.folder.path().join(name)
     }
 
-    pub(super) fn said(&self) -> String {
+    pub(super) fn printed(&self) -> String {
         fs::read_to_string(self.path("said")).unwrap()
     }
 
@@ -160,14 +160,14 @@ impl Vm {
                 Some(Ok(answer)) => return answer,
                 failed => {
                     let has_ended = self.process.try_wait().unwrap().is_some();
-                    assert!(Instant::now() < end && !has_ended, "{failed:?}: {}", self.said());
+                    assert!(Instant::now() < end && !has_ended, "{failed:?}: {}", self.printed());
                     std::thread::sleep(Duration::from_millis(10));
                 }
             }
         }
     }
 
-    pub(super) fn ask(&self, request: &Request) -> Result<Answer, client::ClientError> {
+    pub(super) fn request(&self, request: &Request) -> Result<Answer, client::ClientError> {
         let vm = self.find().unwrap();
         client::call(&vm.socket(), request)
     }
@@ -207,7 +207,7 @@ impl Vm {
     pub(super) fn end(&mut self) -> ExitStatus {
         let end = Instant::now() + LIMIT;
         loop {
-            assert!(Instant::now() < end, "it does not end: {}", self.said());
+            assert!(Instant::now() < end, "it does not end: {}", self.printed());
             match self.process.try_wait().unwrap() {
                 Some(status) => return status,
                 None => std::thread::sleep(Duration::from_millis(10)),

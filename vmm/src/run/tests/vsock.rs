@@ -117,30 +117,30 @@ fn guest_reaches_the_host_under_the_jail_and_the_connection_is_traced() {
     let service = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut said = Vec::new();
-        stream.read_to_end(&mut said).unwrap();
-        said
+        let mut printed = Vec::new();
+        stream.read_to_end(&mut printed).unwrap();
+        printed
     });
 
     let mut vm = Vm::start(&guest(), 0, &["--vsock", &option(&socket), "--events", "vmm:*:*"]);
     vm.end();
 
-    let said = vm.said();
-    assert!(said.contains("OUTCOME"), "{said}");
+    let printed = vm.printed();
+    assert!(printed.contains("OUTCOME"), "{printed}");
     assert_eq!(service.join().unwrap(), b"word");
-    assert!(!socket.exists(), "{said}");
+    assert!(!socket.exists(), "{printed}");
     let trace = Trace::open(&vm.path("traces/trace")).unwrap();
     let options = trace_merge::events::EventsOptions { json: true, ..Default::default() };
     let mut listing = Vec::new();
     trace_merge::events::list(&trace, &options, &mut listing).unwrap();
-    let told = |event: &str, fields: &[&str]| -> Vec<Vec<u64>> {
+    let reported = |event: &str, fields: &[&str]| -> Vec<Vec<u64>> {
         let records = String::from_utf8(listing.clone()).unwrap();
         let records = records.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         let of_event = records.filter(|record| record["event"] == event);
         of_event.map(|record| fields.iter().map(|field| record["fields"][field].as_u64().unwrap()).collect()).collect()
     };
-    assert_eq!(told("vmm:vsock_begin", &["connection", "guest_port", "host_port", "by"]), [[1, 1024, 77, 1]]);
-    let packets = |event| told(event, &["connection", "id", "op", "bytes", "done"]);
+    assert_eq!(reported("vmm:vsock_begin", &["connection", "guest_port", "host_port", "by"]), [[1, 1024, 77, 1]]);
+    let packets = |event| reported(event, &["connection", "id", "op", "bytes", "done"]);
     assert_eq!(packets("vmm:vsock_send"), [[0, 1, 1, 0, 0], [1, 1, 1, 0, 1], [0, 2, 5, 4, 0], [1, 2, 5, 4, 1]]);
     assert_eq!(packets("vmm:vsock_receive"), [[1, 1, 2, 0, 0], [1, 1, 2, 0, 1]]);
 }
@@ -157,9 +157,9 @@ fn socket_belongs_to_the_user_that_the_vm_runs_as_and_goes_with_it() {
     vm.status();
     vm.stop();
 
-    let said = vm.said();
-    assert_eq!((found.uid(), found.mode() & 0o777), (NOBODY, 0o600), "{said}");
-    assert!(!socket.exists(), "{said}");
+    let printed = vm.printed();
+    assert_eq!((found.uid(), found.mode() & 0o777), (NOBODY, 0o600), "{printed}");
+    assert!(!socket.exists(), "{printed}");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn socket_that_cannot_be_had_is_refused_in_a_line() {
     let refused = |socket: PathBuf| {
         let mut vm = Vm::start(SLEEP, 0, &["--vsock", &option(&socket)]);
         vm.end();
-        vm.said()
+        vm.printed()
     };
     fs::write(folder.path().join("file"), "").unwrap();
 

@@ -41,7 +41,7 @@ print(json.dumps({"seconds": time.perf_counter() - begin, "rows": rows}))
 
 /// What DuckDB says.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct Reported {
     seconds: f64,
     rows: Option<usize>,
 }
@@ -76,14 +76,14 @@ pub(super) fn measure(
             for (number, file) in files.iter().enumerate() {
                 let question = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
                 let (ours, count) = ours(programs, tables, &question)?;
-                let told = theirs(python, tables, file)?;
+                let reported = theirs(python, tables, file)?;
                 if turn == 0 {
-                    let alike = told.rows.is_none_or(|rows| rows == count);
-                    ensure!(alike, "{question}: {count} rows, and {:?} from DuckDB", told.rows);
+                    let alike = reported.rows.is_none_or(|rows| rows == count);
+                    ensure!(alike, "{question}: {count} rows, and {:?} from DuckDB", reported.rows);
                     rows.push(QuestionRow { question, rows: count, ours: Vec::new(), theirs: Vec::new() });
                 } else if let Some(row) = rows.get_mut(number) {
                     row.ours.push(ours);
-                    row.theirs.extend(told.rows.map(|_| told.seconds * 1e3));
+                    row.theirs.extend(reported.rows.map(|_| reported.seconds * 1e3));
                 }
             }
             anyhow::Ok(())
@@ -104,7 +104,7 @@ fn ours(programs: &Programs, tables: &Path, question: &str) -> anyhow::Result<(f
     Ok((begin.elapsed().as_secs_f64() * 1e3, text.lines().count()))
 }
 
-fn theirs(python: &Path, tables: &Path, file: &Path) -> anyhow::Result<Told> {
+fn theirs(python: &Path, tables: &Path, file: &Path) -> anyhow::Result<Reported> {
     let text = process::capture(Command::new(python).args(["-c", SCRIPT]).arg(tables).arg(file))?;
     serde_json::from_str(&text).with_context(|| format!("DuckDB says {text}"))
 }

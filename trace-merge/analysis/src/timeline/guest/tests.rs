@@ -271,14 +271,14 @@ fn cpu_that_goes_offline_leaves_what_others_tell_known() {
 #[test]
 fn recorder_is_foretold_until_a_switch_tells_and_again_after_a_gap() {
     let mut guest = Guest::default();
-    guest.foretell(0, APP);
+    guest.announce(0, APP);
     let app = guest.living(10).unwrap();
     assert_eq!((guest.recorder(0), guest.cpu(0).unwrap().current), (Current::Task(app), Current::Unknown));
     guest.apply(10, 0, &switch(APP, 1, IDLE));
     assert_eq!(guest.recorder(0), Current::Idle);
     guest.begin_gap(0);
     assert_eq!(guest.recorder(0), Current::Unknown);
-    guest.foretell(0, SH);
+    guest.announce(0, SH);
     assert_eq!(guest.recorder(0), Current::Task(guest.living(11).unwrap()));
 }
 

@@ -42,7 +42,7 @@ impl<'t> Counting<'t> {
     ) -> Self {
         let mut counters = Counters::new(length);
         let mut exits = BTreeMap::new();
-        for (index, vm) in timeline.vms.iter().enumerate().filter(|(_, vm)| vm.kvm_tells) {
+        for (index, vm) in timeline.vms.iter().enumerate().filter(|(_, vm)| vm.kvm_reports) {
             for vcpu in vm.vcpus.numbers() {
                 let name = format!("vCPU {vcpu}: exits");
                 exits.insert((index, vcpu), counters.counter(CounterKind::Rate, &vm.name, &name, "exits"));

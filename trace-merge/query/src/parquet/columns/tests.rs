@@ -204,9 +204,9 @@ fn files_tell_least_and_greatest_of_what_grows_and_of_what_is_the_same_and_nothi
     let column = || Chunk::Values(column_of(Kind::Integer, numbers.iter().copied()));
     let statistics = |file: Bytes| {
         let reader = SerializedFileReader::new(file).unwrap();
-        let told = reader.metadata().row_group(1).column(0).statistics().cloned();
-        told.map(|told| {
-            (told.min_bytes_opt().map(<[u8]>::to_vec), told.max_bytes_opt().map(<[u8]>::to_vec), told.null_count_opt())
+        let reported = reader.metadata().row_group(1).column(0).statistics().cloned();
+        reported.map(|reported| {
+            (reported.min_bytes_opt().map(<[u8]>::to_vec), reported.max_bytes_opt().map(<[u8]>::to_vec), reported.null_count_opt())
         })
     };
 

@@ -258,10 +258,10 @@ impl Follower {
     fn add_guest(&mut self, cpu: u32, input: &Input<'_>, event: Event<'_>, guest: &Guest, recorder: Current) {
         let time = input.time();
         match event {
-            Event::BlockIssue(told) => self.issue(&told, time, recorder),
-            Event::BlockComplete(told) => {
+            Event::BlockIssue(reported) => self.issue(&reported, time, recorder),
+            Event::BlockComplete(reported) => {
                 let interrupt = guest.cpu(cpu).and_then(|cpu| cpu.view().0.interrupt);
-                self.complete(cpu, &told, time, interrupt);
+                self.complete(cpu, &reported, time, interrupt);
             }
             Event::InterruptEnter(Interrupt::Irq(number)) => {
                 let is_disk = event::handler_name(&input.record).is_none_or(|name| name.starts_with("virtio"));
@@ -292,8 +292,8 @@ impl Follower {
         }
     }
 
-    fn issue(&mut self, told: &BlockRequest<'_>, time: u64, recorder: Current) {
-        let Some(mut request) = guest_request(told) else { return };
+    fn issue(&mut self, reported: &BlockRequest<'_>, time: u64, recorder: Current) {
+        let Some(mut request) = guest_request(reported) else { return };
         if self.gaps > 0 {
             self.across_lost_records += 1;
             return;
@@ -344,11 +344,11 @@ impl Follower {
         }
     }
 
-    fn complete(&mut self, cpu: u32, told: &BlockRequest<'_>, time: u64, interrupt: Option<Interrupt>) {
-        let Some(told) = guest_request(told) else { return };
+    fn complete(&mut self, cpu: u32, reported: &BlockRequest<'_>, time: u64, interrupt: Option<Interrupt>) {
+        let Some(reported) = guest_request(reported) else { return };
         let is_it = |request: &Request| {
-            let same_place = told.operation == Operation::Flush || request.sector == told.sector;
-            request.device == told.device && request.operation == told.operation && same_place
+            let same_place = reported.operation == Operation::Flush || request.sector == reported.sector;
+            request.device == reported.device && request.operation == reported.operation && same_place
         };
         let Some(at) = self.begun.iter().position(is_it) else { return };
         let mut request = self.begun.remove(at);
@@ -380,15 +380,15 @@ impl Follower {
         let vcpu_of = |tid| timeline.vcpu_of_thread(host, tid).filter(|&(of, _)| of == vm).map(|(_, vcpu)| vcpu);
         match event {
             // Completions interrupt whatever thread.
-            Event::BlockComplete(told) => {
-                let disk = self.host_io_of.remove(&(told.device, told.sector)).flatten();
+            Event::BlockComplete(reported) => {
+                let disk = self.host_io_of.remove(&(reported.device, reported.sector)).flatten();
                 self.host_io(disk, time);
             }
             // A vCPU's thread issues nothing.
-            Event::BlockIssue(told) if told.thread.and_then(vcpu_of).is_none() => {
-                let disk = told.thread.and_then(|thread| self.disk_threads.get(&thread).copied());
+            Event::BlockIssue(reported) if reported.thread.and_then(vcpu_of).is_none() => {
+                let disk = reported.thread.and_then(|thread| self.disk_threads.get(&thread).copied());
                 if self.host_io_of.len() < UNDER_WAY {
-                    self.host_io_of.insert((told.device, told.sector), disk);
+                    self.host_io_of.insert((reported.device, reported.sector), disk);
                 }
                 self.host_io(disk, time);
             }
@@ -548,8 +548,8 @@ impl Follower {
 }
 
 /// The request that a block event of the guest is about.
-fn guest_request(told: &BlockRequest<'_>) -> Option<Request> {
-    let (sector, sectors, flags) = (told.sector?, told.sectors?, told.flags?);
+fn guest_request(reported: &BlockRequest<'_>) -> Option<Request> {
+    let (sector, sectors, flags) = (reported.sector?, reported.sectors?, reported.flags?);
     let operation = match flags.first() {
         Some(b'F') if sectors == 0 => Operation::Flush,
         // A flush before or after a write is marked in front of it.
@@ -560,7 +560,7 @@ fn guest_request(told: &BlockRequest<'_>) -> Option<Request> {
         _ => Operation::Other,
     };
     let mut request = Request::new(operation, sector, sectors.saturating_mul(512));
-    request.device = told.device;
+    request.device = reported.device;
     Some(request)
 }
 

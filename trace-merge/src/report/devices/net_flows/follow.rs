@@ -131,7 +131,7 @@ pub(super) struct Follower {
     /// Those whose task was woken, by task.
     woken: HashMap<TaskIndex, Vec<u64>>,
     next_number: u64,
-    tells: Tells,
+    reports: Tells,
     /// Streams whose records are missing at the moment.
     gaps: usize,
     sent: Gone,
@@ -212,7 +212,7 @@ impl Follower {
             net.picked_up.clear();
             net.on_tap.clear();
             net.inbound.clear();
-            (net.receives_unseen, net.takes_unseen) = (true, self.tells.kicks);
+            (net.receives_unseen, net.takes_unseen) = (true, self.reports.kicks);
         }
         self.vcpus.clear();
         self.kicks.clear();
@@ -296,21 +296,21 @@ impl Follower {
     }
 
     /// The driver of a device of the guest gets a packet.
-    fn give(&mut self, told: &NetworkPacket<'_>, time: u64) {
-        self.tells.gives = true;
+    fn give(&mut self, reported: &NetworkPacket<'_>, time: u64) {
+        self.reports.gives = true;
         if self.gaps > 0 {
             self.across_lost_records += 1;
             return;
         }
-        let mut packet = Packet::new(0, 0, told.bytes);
-        packet.skb = told.skb;
-        let queued = self.queued.remove(&told.skb);
+        let mut packet = Packet::new(0, 0, reported.bytes);
+        packet.skb = reported.skb;
+        let queued = self.queued.remove(&reported.skb);
         // A device on top of this one hands its packets down. On this one, the structure of a packet that is gone is
         // used again.
         for (name, given) in &mut self.given {
-            let Some(at) = given.iter().position(|known| known.skb == told.skb) else { continue };
+            let Some(at) = given.iter().position(|known| known.skb == reported.skb) else { continue };
             let Some(known) = given.remove(at) else { continue };
-            if name == told.device {
+            if name == reported.device {
                 self.sent.unmatched += 1;
             } else {
                 (packet.times, packet.task) = (known.times, known.task);
@@ -325,11 +325,11 @@ impl Follower {
             packet.pass(Milestone::Queued, time);
         }
         packet.pass(Milestone::Given, time);
-        packet.device = Some(told.device.to_vec());
-        if self.given.len() >= DEVICES && !self.given.contains_key(told.device) {
+        packet.device = Some(reported.device.to_vec());
+        if self.given.len() >= DEVICES && !self.given.contains_key(reported.device) {
             return;
         }
-        let given = self.given.entry(told.device.to_vec()).or_default();
+        let given = self.given.entry(reported.device.to_vec()).or_default();
         if given.len() == UNDER_WAY {
             given.pop_front();
         }
@@ -349,12 +349,12 @@ impl Follower {
     }
 
     /// The guest's driver receives a packet, or, where that is not recorded, its protocols do.
-    fn receive(&mut self, cpu: u32, told: &NetworkPacket<'_>, time: u64, milestone: Milestone) {
-        self.tells.receives = true;
-        self.tells.by_driver |= milestone == Milestone::Received;
-        let bytes = told.bytes.saturating_add(ETHERNET_HEADER);
+    fn receive(&mut self, cpu: u32, reported: &NetworkPacket<'_>, time: u64, milestone: Milestone) {
+        self.reports.receives = true;
+        self.reports.by_driver |= milestone == Milestone::Received;
+        let bytes = reported.bytes.saturating_add(ETHERNET_HEADER);
         let is_it = |packet: &Packet| packet.bytes == bytes;
-        let Some(number) = self.net_of(told.device, is_it) else { return };
+        let Some(number) = self.net_of(reported.device, is_it) else { return };
         let Some(net) = self.nets.get_mut(&number) else { return };
         let Some(at) = net.inbound.iter().position(is_it) else {
             self.got.unmatched += u64::from(self.gaps == 0);
@@ -367,7 +367,7 @@ impl Follower {
             self.across_lost_records += 1;
             return;
         }
-        (packet.device, packet.skb) = (Some(told.device.to_vec()), told.skb);
+        (packet.device, packet.skb) = (Some(reported.device.to_vec()), reported.skb);
         self.set_handled(&mut packet, time);
         let vcpu = self.vcpus.entry(cpu).or_default();
         if let Some(begun) = vcpu.net_rx {
@@ -377,11 +377,11 @@ impl Follower {
         let number = self.next_number;
         self.next_number += 1;
         vcpu.received.push(number);
-        if milestone == Milestone::PassedUp || !self.tells.passes_up {
+        if milestone == Milestone::PassedUp || !self.reports.passes_up {
             vcpu.current = Some(number);
         }
         if milestone == Milestone::Received {
-            self.merging.insert(told.skb, number);
+            self.merging.insert(reported.skb, number);
         }
         self.received.insert(number, packet);
     }
@@ -411,15 +411,15 @@ impl Follower {
     }
 
     /// The guest's protocols get a packet.
-    fn pass_up(&mut self, cpu: u32, told: &NetworkPacket<'_>, time: u64) {
-        self.tells.passes_up = true;
-        if let Some(number) = self.merging.remove(&told.skb) {
+    fn pass_up(&mut self, cpu: u32, reported: &NetworkPacket<'_>, time: u64) {
+        self.reports.passes_up = true;
+        if let Some(number) = self.merging.remove(&reported.skb) {
             if let Some(packet) = self.received.get_mut(&number) {
                 packet.pass(Milestone::PassedUp, time);
                 self.vcpus.entry(cpu).or_default().current = Some(number);
             }
-        } else if !self.tells.by_driver {
-            self.receive(cpu, told, time, Milestone::PassedUp);
+        } else if !self.reports.by_driver {
+            self.receive(cpu, reported, time, Milestone::PassedUp);
         }
     }
 
@@ -470,7 +470,7 @@ impl Follower {
                 if value.is_some_and(|queue| queue != u64::from(SEND_QUEUE)) {
                     return;
                 }
-                self.tells.kicks = true;
+                self.reports.kicks = true;
                 // The guest notifies when the VMM has taken all that came before.
                 let page = address / PAGE;
                 let its = |net: &&mut Net| net.page.is_none_or(|known| known == page);
@@ -487,38 +487,38 @@ impl Follower {
     }
 
     /// A network device of the host has a packet.
-    fn add_host_packet(&mut self, time: u64, told: &NetworkPacket<'_>) {
-        match told.place {
+    fn add_host_packet(&mut self, time: u64, reported: &NetworkPacket<'_>) {
+        match reported.place {
             PacketPlace::PassedUp | PacketPlace::Left => {
-                let bytes = told.bytes.saturating_add(ETHERNET_HEADER);
+                let bytes = reported.bytes.saturating_add(ETHERNET_HEADER);
                 for net in self.nets.values_mut() {
                     let Some(packet) = net.sending.as_mut().filter(|packet| packet.bytes == bytes) else { continue };
                     if packet.at(Milestone::ToHost).is_some() {
                         continue;
                     }
-                    if net.taps.len() < DEVICES || net.taps.contains_key(told.device) {
-                        *net.taps.entry(told.device.to_vec()).or_default() += 1;
+                    if net.taps.len() < DEVICES || net.taps.contains_key(reported.device) {
+                        *net.taps.entry(reported.device.to_vec()).or_default() += 1;
                     }
                     let most = net.taps.iter().max_by_key(|(_, count)| **count);
-                    if most.is_some_and(|(name, _)| name == told.device) {
+                    if most.is_some_and(|(name, _)| name == reported.device) {
                         packet.pass(Milestone::ToHost, time);
                     }
                 }
             }
             PacketPlace::Given => {
-                let of_tap = self.nets.values_mut().filter(|net| net.tap() == Some(told.device));
+                let of_tap = self.nets.values_mut().filter(|net| net.tap() == Some(reported.device));
                 for net in of_tap {
                     // The structure of a packet that is gone is used again.
-                    net.on_tap.retain(|known| known.skb != told.skb);
+                    net.on_tap.retain(|known| known.skb != reported.skb);
                     if net.on_tap.len() == UNDER_WAY {
                         net.on_tap.pop_front();
                     }
-                    net.on_tap.push_back(OnTap { time, skb: told.skb, bytes: told.bytes });
+                    net.on_tap.push_back(OnTap { time, skb: reported.skb, bytes: reported.bytes });
                 }
             }
-            PacketPlace::Answered if told.is_refused => {
-                let of_tap = self.nets.values_mut().filter(|net| net.tap() == Some(told.device));
-                of_tap.for_each(|net| net.on_tap.retain(|known| known.skb != told.skb));
+            PacketPlace::Answered if reported.is_refused => {
+                let of_tap = self.nets.values_mut().filter(|net| net.tap() == Some(reported.device));
+                of_tap.for_each(|net| net.on_tap.retain(|known| known.skb != reported.skb));
             }
             PacketPlace::Queued | PacketPlace::Received | PacketPlace::Answered => {}
         }
@@ -609,7 +609,7 @@ impl Follower {
                 }
                 packet
             }
-            None if self.tells.gives => {
+            None if self.reports.gives => {
                 self.sent.unmatched += 1;
                 return;
             }
@@ -690,7 +690,7 @@ impl Follower {
             }
         }
         net.receives_unseen = false;
-        if self.tells.receives {
+        if self.reports.receives {
             let before = net.inbound.len();
             net.inbound.retain(|packet| packet.at(Milestone::Delivered).is_none_or(|at| at >= served));
             self.got.unmatched += (before - net.inbound.len()) as u64;
@@ -699,7 +699,7 @@ impl Follower {
 
     /// A packet that the guest was given and did not tell of.
     fn end_unseen(&mut self, packet: Packet) {
-        if self.tells.receives {
+        if self.reports.receives {
             self.got.unfinished += 1;
         } else if packet.at(Milestone::Delivered).is_some() {
             self.got.ended.record(packet);

@@ -30,7 +30,7 @@ struct Mapping {
     offset: u64,
     path: Arc<str>,
     /// How many gaps had begun when it was told; `None` when one was open.
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 /// The mappings of processes, as they are told.
@@ -50,9 +50,9 @@ impl Mappings {
 
     /// What `told` tells. What its process had there before is gone. It is not certain while records of a CPU are missing
     /// (`has_gap`).
-    pub(super) fn map(&mut self, told: &event::Mapping<'_>, has_gap: bool) {
-        let &event::Mapping { process: pid, begin, end, offset, ref file } = told;
-        let told = (!has_gap).then_some(self.gaps);
+    pub(super) fn map(&mut self, reported: &event::Mapping<'_>, has_gap: bool) {
+        let &event::Mapping { process: pid, begin, end, offset, ref file } = reported;
+        let reported = (!has_gap).then_some(self.gaps);
         let mappings = self.processes.entry(pid).or_default();
         if begin >= end || mappings.len() >= MAX_MAPPINGS {
             return;
@@ -71,7 +71,7 @@ impl Mappings {
                 mappings.insert(end, Mapping { offset: old.offset.wrapping_add(end - at), ..old });
             }
         }
-        mappings.insert(begin, Mapping { end, offset, path: Arc::from(&**file), told });
+        mappings.insert(begin, Mapping { end, offset, path: Arc::from(&**file), reported });
     }
 
     /// Process `pid` runs another program: it has no mappings any more.
@@ -94,7 +94,7 @@ impl Mappings {
             Some((begin, mapping)) => Place::File {
                 path: Arc::clone(&mapping.path),
                 offset: mapping.offset.wrapping_add(address - begin),
-                is_certain: mapping.told == Some(self.gaps),
+                is_certain: mapping.reported == Some(self.gaps),
             },
             None => Place::Address(address),
         }
@@ -151,17 +151,17 @@ mod tests {
 
     #[test]
     fn mapping_is_certain_until_records_are_missing() {
-        let told = |file| event::Mapping { process: 1, begin: 0x1000, end: 0x2000, offset: 0, file };
+        let reported = |file| event::Mapping { process: 1, begin: 0x1000, end: 0x2000, offset: 0, file };
         let is_certain =
             |mappings: &Mappings| matches!(mappings.place(1, 0x1000), Place::File { is_certain: true, .. });
         let mut mappings = Mappings::default();
-        mappings.map(&told("/a".into()), false);
+        mappings.map(&reported("/a".into()), false);
         let before = is_certain(&mappings);
         mappings.begin_gap();
         let behind = is_certain(&mappings);
-        mappings.map(&told("/b".into()), true);
+        mappings.map(&reported("/b".into()), true);
         let inside = is_certain(&mappings);
-        mappings.map(&told("/c".into()), false);
+        mappings.map(&reported("/c".into()), false);
 
         assert_eq!([before, behind, inside, is_certain(&mappings)], [true, false, false, true]);
     }

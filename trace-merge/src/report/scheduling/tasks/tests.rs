@@ -128,10 +128,10 @@ fn short_tasks_that_name_themselves_are_a_row_each_and_their_makers_time_is_not_
     let rows = |of: i64| report.vms[0].tasks.iter().filter(move |task| i64::from(task.tid) == of);
     let row = |task: &TaskReport| (task.comm.clone(), task.times.running, task.wall_ticks, task.born, task.ended);
     for number in 0..400 {
-        let mut told: Vec<_> = rows(1_000 + number).map(row).collect();
-        told.sort_unstable();
+        let mut reported: Vec<_> = rows(1_000 + number).map(row).collect();
+        reported.sort_unstable();
         let expected = [(format!("job-{number}"), 400, 400, false, true), ("sh".into(), 200, 300, true, false)];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
     let own: Vec<_> = rows(5).map(|task| (task.comm.as_str(), task.times.running, task.times.runnable)).collect();
     assert_eq!(own, [("sh", 100 + 400 * 100 + 399 * 300, 400 * 600)]);
@@ -238,7 +238,7 @@ fn cpu_that_never_recorded_is_not_taken_for_unused_where_no_layer_tells() {
         report.vms[0].tasks.iter().map(|task| task.times.runnable).sum::<u64>()
     };
     let host = |trace: TestTrace| trace.host(0, 500, "kvm:kvm_exit", &HALT_OF_VCPU_1);
-    let told = |trace: TestTrace| host(trace).host(0, 600, "kvm:kvm_entry", &[("common_pid", Number(100))]);
+    let reported = |trace: TestTrace| host(trace).host(0, 600, "kvm:kvm_entry", &[("common_pid", Number(100))]);
     let vmm = |trace: TestTrace, enters| {
         let trace = trace.vmm(0, 500, "vmm:vcpu_enter", &[("vcpu", Number(0))]);
         let trace = trace.vmm(0, 600, "vmm:vcpu_exit", &[("vcpu", Number(0)), ("reason", Number(5))]);
@@ -247,11 +247,11 @@ fn cpu_that_never_recorded_is_not_taken_for_unused_where_no_layer_tells() {
 
     assert_eq!(known_of(recording()), 4_000);
     assert_eq!(known_of(recording().never_joined(1)), 0);
-    assert_eq!(known_of(told(recording().never_joined(1))), 4_000);
+    assert_eq!(known_of(reported(recording().never_joined(1))), 4_000);
     // Without the host's kernel, the VMM says which vCPUs it runs.
     assert_eq!(known_of(vmm(recording().never_joined(1), 0)), 4_000);
     assert_eq!(known_of(vmm(recording().never_joined(1), 1)), 0);
     // An entry may be among what was lost.
-    let lossy = told(recording().never_joined(1)).lost(LayerKind::HostKernel, 0, 3);
+    let lossy = reported(recording().never_joined(1)).lost(LayerKind::HostKernel, 0, 3);
     assert_eq!(known_of(lossy), 0);
 }

@@ -16,9 +16,9 @@ const REPORT: usize = 2;
 
 /// Keeps what a balloon tells.
 #[derive(Default)]
-struct Told(Mutex<Vec<(BalloonRequestKind, u64, u64)>>);
+struct Seen(Mutex<Vec<(BalloonRequestKind, u64, u64)>>);
 
-impl Observer for Told {
+impl Observer for Seen {
     fn balloon_request(&self, kind: BalloonRequestKind, bytes: u64, refused: u64, _: std::time::Duration) {
         self.0.lock().unwrap().push((kind, bytes, refused));
     }
@@ -28,7 +28,7 @@ struct Bench {
     memory: GuestMemoryMmap,
     device: Balloon,
     counts: Arc<BalloonCounts>,
-    told: Arc<Told>,
+    seen: Arc<Seen>,
 }
 
 impl Bench {
@@ -41,9 +41,9 @@ impl Bench {
 
     fn with_memory(bytes: usize) -> Self {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), bytes)]).unwrap();
-        let (counts, told) = (Arc::<BalloonCounts>::default(), Arc::<Told>::default());
-        let device = Balloon::new(&memory, Arc::clone(&counts), told.clone());
-        Self { memory, device, counts, told }
+        let (counts, seen) = (Arc::<BalloonCounts>::default(), Arc::<Seen>::default());
+        let device = Balloon::new(&memory, Arc::clone(&counts), seen.clone());
+        Self { memory, device, counts, seen }
     }
 
     fn fill(&self, page: u32) {
@@ -84,8 +84,8 @@ impl Bench {
         self.counts.state(true)
     }
 
-    fn told(&self) -> Vec<(BalloonRequestKind, u64, u64)> {
-        self.told.0.lock().unwrap().clone()
+    fn seen(&self) -> Vec<(BalloonRequestKind, u64, u64)> {
+        self.seen.0.lock().unwrap().clone()
     }
 }
 
@@ -99,7 +99,7 @@ fn pages_of_an_inflated_balloon_are_the_hosts_and_no_others() {
     assert!([300, 301, 302, 900].into_iter().all(|page| bench.holds(page, 0)));
     assert!([299, 303, 899, 901].into_iter().all(|page| bench.holds(page, 1)));
     assert_eq!((bench.state().given, bench.state().refused), (4 * PAGE, 0));
-    assert_eq!(bench.told(), [(BalloonRequestKind::Inflate, 4 * PAGE, 0)]);
+    assert_eq!(bench.seen(), [(BalloonRequestKind::Inflate, 4 * PAGE, 0)]);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn page_that_is_taken_again_is_the_guests_and_no_other_is() {
 
     assert!(bench.holds(300, 1) && bench.holds(400, 1));
     assert_eq!((bench.state().given, bench.state().refused), (PAGE, 3));
-    assert_eq!(bench.told()[1], (BalloonRequestKind::Deflate, PAGE, 3));
+    assert_eq!(bench.seen()[1], (BalloonRequestKind::Deflate, PAGE, 3));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn free_memory_that_is_reported_is_the_hosts_and_stays_out_of_the_balloon() {
     assert!([299, 302, 399, 401, 499, 501].into_iter().all(|page| bench.holds(page, 1)));
     let BalloonState { given, reported, refused, .. } = bench.state();
     assert_eq!((given, reported, refused), (0, 4 * PAGE, 0));
-    assert_eq!(bench.told()[0], (BalloonRequestKind::Report, 3 * PAGE, 0));
+    assert_eq!(bench.seen()[0], (BalloonRequestKind::Report, 3 * PAGE, 0));
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn available_index_that_runs_ahead_stops_the_device() {
 fn driver_that_is_ready_is_told_what_is_wanted_by_an_interrupt() {
     let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap();
     let counts = Arc::<BalloonCounts>::default();
-    let device = Balloon::new(&memory, Arc::clone(&counts), Arc::<Told>::default());
+    let device = Balloon::new(&memory, Arc::clone(&counts), Arc::<Seen>::default());
     let interrupt = vmm_sys_util::eventfd::EventFd::new(vmm_sys_util::eventfd::EFD_NONBLOCK).unwrap();
     let transport = MmioTransport::new(Box::new(device), memory, interrupt.try_clone().unwrap()).unwrap();
     let remote = BalloonRemote::new(Arc::new(transport), counts);

@@ -57,9 +57,9 @@ impl Link for TestLink {
 
 /// What an observer is told of packets.
 #[derive(Default)]
-struct Told(Mutex<Vec<(NetQueue, u64, u32, PacketStage)>>);
+struct Seen(Mutex<Vec<(NetQueue, u64, u32, PacketStage)>>);
 
-impl Observer for Told {
+impl Observer for Seen {
     fn net_packet(&self, _: u32, queue: NetQueue, id: u64, bytes: u32, stage: PacketStage) {
         self.0.lock().unwrap().push((queue, id, bytes, stage));
     }
@@ -155,8 +155,8 @@ fn packets_wait_on_the_host_while_the_guest_has_no_buffers() {
 
 #[test]
 fn packet_for_which_the_buffer_is_too_small_is_lost_and_the_buffer_comes_back() {
-    let told = Arc::new(Told::default());
-    let (mut device, wire) = device_with(true, told.clone());
+    let seen = Arc::new(Seen::default());
+    let (mut device, wire) = device_with(true, seen.clone());
     let memory = memory();
     wire.lock().unwrap().to_guest.push_back(packet([0; HEADER], 60));
     memory.write_slice(&[0x77; 80], GuestAddress(PACKET)).unwrap();
@@ -168,13 +168,13 @@ fn packet_for_which_the_buffer_is_too_small_is_lost_and_the_buffer_comes_back() 
     memory.read_slice(&mut buffer, GuestAddress(PACKET)).unwrap();
     assert_eq!((buffer, ring.next_used()), ([0x77; 80], 1));
     let stages = [PacketStage::Taken, PacketStage::Dropped];
-    assert_eq!(*told.0.lock().unwrap(), stages.map(|stage| (NetQueue::Receive, 1, 60, stage)));
+    assert_eq!(*seen.0.lock().unwrap(), stages.map(|stage| (NetQueue::Receive, 1, 60, stage)));
 }
 
 #[test]
 fn packets_are_told_with_ids_that_count_in_each_direction() {
-    let told = Arc::new(Told::default());
-    let (mut device, wire) = device_with(true, told.clone());
+    let seen = Arc::new(Seen::default());
+    let (mut device, wire) = device_with(true, seen.clone());
 
     send(&mut device, &wire, &packet([0; HEADER], 60));
     wire.lock().unwrap().is_full = true;
@@ -182,7 +182,7 @@ fn packets_are_told_with_ids_that_count_in_each_direction() {
 
     let of = |id, bytes, stage| (NetQueue::Send, id, bytes, stage);
     let (taken, done, dropped) = (PacketStage::Taken, PacketStage::Done, PacketStage::Dropped);
-    assert_eq!(*told.0.lock().unwrap(), [of(1, 60, taken), of(1, 60, done), of(2, 70, taken), of(2, 70, dropped)]);
+    assert_eq!(*seen.0.lock().unwrap(), [of(1, 60, taken), of(1, 60, done), of(2, 70, taken), of(2, 70, dropped)]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub struct Broken;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The host asks the guest for it.
-    Asked,
+    Requested,
     /// It is there.
     Open,
 }
@@ -32,7 +32,7 @@ pub struct Flow {
     buffer: VecDeque<u8>,
     /// Bytes that have left the buffer, modulo 2^32, and what the guest knows of them.
     forwarded: u32,
-    told: u32,
+    reported: u32,
     /// The guest is to be told of the room in the buffer.
     owes_credit: bool,
     /// Bytes sent to the guest, modulo 2^32, and what it last said of its buffer.
@@ -40,11 +40,11 @@ pub struct Flow {
     guest_alloc: u32,
     guest_forwarded: u32,
     /// The guest was asked for credit and has not sent a packet since.
-    has_asked: bool,
+    has_requested: bool,
     /// Flags of [`Operation::Shutdown`]: the guest's, the host's, and those of the host's that the guest was told.
     guest_ended: u32,
     host_ended: u32,
-    told_ended: u32,
+    reported_ended: u32,
 }
 
 impl Flow {
@@ -55,27 +55,27 @@ impl Flow {
             greeting: Some(greeting),
             buffer: VecDeque::new(),
             forwarded: 0,
-            told: 0,
+            reported: 0,
             owes_credit: false,
             sent: 0,
             guest_alloc: 0,
             guest_forwarded: 0,
-            has_asked: false,
+            has_requested: false,
             guest_ended: 0,
             host_ended: 0,
-            told_ended: 0,
+            reported_ended: 0,
         }
     }
 
     /// A connection that a program of the host asks for.
     #[must_use]
-    pub fn asked_by_host(ports: Ports) -> Self {
-        Self::new(ports, Phase::Asked, Operation::Request)
+    pub fn requested_by_host(ports: Ports) -> Self {
+        Self::new(ports, Phase::Requested, Operation::Request)
     }
 
     /// A connection that the guest has asked for by `request`, and gets.
     #[must_use]
-    pub fn asked_by_guest(request: &Header) -> Self {
+    pub fn requested_by_guest(request: &Header) -> Self {
         let mut flow = Self::new(request.ports, Phase::Open, Operation::Response);
         flow.note_credit(request);
         flow
@@ -95,7 +95,7 @@ impl Flow {
 
     fn note_credit(&mut self, header: &Header) {
         (self.guest_alloc, self.guest_forwarded) = (header.buf_alloc, header.fwd_cnt);
-        self.has_asked = false;
+        self.has_requested = false;
     }
 
     /// Takes a packet of the guest's with its data: not a [`Operation::Reset`], which ends the connection.
@@ -105,7 +105,7 @@ impl Flow {
     pub fn take(&mut self, header: &Header, data: &[u8]) -> Result<(), Broken> {
         self.note_credit(header);
         match (self.phase, header.operation) {
-            (Phase::Asked, Operation::Response) => self.phase = Phase::Open,
+            (Phase::Requested, Operation::Response) => self.phase = Phase::Open,
             (Phase::Open, Operation::Data) => self.take_data(data)?,
             (Phase::Open, Operation::CreditUpdate) => {}
             (Phase::Open, Operation::CreditRequest) => self.owes_credit = true,
@@ -114,7 +114,7 @@ impl Flow {
                 if self.guest_ended & TAKES_NO_MORE != 0 {
                     // What the host still has for the guest finds nobody.
                     self.host_ended |= SENDS_NO_MORE;
-                    self.told_ended |= SENDS_NO_MORE;
+                    self.reported_ended |= SENDS_NO_MORE;
                 }
             }
             _ => return Err(Broken),
@@ -138,7 +138,7 @@ impl Flow {
     #[allow(clippy::cast_possible_truncation, reason = "it is at most the size of the buffer")]
     fn forward(&mut self, bytes: usize) {
         self.forwarded = self.forwarded.wrapping_add(bytes as u32);
-        self.owes_credit |= self.forwarded.wrapping_sub(self.told) >= BUFFER / 2;
+        self.owes_credit |= self.forwarded.wrapping_sub(self.reported) >= BUFFER / 2;
     }
 
     /// What waits for the host's socket, as far as it lies in one piece.
@@ -181,7 +181,7 @@ impl Flow {
     /// Whether the guest was told that the host is through with it in both directions: it is over.
     #[must_use]
     pub fn is_given_up(&self) -> bool {
-        self.host_ended == TAKES_NO_MORE | SENDS_NO_MORE && self.told_ended == self.host_ended
+        self.host_ended == TAKES_NO_MORE | SENDS_NO_MORE && self.reported_ended == self.host_ended
     }
 
     /// Whether what the host's program says is still to be read.
@@ -206,10 +206,10 @@ impl Flow {
         if self.owes_credit {
             return Some(Operation::CreditUpdate);
         }
-        if self.host_ended != self.told_ended {
+        if self.host_ended != self.reported_ended {
             return Some(Operation::Shutdown);
         }
-        let is_stuck = has_data && self.reads() && self.credit() == 0 && !self.has_asked;
+        let is_stuck = has_data && self.reads() && self.credit() == 0 && !self.has_requested;
         is_stuck.then_some(Operation::CreditRequest)
     }
 
@@ -219,10 +219,10 @@ impl Flow {
         match operation {
             Operation::Request | Operation::Response => self.greeting = None,
             Operation::Shutdown => {
-                self.told_ended = self.host_ended;
+                self.reported_ended = self.host_ended;
                 flags = self.host_ended;
             }
-            Operation::CreditRequest => self.has_asked = true,
+            Operation::CreditRequest => self.has_requested = true,
             Operation::CreditUpdate | Operation::Data | Operation::Reset => {}
         }
         self.header(operation, 0, flags)
@@ -236,7 +236,7 @@ impl Flow {
 
     /// Each packet tells of the room in the buffer.
     fn header(&mut self, operation: Operation, length: u32, flags: u32) -> Header {
-        self.told = self.forwarded;
+        self.reported = self.forwarded;
         self.owes_credit = false;
         Header { ports: self.ports, operation, length, flags, buf_alloc: BUFFER, fwd_cnt: self.forwarded }
     }
@@ -254,7 +254,7 @@ mod tests {
 
     /// A connection that the guest has asked for and got.
     fn open() -> Flow {
-        let mut flow = Flow::asked_by_guest(&header(Operation::Request));
+        let mut flow = Flow::requested_by_guest(&header(Operation::Request));
         assert_eq!(flow.pending(false), Some(Operation::Response));
         flow.send(Operation::Response);
         flow
@@ -266,25 +266,25 @@ mod tests {
 
     #[test]
     fn host_asks_once_and_waits_for_the_answer() {
-        let mut flow = Flow::asked_by_host(PORTS);
+        let mut flow = Flow::requested_by_host(PORTS);
 
-        let asked = flow.pending(true).map(|operation| flow.send(operation));
+        let requested = flow.pending(true).map(|operation| flow.send(operation));
         let waits = (flow.pending(true), flow.is_open(), flow.reads());
         flow.take(&header(Operation::Response), &[]).unwrap();
 
-        assert_eq!(asked.map(|header| header.operation), Some(Operation::Request));
+        assert_eq!(requested.map(|header| header.operation), Some(Operation::Request));
         assert_eq!(waits, (None, false, false));
         assert!(flow.is_open() && flow.reads() && flow.credit() == 1000);
     }
 
     #[test]
     fn packets_that_have_no_place_break_the_connection() {
-        let asked = |operation| Flow::asked_by_host(PORTS).take(&header(operation), &[]);
+        let requested = |operation| Flow::requested_by_host(PORTS).take(&header(operation), &[]);
         let opened = |operation| open().take(&header(operation), &[]);
 
-        assert_eq!(asked(Operation::Data), Err(Broken));
-        assert_eq!(asked(Operation::Request), Err(Broken));
-        assert_eq!(asked(Operation::Shutdown), Err(Broken));
+        assert_eq!(requested(Operation::Data), Err(Broken));
+        assert_eq!(requested(Operation::Request), Err(Broken));
+        assert_eq!(requested(Operation::Shutdown), Err(Broken));
         assert_eq!(opened(Operation::Request), Err(Broken));
         assert_eq!(opened(Operation::Response), Err(Broken));
     }
@@ -309,10 +309,10 @@ mod tests {
         let early = flow.pending(false);
         flow.written(1);
         let half = flow.pending(false).map(|operation| flow.send(operation));
-        let told = flow.pending(false);
+        let reported = flow.pending(false);
         flow.take(&header(Operation::CreditRequest), &[]).unwrap();
 
-        assert_eq!((early, told), (None, None));
+        assert_eq!((early, reported), (None, None));
         assert_eq!(half.map(|header| (header.buf_alloc, header.fwd_cnt)), Some((BUFFER, BUFFER / 2)));
         assert_eq!(flow.pending(false), Some(Operation::CreditUpdate));
     }
@@ -323,11 +323,11 @@ mod tests {
 
         let first = flow.credit();
         flow.data(1000);
-        let asked = flow.pending(true).map(|operation| flow.send(operation).operation);
+        let requested = flow.pending(true).map(|operation| flow.send(operation).operation);
         let again = flow.pending(true);
         flow.take(&Header { fwd_cnt: 400, ..header(Operation::CreditUpdate) }, &[]).unwrap();
 
-        assert_eq!((first, asked, again), (1000, Some(Operation::CreditRequest), None));
+        assert_eq!((first, requested, again), (1000, Some(Operation::CreditRequest), None));
         assert_eq!((flow.credit(), flow.pending(true)), (400, None));
     }
 
@@ -362,10 +362,10 @@ mod tests {
 
         by_guest.take(&shutdown(SENDS_NO_MORE), &[]).unwrap();
         by_host.host_sends_no_more();
-        let told = by_host.pending(true).map(|operation| by_host.send(operation));
+        let reported = by_host.pending(true).map(|operation| by_host.send(operation));
 
         assert!(by_guest.guest_has_sent_all() && !by_guest.is_over() && by_guest.reads());
-        assert_eq!(told.map(|header| (header.operation, header.flags)), Some((Operation::Shutdown, SENDS_NO_MORE)));
+        assert_eq!(reported.map(|header| (header.operation, header.flags)), Some((Operation::Shutdown, SENDS_NO_MORE)));
         assert!(!by_host.reads() && !by_host.is_given_up());
         assert_eq!(by_host.take(&header(Operation::Data), b"still"), Ok(()));
     }

@@ -170,8 +170,8 @@ impl Muxer {
             return None;
         }
         let id = self.last_id + 1;
-        let told = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&self.epoll, &stream, EventData::new_u64(id), told).ok()?;
+        let reported = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&self.epoll, &stream, EventData::new_u64(id), reported).ok()?;
         self.last_id = id;
         let peer = Peer { stream, flow, is_readable: true, is_writable: true, is_gone: false, is_shut: false };
         self.peers.insert(id, peer);
@@ -199,7 +199,7 @@ impl Muxer {
         let Some(port) = port.filter(|_| is_taken) else { return drop(self.peers.remove(&id)) };
         let ports = Ports { guest: port, host: self.free_port(port) };
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.flow = Some(Flow::asked_by_host(ports));
+            peer.flow = Some(Flow::requested_by_host(ports));
             self.observer.vsock_begun(id, ports.guest, ports.host, VsockSide::Host);
         }
     }
@@ -263,7 +263,7 @@ impl Muxer {
     fn connect(&mut self, request: &Header) -> (u64, bool) {
         let room = self.peers.len() < CONNECTIONS_MAX;
         let stream = if room { self.host.connect(request.ports.host).ok() } else { None };
-        let Some(id) = stream.and_then(|stream| self.add(stream, Some(Flow::asked_by_guest(request)))) else {
+        let Some(id) = stream.and_then(|stream| self.add(stream, Some(Flow::requested_by_guest(request)))) else {
             self.refuse(request.ports);
             return (0, false);
         };

@@ -264,10 +264,10 @@ mod tests {
         let missing = VsockConfig { cid: 3, path: folder.path().join("none/vsock") };
         let long = VsockConfig { cid: 3, path: folder.path().join("x".repeat(PATH_MAX)) };
 
-        let said = [config(&folder), missing, long].map(|config| config.check().unwrap_err().to_string());
+        let printed = [config(&folder), missing, long].map(|config| config.check().unwrap_err().to_string());
 
-        assert!(said[0].contains("others may make files in") && said[0].contains("mkdir -m 700"), "{said:?}");
-        assert!(said[1].contains("no such folder") && said[2].contains("too long"), "{said:?}");
+        assert!(printed[0].contains("others may make files in") && printed[0].contains("mkdir -m 700"), "{printed:?}");
+        assert!(printed[1].contains("no such folder") && printed[2].contains("too long"), "{printed:?}");
     }
 
     #[test]

@@ -29,17 +29,17 @@ const NEXT: u16 = 1;
 const DEVICE_WRITES: u16 = 2;
 
 /// A packet as an observer is told of it: queue, connection, id, operation, bytes, stage.
-type ToldPacket = (VsockQueue, u64, u64, u16, u32, PacketStage);
+type ReportedPacket = (VsockQueue, u64, u64, u16, u32, PacketStage);
 
 /// What an observer is told: connections that begin and end, and packets.
 #[derive(Default)]
-struct Told {
+struct Seen {
     begun: Mutex<Vec<(u64, u32, u32, VsockSide)>>,
     ended: Mutex<Vec<(u64, VsockEnd)>>,
-    packets: Mutex<Vec<ToldPacket>>,
+    packets: Mutex<Vec<ReportedPacket>>,
 }
 
-impl Observer for Told {
+impl Observer for Seen {
     fn vsock_begun(&self, id: u64, guest_port: u32, host_port: u32, by: VsockSide) {
         self.begun.lock().unwrap().push((id, guest_port, host_port, by));
     }
@@ -104,7 +104,7 @@ struct Setup {
     callers: Arc<Mutex<VecDeque<UnixStream>>>,
     served: Arc<Mutex<Vec<UnixStream>>>,
     bell: UnixStream,
-    told: Arc<Told>,
+    seen: Arc<Seen>,
 }
 
 fn memory() -> GuestMemoryMmap {
@@ -138,11 +138,11 @@ fn header(cids: (u64, u64), ports: (u32, u32), length: u32, (kind, op): (u16, u1
 
 impl Setup {
     fn new() -> Self {
-        let (callers, served, told): (Arc<Mutex<VecDeque<_>>>, Arc<Mutex<Vec<_>>>, Arc<Told>) = Default::default();
+        let (callers, served, seen): (Arc<Mutex<VecDeque<_>>>, Arc<Mutex<Vec<_>>>, Arc<Seen>) = Default::default();
         let (descriptor, bell) = pair();
         let host = TestHost { callers: Arc::clone(&callers), served: Arc::clone(&served), descriptor };
-        let device = Vsock::new(CID, Box::new(host), told.clone()).unwrap();
-        Self { device, callers, served, bell, told }
+        let device = Vsock::new(CID, Box::new(host), seen.clone()).unwrap();
+        Self { device, callers, served, bell, seen }
     }
 
     /// A program of the host connects and says something.
@@ -269,8 +269,8 @@ fn guest_that_refuses_a_call_hangs_up_on_the_caller() {
     setup.send((PORT, CALLER), Operation::Reset, 0, &[]);
 
     assert!(is_closed(&mut caller) && setup.received().is_empty());
-    assert_eq!(*setup.told.begun.lock().unwrap(), [(1, PORT, CALLER, VsockSide::Host)]);
-    assert_eq!(*setup.told.ended.lock().unwrap(), [(1, VsockEnd::Refused)]);
+    assert_eq!(*setup.seen.begun.lock().unwrap(), [(1, PORT, CALLER, VsockSide::Host)]);
+    assert_eq!(*setup.seen.ended.lock().unwrap(), [(1, VsockEnd::Refused)]);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn caller_that_gives_up_leaves_no_connection() {
     drop(caller);
 
     assert_eq!(setup.received(), [Operation::Reset as u16]);
-    assert_eq!(*setup.told.ended.lock().unwrap(), [(1, VsockEnd::Closed)]);
+    assert_eq!(*setup.seen.ended.lock().unwrap(), [(1, VsockEnd::Closed)]);
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn length_that_lies_breaks_the_connection() {
         setup.send_raw(&header((CID.into(), HOST_CID), (OWN, SERVICE), length, (1, 5), 0), &[7; 10]);
 
         assert!(is_closed(&mut service) && setup.received() == [3], "{length}");
-        assert_eq!(*setup.told.ended.lock().unwrap(), [(1, VsockEnd::Reset)]);
+        assert_eq!(*setup.seen.ended.lock().unwrap(), [(1, VsockEnd::Reset)]);
     }
 }
 
@@ -349,14 +349,14 @@ fn guest_that_sends_more_than_its_credit_is_cut_off() {
     let mut sent = 0;
 
     // The service reads nothing: first its socket fills, then the buffer.
-    while setup.told.ended.lock().unwrap().is_empty() && sent < 1000 {
+    while setup.seen.ended.lock().unwrap().is_empty() && sent < 1000 {
         setup.send((OWN, SERVICE), Operation::Data, 0, &vec![7; BUFFER as usize / 2]);
         sent += 1;
     }
 
     assert!((3..1000).contains(&sent), "{sent}");
     assert_eq!(setup.received().last(), Some(&3));
-    assert_eq!(*setup.told.ended.lock().unwrap(), [(1, VsockEnd::Reset)]);
+    assert_eq!(*setup.seen.ended.lock().unwrap(), [(1, VsockEnd::Reset)]);
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn guest_within_its_credit_gets_everything_through() {
         }
     }
 
-    assert!(setup.told.ended.lock().unwrap().is_empty());
+    assert!(setup.seen.ended.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -470,7 +470,7 @@ fn half_that_the_host_closes_leaves_the_guests() {
     assert_eq!((data.data, ended.op, ended.flags), (b"last".to_vec(), 4, SENDS_NO_MORE));
     assert_eq!(read(&mut service), b"still");
     assert!(is_closed(&mut service) && setup.received() == [3]);
-    assert_eq!(*setup.told.ended.lock().unwrap(), [(1, VsockEnd::Closed)]);
+    assert_eq!(*setup.seen.ended.lock().unwrap(), [(1, VsockEnd::Closed)]);
 }
 
 #[test]
@@ -479,15 +479,15 @@ fn half_that_the_guest_closes_leaves_the_hosts() {
     let mut service = setup.served();
 
     setup.send((OWN, SERVICE), Operation::Shutdown, SENDS_NO_MORE, &[]);
-    let is_told = is_closed(&mut service);
+    let is_reported = is_closed(&mut service);
     service.write_all(b"answer").unwrap();
     let data = setup.receive().unwrap().data;
     drop(service);
     let ended = std::iter::from_fn(|| setup.receive()).take(10).last().unwrap();
 
-    assert!(is_told);
+    assert!(is_reported);
     assert_eq!((data, ended.op, ended.flags), (b"answer".to_vec(), 4, SENDS_NO_MORE | TAKES_NO_MORE));
-    assert_eq!(*setup.told.ended.lock().unwrap(), [(1, VsockEnd::Closed)]);
+    assert_eq!(*setup.seen.ended.lock().unwrap(), [(1, VsockEnd::Closed)]);
 }
 
 #[test]
@@ -516,7 +516,7 @@ fn reset_of_the_device_ends_every_connection() {
     setup.device.stop();
 
     assert!(is_closed(&mut service) && is_closed(&mut caller) && setup.received().is_empty());
-    assert_eq!(setup.told.ended.lock().unwrap().len(), 2);
+    assert_eq!(setup.seen.ended.lock().unwrap().len(), 2);
 }
 
 #[test]
@@ -525,7 +525,7 @@ fn packets_are_told_with_ids_that_count_in_each_direction_and_their_connection()
     let _service = setup.served();
     setup.send((OWN, SERVICE), Operation::Data, 0, b"hello");
 
-    let packets = setup.told.packets.lock().unwrap().clone();
+    let packets = setup.seen.packets.lock().unwrap().clone();
     let (sent, received) = (VsockQueue::Send, VsockQueue::Receive);
     let (taken, done) = (PacketStage::Taken, PacketStage::Done);
     let all = [
@@ -606,7 +606,7 @@ proptest::proptest! {
             setup.receive();
         }
         proptest::prop_assert!(setup.received().len() <= 256 + CONNECTIONS_MAX * 4);
-        let (begun, ended) = (setup.told.begun.lock().unwrap().len(), setup.told.ended.lock().unwrap().len());
+        let (begun, ended) = (setup.seen.begun.lock().unwrap().len(), setup.seen.ended.lock().unwrap().len());
         proptest::prop_assert!(ended <= begun && begun - ended <= CONNECTIONS_MAX);
     }
 

@@ -150,7 +150,7 @@ fn process_over_its_limit_costs_another_one_no_record() {
         bench.record_again(1, time % 2, time);
         bench.look_at(time);
     }
-    let told: Vec<_> = std::iter::from_fn(|| bench.processes.tell_limit()).collect();
+    let reported: Vec<_> = std::iter::from_fn(|| bench.processes.report_limit()).collect();
     (0..2).for_each(|slot| bench.set(slot, 1, PROCESS_CLOSED));
     bench.look_at(200);
 
@@ -164,7 +164,7 @@ fn process_over_its_limit_costs_another_one_no_record() {
     assert_eq!((flooded, all, none), (1 + 199 * 600, 1 + 99, 0));
     assert!(lost > flooded / 2, "{lost} {flooded}");
     let times = layers.iter().map(|layer| layer.limit.unwrap().times);
-    assert_eq!((times.collect::<Vec<_>>(), told.len()), (vec![1, 0], 1));
+    assert_eq!((times.collect::<Vec<_>>(), reported.len()), (vec![1, 0], 1));
 }
 
 #[test]
@@ -246,11 +246,11 @@ struct SleepingThread {
 impl SleepingThread {
     fn start() -> Self {
         let (orders, received) = channel();
-        let (told, done) = channel();
+        let (reported, done) = channel();
         std::thread::spawn(move || {
-            told.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+            reported.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
             for () in received {
-                told.send(0).unwrap();
+                reported.send(0).unwrap();
             }
         });
         let tid = done.recv().unwrap();
@@ -327,10 +327,10 @@ fn process_whose_layer_cannot_be_made_is_counted_and_the_next_one_goes_on() {
     fs::remove_file(&vm).unwrap();
     bench.set(2, 1, PROCESS_ACTIVE);
     bench.look();
-    let told = [bench.processes.tell_end(), bench.processes.tell_end()];
+    let reported = [bench.processes.report_end(), bench.processes.report_end()];
 
     assert_eq!(bench.processes.refused(), Refused { not_written: 2, ..Refused::default() });
-    assert!(told[0].as_ref().unwrap().reason.contains("ends early") && told[1].is_none(), "{told:?}");
+    assert!(reported[0].as_ref().unwrap().reason.contains("ends early") && reported[1].is_none(), "{reported:?}");
     assert_eq!((bench.acknowledged(0), bench.acknowledged(1)), (1, 1));
     assert_eq!(bench.processes.layers().count(), 1);
 }

@@ -63,9 +63,9 @@ impl Bench {
     }
 
     /// What there is when everything has come.
-    fn ask(&mut self) -> LiveGuest {
+    fn request(&mut self) -> LiveGuest {
         self.watch.end_look(u64::MAX);
-        self.watch.ask()
+        self.watch.request()
     }
 }
 
@@ -82,7 +82,7 @@ fn wakeup_is_timed_whichever_vcpu_is_read_first() {
     bench.switch(0, 6 * US, 7, (42, "web"));
     bench.show(0, 6 * US, |types| &types.other, &[0; 4]);
     bench.waking(1, US, 42);
-    let guest = bench.ask();
+    let guest = bench.request();
 
     assert_eq!((guest.wakeups.count, guest.wakeups.total_ns), (1, 5_000));
     let LiveWakeup { task, tid, cpu, ns, .. } = &guest.worst[0];
@@ -94,11 +94,11 @@ fn records_younger_than_the_look_wait_for_the_next_one() {
     let mut bench = Bench::new();
     bench.switch(0, 6 * US, 7, (42, "web"));
     bench.watch.end_look(BEGIN + 5 * US);
-    let before = bench.watch.ask().wakeups.count;
+    let before = bench.watch.request().wakeups.count;
 
     bench.waking(1, US, 42);
 
-    assert_eq!((before, bench.ask().wakeups.count), (0, 1));
+    assert_eq!((before, bench.request().wakeups.count), (0, 1));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn only_the_longest_wakeups_of_a_second_are_kept_and_only_of_the_last_seconds() 
         bench.waking(0, at, tid);
         bench.switch(0, at + (number % 20 + 1) * US, 0, (tid, "task"));
     }
-    let worst = bench.ask().worst;
+    let worst = bench.request().worst;
 
     assert_eq!(worst.len(), LATE_SECONDS * WORST);
     let shortest = worst.iter().map(|wakeup| wakeup.ns).min();
@@ -128,7 +128,7 @@ fn after_lost_records_wakeups_from_before_are_not_paired() {
     bench.watch.forget();
     bench.switch(0, 6 * US, 7, (42, "web"));
 
-    assert_eq!(bench.ask().wakeups.count, 0);
+    assert_eq!(bench.request().wakeups.count, 0);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn records_from_before_the_first_question_are_not_counted() {
     bench.waking(1, US, 42);
     bench.switch(0, 6 * US, 7, (42, "web"));
 
-    assert_eq!(bench.ask().wakeups.count, 0);
+    assert_eq!(bench.request().wakeups.count, 0);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn event_of_that_name_with_other_fields_says_nothing() {
 
     (0..9).for_each(|time| bench.show(0, time, |types| &types.switch, &[42]));
 
-    assert_eq!(bench.ask().wakeups, Times::default());
+    assert_eq!(bench.request().wakeups, Times::default());
 }
 
 #[test]
@@ -182,6 +182,6 @@ fn cost_of_a_record() {
     }
     let passed = begun.elapsed();
 
-    assert_eq!(bench.ask().wakeups.count, pairs);
+    assert_eq!(bench.request().wakeups.count, pairs);
     println!("{:.1} ns a record", passed.as_secs_f64() * 1e9 / (2 * pairs) as f64);
 }

@@ -85,21 +85,21 @@ pub(crate) fn recording() -> Recording {
 
 impl Bench {
     pub(super) fn new(mode: Mode) -> Self {
-        Self::asked(&request(mode))
+        Self::requested(&request(mode))
     }
 
     /// Its recording keeps within `size`.
     pub(super) fn within(size: u64) -> Self {
         let mut request = request(Mode::Discard);
         request.files.max_size = Some(size);
-        Self::asked(&request)
+        Self::requested(&request)
     }
 
     /// Its layers keep within `limits`.
     pub(super) fn limited(limits: &[LayerLimit]) -> Self {
         let mut request = request(Mode::Discard);
         request.layers.limits = limits.to_vec();
-        Self::asked(&request)
+        Self::requested(&request)
     }
 
     pub(super) fn region(mode: Mode) -> TraceRegion {
@@ -128,14 +128,14 @@ impl Bench {
     pub(super) fn watched_with(mode: Mode, triggers: &[&str], after: Duration) -> Self {
         let triggers = triggers.iter().map(|text| Trigger::parse(text).unwrap()).collect();
         let triggers = TriggerRequest { triggers, every: None, after };
-        Self::asked(&RecordingRequest { triggers, ..request(mode) })
+        Self::requested(&RecordingRequest { triggers, ..request(mode) })
     }
 
     /// What has become of the triggers, once `is_enough` of it.
     pub(super) fn triggers(&self, is_enough: impl Fn(&[TriggerStatus]) -> bool) -> Vec<TriggerStatus> {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
-            let Answer::Status(status) = self.ask(Request::Status) else { panic!() };
+            let Answer::Status(status) = self.request(Request::Status) else { panic!() };
             let triggers = status.trace.unwrap().triggers;
             if is_enough(&triggers) {
                 return triggers;
@@ -147,7 +147,7 @@ impl Bench {
 
     /// The vCPUs that have not begun to record, by the first session's status.
     pub(super) fn not_joined(&self) -> Vec<u32> {
-        let Answer::Status(status) = self.ask(Request::Status) else { panic!("no status") };
+        let Answer::Status(status) = self.request(Request::Status) else { panic!("no status") };
         status.trace.unwrap().sessions.remove(0).not_joined
     }
 
@@ -172,12 +172,12 @@ impl Bench {
     }
 
     /// It is recorded as `request` says, but for the folder.
-    fn asked(request: &RecordingRequest) -> Self {
+    fn requested(request: &RecordingRequest) -> Self {
         Self::of(TempDir::new().unwrap(), Self::region(request.layers.mode), request)
     }
 
     fn of(dir: TempDir, region: TraceRegion, request: &RecordingRequest) -> Self {
-        Self::started(dir, region, request, |asked, vm| Recorder::start(asked, vm).unwrap())
+        Self::started(dir, region, request, |requested, vm| Recorder::start(requested, vm).unwrap())
     }
 }
 
@@ -208,12 +208,12 @@ impl<R> Bench<R> {
         let guest = GuestSide { vmm: vmm_side, agent: true, ..GuestSide::new(Arc::clone(&region), rings(mode)) };
         let failures = Arc::new(AtomicUsize::new(0));
         let failed = Arc::clone(&failures);
-        let mut asked = RecordingBuilder::new(&request, &LayerKind::ALL).unwrap();
-        (asked.guest, asked.process_descriptors, asked.say) = (Some(guest), 64, say);
-        asked.on_failure = Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0));
+        let mut requested = RecordingBuilder::new(&request, &LayerKind::ALL).unwrap();
+        (requested.guest, requested.process_descriptors, requested.notify) = (Some(guest), 64, notify);
+        requested.on_failure = Some(Box::new(move || failed.fetch_add(1, Ordering::Relaxed) > 0));
         let vm = recorded_vm();
         let threads = Arc::clone(&vm.vcpu_threads);
-        Self { dir, region, vmm, recorder: start(asked, vm), threads, failures }
+        Self { dir, region, vmm, recorder: start(requested, vm), threads, failures }
     }
 
     /// The guest enters, and its vCPU records `count` events into the rings of session slot `slot`.
@@ -268,7 +268,7 @@ impl Bench {
         assert!(registry.append(&Event { id: 1, class: 0, name, fields: FIELDS }));
         self.set_process(generation, PROCESS_ACTIVE);
         // The host has seen it.
-        self.ask(Request::Status);
+        self.request(Request::Status);
         producer.record(tsc::read_ordered, 1, &7_u64.to_le_bytes());
     }
 
@@ -286,7 +286,7 @@ impl Bench {
     pub(super) fn live(&self, is_enough: impl Fn(&Live) -> bool) -> Live {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
-            let Answer::Live(live) = self.ask(Request::Live) else { panic!() };
+            let Answer::Live(live) = self.request(Request::Live) else { panic!() };
             if is_enough(&live) {
                 return *live;
             }
@@ -296,21 +296,21 @@ impl Bench {
     }
 
     /// The guest's agent announces itself.
-    pub(super) fn say_hello(&self) {
+    pub(super) fn greet(&self) {
         let memory = self.region.memory();
         // SAFETY: the region stays mapped for as long as the bench lives.
         let guest = unsafe { shared_ring::guest::Region::open(memory.base(), memory.size() as u64) }.unwrap();
         guest.announce(b"6.1.0-test", AGENT_ALIVE);
     }
 
-    pub(super) fn ask(&self, request: Request) -> Answer {
-        self.recorder.control().ask(request)
+    pub(super) fn request(&self, request: Request) -> Answer {
+        self.recorder.control().request(request)
     }
 
     /// Asks for a flush while the guest records into the rings of session slot `slot`, which are in discard mode.
     pub(super) fn flush(&self, slot: usize) -> Answer {
         let control = self.recorder.control();
-        let flush = std::thread::spawn(move || control.ask(Request::Flush));
+        let flush = std::thread::spawn(move || control.request(Request::Flush));
         while !flush.is_finished() {
             self.record(slot, Mode::Discard, 1);
             std::thread::sleep(Duration::from_millis(10));
@@ -323,15 +323,15 @@ impl Bench {
     }
 
     pub(super) fn arm(&self, trigger: &str) -> String {
-        message(self.ask(Request::TriggerAdd { trigger: trigger.into(), every_ms: None, after_ms: Some(1) }))
+        message(self.request(Request::TriggerAdd { trigger: trigger.into(), every_ms: None, after_ms: Some(1) }))
     }
 
     pub(super) fn disarm(&self, trigger: &str) -> String {
-        message(self.ask(Request::TriggerRemove { trigger: trigger.into() }))
+        message(self.request(Request::TriggerRemove { trigger: trigger.into() }))
     }
 
     pub(super) fn snapshot(&self, name: &str) -> Answer {
-        self.ask(Request::Snapshot { dir: self.path(name), session: None })
+        self.request(Request::Snapshot { dir: self.path(name), session: None })
     }
 
     /// Records of a layer in the trace called `name`, which passes the check.
@@ -387,6 +387,6 @@ pub(super) fn create_within(size: u64, mode: protocol::Mode) -> Request {
 /// What recorders of these tests said.
 pub(super) static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-pub(super) fn say(line: &str) {
+pub(super) fn notify(line: &str) {
     SAID.lock().unwrap().push(line.into());
 }

@@ -8,11 +8,11 @@ fn main_session_stops_and_starts_but_is_not_destroyed() {
     let mask = || bench.region.memory().load(bench.region.layout().session_slot(0));
     let name = || MAIN_SESSION.to_owned();
 
-    bench.ask(Request::SessionStart { name: name() });
+    bench.request(Request::SessionStart { name: name() });
     let started = mask();
-    bench.ask(Request::SessionStop { name: name() });
+    bench.request(Request::SessionStop { name: name() });
     let stopped = mask();
-    let destroyed = bench.ask(Request::SessionDestroy { name: name() });
+    let destroyed = bench.request(Request::SessionDestroy { name: name() });
 
     assert_eq!((started & 1, stopped), (1, 0));
     assert!(message(destroyed).contains("ends with the VM"));
@@ -34,11 +34,11 @@ fn session_made_while_the_vm_runs_has_rings_and_a_trace_of_its_own() {
     };
     let name = || "extra".to_owned();
 
-    let created = bench.ask(request);
-    bench.ask(Request::SessionStart { name: name() });
+    let created = bench.request(request);
+    bench.request(Request::SessionStart { name: name() });
     bench.record(1, Mode::FlightRecorder, 9);
-    let written = bench.ask(Request::Snapshot { dir: bench.path("extra-now"), session: Some(name()) });
-    let destroyed = bench.ask(Request::SessionDestroy { name: name() });
+    let written = bench.request(Request::Snapshot { dir: bench.path("extra-now"), session: Some(name()) });
+    let destroyed = bench.request(Request::SessionDestroy { name: name() });
 
     assert!(message(created).contains("is made"));
     assert!(message(written).starts_with("9 records"));
@@ -76,18 +76,19 @@ fn session_that_cannot_be_is_refused_and_takes_no_slot() {
     ];
 
     for (request, expected) in refusals {
-        let said = message(bench.ask(request));
-        assert!(said.contains(expected), "{said}");
+        let printed = message(bench.request(request));
+        assert!(printed.contains(expected), "{printed}");
     }
     assert!(bench.region.is_free(1));
-    bench.ask(create("a", flight, None));
-    assert!(message(bench.ask(create("b", flight, None))).contains("destroy a session first"));
+    bench.request(create("a", flight, None));
+    assert!(message(bench.request(create("b", flight, None))).contains("destroy a session first"));
 }
 
 /// Sessions that nobody polls but the test, whose main one is in `mode`; they have been polled once.
 fn sessions(mode: Mode) -> Bench<Sessions> {
     let (dir, region) = (TempDir::new().unwrap(), Bench::region(mode));
-    let mut bench = Bench::started(dir, region, &request(mode), |asked, vm| Sessions::start(asked, vm).unwrap());
+    let mut bench =
+        Bench::started(dir, region, &request(mode), |requested, vm| Sessions::start(requested, vm).unwrap());
     bench.recorder.poll();
     bench
 }

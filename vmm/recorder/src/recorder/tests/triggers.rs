@@ -157,10 +157,10 @@ fn trigger_that_is_armed_while_the_vm_runs_fires_for_what_follows_only() {
 #[test]
 fn trigger_that_cannot_be_armed_is_refused_and_the_vm_goes_on() {
     let bench = Bench::new(Mode::FlightRecorder);
-    bench.say_hello();
+    bench.greet();
     bench.arm("event:guest:sched:test number=7");
 
-    let said = [
+    let printed = [
         bench.arm("stael>1ms"),
         bench.arm("event:vmm:vmm:contrl"),
         bench.arm("event:vmm:vmm:control wath=x"),
@@ -182,8 +182,8 @@ fn trigger_that_cannot_be_armed_is_refused_and_the_vm_goes_on() {
         "/proc/pressure/cpu",
         "armed are 1 (event:guest:sched:test number=7)",
     ];
-    for (said, expected) in said.iter().zip(expected) {
-        assert!(said.contains(expected) && !said.contains('\n'), "{said}: {expected}");
+    for (printed, expected) in printed.iter().zip(expected) {
+        assert!(printed.contains(expected) && !printed.contains('\n'), "{printed}: {expected}");
     }
     assert_eq!(bench.triggers(|triggers| triggers[0].fired > 0).len(), 1);
 }

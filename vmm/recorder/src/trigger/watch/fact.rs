@@ -96,13 +96,13 @@ impl Facts {
 /// An event type whose records make facts, and how they are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FactReader {
-    told: Told,
+    reported: Reported,
     event: EventReader,
 }
 
 /// What an event tells.
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum Reported {
     HostSwitch,
     HostWake,
     KvmExit,
@@ -123,29 +123,31 @@ impl FactReader {
         mut measures: impl Iterator<Item = &'m Measure>,
     ) -> Option<Self> {
         let event = EventReader::new(layer, schema)?;
-        let said = event.read(record)?;
-        let told = match (layer, &said) {
-            (LayerKind::HostKernel, Event::Switch { .. }) => Told::HostSwitch,
-            (LayerKind::HostKernel, Event::Wakeup { .. }) => Told::HostWake,
-            (LayerKind::HostKernel, Event::KvmExit { .. }) => Told::KvmExit,
-            (LayerKind::HostKernel, Event::KvmEntry { .. }) => Told::KvmEntry,
-            (LayerKind::Vmm, Event::VmmExit { .. }) => Told::VmmExit,
-            (LayerKind::Vmm, Event::VmmEnter { .. }) => Told::VmmEntry,
-            (LayerKind::GuestKernel, Event::Switch { .. }) => Told::GuestSwitch,
+        let event_fields = event.read(record)?;
+        let reported = match (layer, &event_fields) {
+            (LayerKind::HostKernel, Event::Switch { .. }) => Reported::HostSwitch,
+            (LayerKind::HostKernel, Event::Wakeup { .. }) => Reported::HostWake,
+            (LayerKind::HostKernel, Event::KvmExit { .. }) => Reported::KvmExit,
+            (LayerKind::HostKernel, Event::KvmEntry { .. }) => Reported::KvmEntry,
+            (LayerKind::Vmm, Event::VmmExit { .. }) => Reported::VmmExit,
+            (LayerKind::Vmm, Event::VmmEnter { .. }) => Reported::VmmEntry,
+            (LayerKind::GuestKernel, Event::Switch { .. }) => Reported::GuestSwitch,
             (LayerKind::GuestKernel, Event::Wakeup { stage: WakeupStage::Waking | WakeupStage::New, .. }) => {
-                Told::GuestWake
+                Reported::GuestWake
             }
             (LayerKind::Vmm, Event::DiskRequest { .. })
-            | (LayerKind::GuestKernel, Event::BlockIssue(_) | Event::BlockComplete(_)) => Told::Disk,
+            | (LayerKind::GuestKernel, Event::BlockIssue(_) | Event::BlockComplete(_)) => Reported::Disk,
             _ => return None,
         };
-        let is_told = |what: &Measure| match what {
-            Measure::Steal => matches!(told, Told::HostSwitch | Told::HostWake),
-            Measure::Wakeup => matches!(told, Told::GuestSwitch | Told::GuestWake),
-            Measure::Exit(_) => matches!(told, Told::KvmExit | Told::KvmEntry | Told::VmmExit | Told::VmmEntry),
-            Measure::Disk => matches!(told, Told::Disk),
+        let is_reported = |what: &Measure| match what {
+            Measure::Steal => matches!(reported, Reported::HostSwitch | Reported::HostWake),
+            Measure::Wakeup => matches!(reported, Reported::GuestSwitch | Reported::GuestWake),
+            Measure::Exit(_) => {
+                matches!(reported, Reported::KvmExit | Reported::KvmEntry | Reported::VmmExit | Reported::VmmEntry)
+            }
+            Measure::Disk => matches!(reported, Reported::Disk),
         };
-        measures.any(is_told).then_some(Self { told, event })
+        measures.any(is_reported).then_some(Self { reported, event })
     }
 
     /// Adds what `record`, of the stream `cpu` of `layer`, says of a VM with these vCPUs to `facts`.
@@ -171,37 +173,37 @@ impl FactReader {
         vcpus: &VcpuThreads,
         facts: &mut Facts,
     ) -> Option<()> {
-        let Self { told, event } = self;
+        let Self { reported, event } = self;
         let time = record.time;
-        match told {
-            Told::HostSwitch => {
+        match reported {
+            Reported::HostSwitch => {
                 let (prev, state, next) = event.switch(record)?;
                 let (prev, next) = (vcpus.place(prev), vcpus.place(next));
                 prev.or(next)?;
                 facts.host.push((time, HostFact::Switch { prev, is_ready: state & WAITS_FOR == 0, next }));
             }
-            Told::HostWake => {
+            Reported::HostWake => {
                 let thread = vcpus.place(event.woken(record)?)?;
                 facts.host.push((time, HostFact::Wake { thread }));
             }
-            Told::KvmExit | Told::KvmEntry => {
+            Reported::KvmExit | Reported::KvmEntry => {
                 let vcpu = kvm_vcpu(event.kvm_vcpu(record)?, vcpus)?;
                 facts.exits.push((time, ExitFact { layer, vcpu, reason: event.exit_reason(record) }));
             }
-            Told::VmmExit | Told::VmmEntry => {
+            Reported::VmmExit | Reported::VmmEntry => {
                 let vcpu = event.vmm_vcpu(record).filter(|&vcpu| vcpu < MAX_VCPUS)?;
                 facts.exits.push((time, ExitFact { layer, vcpu, reason: event.exit_reason(record) }));
             }
-            Told::GuestSwitch => {
+            Reported::GuestSwitch => {
                 let (prev, _, next) = event.switch(record)?;
                 let step = WakeupStep::Switch { prev, next, comm: event.next_name(record) };
                 facts.guest.push((time, GuestFact { step, cpu }));
             }
-            Told::GuestWake => {
+            Reported::GuestWake => {
                 let step = WakeupStep::Woken { tid: event.woken(record)? };
                 facts.guest.push((time, GuestFact { step, cpu }));
             }
-            Told::Disk => {
+            Reported::Disk => {
                 let (device, sector, is_done) = match event.read(record)? {
                     Event::DiskRequest { disk, is_done, sector, .. } => (disk.into(), sector, is_done),
                     Event::BlockIssue(of) => (of.device?, of.sector?, false),
@@ -217,7 +219,7 @@ impl FactReader {
 
 /// The vCPU of a thread, or the one that was said where no threads are known.
 #[inline]
-fn kvm_vcpu((tid, said): (Tid, Option<u32>), vcpus: &VcpuThreads) -> Option<u32> {
-    let vcpu = vcpus.vcpu_of(tid).or_else(|| said.filter(|_| vcpus.is_empty()));
+fn kvm_vcpu((tid, event_fields): (Tid, Option<u32>), vcpus: &VcpuThreads) -> Option<u32> {
+    let vcpu = vcpus.vcpu_of(tid).or_else(|| event_fields.filter(|_| vcpus.is_empty()));
     vcpu.filter(|&vcpu| vcpu < MAX_VCPUS)
 }

@@ -29,8 +29,8 @@ fn intervals_end_with_the_next_event_of_the_task_that_matches() {
     let scene = at(at(scene, 4_000, "app:begin").switch(0, 5_000, M, 1, A), 6_000, "app:end");
     let trace = scene.switch(0, 7_000, A, 1, 0).end(8_000);
 
-    let asked = CriticalPathOptions { event: Some("app:*".into()), ..options("a") };
-    let answer = ask(trace, &asked).unwrap();
+    let requested = CriticalPathOptions { event: Some("app:*".into()), ..options("a") };
+    let answer = request(trace, &requested).unwrap();
 
     let windows: Vec<_> = answer.paths.iter().map(|path| (path.window.begin, path.window.end)).collect();
     // The one at 4000 is another task's.
@@ -40,7 +40,7 @@ fn intervals_end_with_the_next_event_of_the_task_that_matches() {
 
 #[test]
 fn task_that_does_not_exist_is_refused_with_the_nearest() {
-    let refused = |task: &str| ask(futex_of_b(|scene| scene), &options(task)).unwrap_err().to_string();
+    let refused = |task: &str| request(futex_of_b(|scene| scene), &options(task)).unwrap_err().to_string();
 
     assert_eq!(
         refused("frist"),
@@ -56,7 +56,7 @@ fn waits(answer: &CriticalPaths) -> Vec<(&str, u64, u64)> {
 
 #[test]
 fn longest_waits_of_a_name_are_those_of_all_its_threads() {
-    let answer = ask(threads_of_web(), &options("web")).unwrap();
+    let answer = request(threads_of_web(), &options("web")).unwrap();
 
     assert_eq!(waits(&answer), [("web/21", 7_000, 20_000), ("web/20", 2_000, 12_500), ("web/21", 3_000, 6_000)]);
     assert_eq!(answer.task_count, 2);
@@ -65,17 +65,18 @@ fn longest_waits_of_a_name_are_those_of_all_its_threads() {
 
 #[test]
 fn only_the_longest_waits_of_all_threads_are_told() {
-    let asked = CriticalPathOptions { worst: Some(1), ..options("w*") };
+    let requested = CriticalPathOptions { worst: Some(1), ..options("w*") };
 
-    assert_eq!(waits(&ask(threads_of_web(), &asked).unwrap()), [("web/21", 7_000, 20_000)]);
+    assert_eq!(waits(&request(threads_of_web(), &requested).unwrap()), [("web/21", 7_000, 20_000)]);
 }
 
 #[test]
 fn one_thread_of_a_name_is_told_as_if_there_were_no_other() {
-    let whole = |task: &str| ask(threads_of_web(), &options(task)).unwrap();
-    let asked = CriticalPathOptions { worst: Some(2), ..options("web/21") };
+    let whole = |task: &str| request(threads_of_web(), &options(task)).unwrap();
+    let requested = CriticalPathOptions { worst: Some(2), ..options("web/21") };
 
-    let (of_one, of_all) = (ask(threads_of_web(), &asked).unwrap(), ask(threads_of_web(), &options("web")).unwrap());
+    let (of_one, of_all) =
+        (request(threads_of_web(), &requested).unwrap(), request(threads_of_web(), &options("web")).unwrap());
 
     assert_eq!(of_one.paths, [of_all.paths[0].clone(), of_all.paths[2].clone()]);
     let begin = |answer: &CriticalPaths| (answer.paths.len(), answer.task_count, answer.paths[0].window.begin);
@@ -95,7 +96,7 @@ fn process_is_all_its_threads() {
     let scene = Scene::new().switch(1, 1_100, 1, 0, 20).guest(1, 1_200, "task:task_newtask", &flags);
     let scene = scene.guest(1, 1_210, "sched:sched_process_fork", &fork).switch(1, 1_300, 20, 1, 1);
 
-    let answer = ask(threads(scene).end(22_000), &options("20")).unwrap();
+    let answer = request(threads(scene).end(22_000), &options("20")).unwrap();
 
     assert_eq!(waits(&answer)[..2], [("web/21", 7_000, 20_000), ("web/20", 2_000, 12_500)]);
 }
@@ -105,9 +106,9 @@ fn without_a_task_it_is_the_longest_waits_of_all_but_those_for_work_of_the_kerne
     // Task M waits in no system call until it is woken at 20,900.
     let scene = threads(Scene::new().switch(0, 1_100, 0, 0, M).switch(0, 1_200, M, 1, 0)).wake(1, 20_900, M, 0);
     let trace = scene.switch(0, 21_000, 20, 1, M).end(22_000);
-    let asked = CriticalPathOptions { worst: Some(2), ..CriticalPathOptions::default() };
+    let requested = CriticalPathOptions { worst: Some(2), ..CriticalPathOptions::default() };
 
-    let answer = ask(trace, &asked).unwrap();
+    let answer = request(trace, &requested).unwrap();
 
     assert_eq!(waits(&answer), [("web/21", 7_000, 20_000), ("web/20", 2_000, 12_500)]);
 }
@@ -116,14 +117,14 @@ fn without_a_task_it_is_the_longest_waits_of_all_but_those_for_work_of_the_kerne
 fn without_recorded_system_calls_no_task_is_taken_for_one_of_the_kernel() {
     let scene = Scene::new().switch(0, 1_500, 0, 0, A).switch(0, 2_000, A, 1, 0).wake(1, 12_000, A, 0);
     let trace = scene.switch(0, 12_500, 0, 0, A).end(14_000);
-    let asked = CriticalPathOptions { worst: Some(1), ..CriticalPathOptions::default() };
+    let requested = CriticalPathOptions { worst: Some(1), ..CriticalPathOptions::default() };
 
-    assert_eq!(waits(&ask(trace, &asked).unwrap()), [("a/10", 2_000, 12_500)]);
+    assert_eq!(waits(&request(trace, &requested).unwrap()), [("a/10", 2_000, 12_500)]);
 }
 
 #[test]
 fn tasks_are_drawn_in_rows_of_their_own() {
-    let answer = ask(threads_of_web(), &options("web")).unwrap();
+    let answer = request(threads_of_web(), &options("web")).unwrap();
 
     let rows = answer.by_task();
 
@@ -133,7 +134,7 @@ fn tasks_are_drawn_in_rows_of_their_own() {
 
 #[test]
 fn window_without_records_and_empty_intervals_are_refused() {
-    let refused = |options| ask(futex_of_b(|scene| scene), &options).unwrap_err().to_string();
+    let refused = |options| request(futex_of_b(|scene| scene), &options).unwrap_err().to_string();
 
     let late = refused(CriticalPathOptions { from: Some(Duration::from_secs(9)), ..options("a") });
     let event = refused(CriticalPathOptions { event: Some("app:*".into()), ..options("a") });
