@@ -58,7 +58,7 @@ fn at(offset: isize) -> *mut u8 {
 /// `area` is what [`area`] returned in this thread.
 #[inline(always)]
 pub(crate) unsafe fn cpu_in(area: *mut u8) -> Option<u32> {
-    // SAFETY: the area lies there as long as the thread lives (the C library says so, see `ask`; ours is never
+    // SAFETY: the area lies there as long as the thread lives (the C library says so, see `request_area`; ours is never
     // unmapped). The kernel writes it only while the thread does not run, so a volatile read sees one value.
     let cpu = unsafe { area.add(CPU_ID).cast::<u32>().read_volatile() };
     // A thread whose registration failed has -1 or -2 there.

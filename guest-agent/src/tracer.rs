@@ -24,7 +24,7 @@ use thiserror::Error;
 static NOT_REQUESTED: AtomicU64 = AtomicU64::new(u64::MAX);
 /// What is wanted where nothing can be recorded.
 static NOTHING: AtomicU64 = AtomicU64::new(0);
-/// Events that are lost before a slot is asked for again, at first; then twice as many each time.
+/// Events that are lost before a slot is requested again, at first; then twice as many each time.
 const FIRST_RETRY: u64 = 64;
 /// How long a thread waits at most for another one that is connecting. The kernel clears the slot meanwhile:
 /// microseconds, but more than a second was seen where every page of it faults in an emulated machine.
@@ -205,7 +205,7 @@ impl Tracer {
         fill: impl FnOnce(&mut Payload<'_>),
     ) -> bool {
         let Some(connection) = self.connection(When::Wanted) else { return self.count_lost() };
-        // What was wanted before it was asked for may not be.
+        // What was wanted before it was requested may not be.
         self.is_wanted() && connection.record(described, size, fill)
     }
 

@@ -466,7 +466,7 @@ impl<S: Storage> Producer<S> {
             // SWITCHOLDSUBBUF.
             self.leave(write, time, &lost);
         }
-        // Whatever was asked for before the old sub-buffer was left is done.
+        // Whatever was requested before the old sub-buffer was left is done.
         // SAFETY: a control word of the ring.
         unsafe { self.storage.store(RING_FLUSH_DONE, flush) };
         // SWITCHNEWSUBBUF.

@@ -34,17 +34,17 @@ pub const MAX_REGISTRY_SIZE: usize = 1 << 30;
 pub enum LayoutError {
     /// The number of vCPUs is not within 1..=[`MAX_VCPUS`].
     Vcpus {
-        /// vCPUs that were asked for.
+        /// vCPUs that were requested.
         vcpus: u32,
     },
     /// There are more than [`MAX_PROCESS_SLOTS`] process slots.
     ProcessSlots {
-        /// Slots that were asked for.
+        /// Slots that were requested.
         slots: u32,
     },
     /// A registry is larger than [`MAX_REGISTRY_SIZE`].
     RegistrySize {
-        /// Bytes that were asked for.
+        /// Bytes that were requested.
         bytes: usize,
     },
 }

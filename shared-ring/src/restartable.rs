@@ -412,7 +412,7 @@ impl<S: Storage> RestartableProducer<S> {
         let position = target.wrapping_add(PACKET_HEADER_SIZE as u64);
         // SAFETY: the packet header lies inside the ring; in discard mode the consumer has given the sub-buffer back.
         if unsafe { thread.publish(&self.storage, geometry.data_offset(target), &header, position) } {
-            // Whatever was asked for before there was an open sub-buffer is done.
+            // Whatever was requested before there was an open sub-buffer is done.
             self.honour(flush);
         }
         Attempt::Again

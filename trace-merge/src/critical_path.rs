@@ -91,7 +91,7 @@ pub enum CriticalPathError {
     /// No VM has that name.
     #[error("no VM is called '{wanted}'; there is {present}")]
     NoVm {
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
         /// Those that there are.
         present: String,
@@ -99,7 +99,7 @@ pub enum CriticalPathError {
     /// No task is it.
     #[error("no task in the window is '{wanted}'{nearest}; strata report tasks lists all")]
     NoTask {
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
         /// The nearest ones, in words.
         nearest: String,
@@ -107,7 +107,7 @@ pub enum CriticalPathError {
     /// More than one VM has such tasks.
     #[error("several VMs have {what}: {vms}; choose one with --vm")]
     SeveralVms {
-        /// What was asked for.
+        /// What was requested.
         what: String,
         /// The VMs.
         vms: String,
@@ -309,7 +309,7 @@ pub struct CriticalPaths {
     pub frequency_hz: u64,
     /// Name of the VM.
     pub vm: String,
-    /// How many tasks are what is asked for.
+    /// How many tasks are what is requested.
     #[serde(rename = "tasks")]
     pub task_count: usize,
     /// Time of the first record, ticks: seconds count from there.
@@ -320,7 +320,7 @@ pub struct CriticalPaths {
     /// Records whose event matches and that no task is known to have made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unattributed: Option<u64>,
-    /// By window: the longest first, where the longest are asked for.
+    /// By window: the longest first, where the longest are requested.
     pub paths: Vec<CriticalPath>,
 }
 

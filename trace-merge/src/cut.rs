@@ -48,10 +48,10 @@ pub enum CutError {
     /// The part lies outside of the recording.
     #[error("{0}")]
     Outside(String),
-    /// A layer was asked for that was not recorded.
+    /// A layer was requested that was not recorded.
     #[error("this trace has no {wanted} layer; it has {present}")]
     NoLayer {
-        /// What was asked for.
+        /// What was requested.
         wanted: LayerKind,
         /// What there is.
         present: String,

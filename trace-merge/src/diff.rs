@@ -210,7 +210,7 @@ struct Recording {
 }
 
 impl Recording {
-    /// Takes in the recording in `dir`; `tell` is told how much of it, of [`DONE`].
+    /// Takes in the recording in `dir`; `report_progress` is told how much of it, of [`DONE`].
     fn take_in(dir: &Path, options: &ReportOptions, report_progress: impl Fn(u64)) -> Result<Self, ReportError> {
         let trace = Trace::open(dir)?;
         let window = options.window(&trace)?;
@@ -268,7 +268,7 @@ impl Recording {
         self.timeline.vms.iter().position(|vm| Some(vm.name.as_str()) == name)
     }
 
-    /// Whether the events of `told` of the VM, or host, were recorded.
+    /// Whether the events of `reported` of the VM, or host, were recorded.
     fn records(&self, reported: &ReportedBy, vm: Option<&str>) -> bool {
         let kind = layer_of(reported, vm);
         let glob = WildMatch::new(reported.event);

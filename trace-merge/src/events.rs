@@ -62,34 +62,34 @@ pub enum EventsError {
     /// The recording cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A layer was asked for that was not recorded.
+    /// A layer was requested that was not recorded.
     #[error("this trace has no {wanted} layer; it has {present}")]
     NoLayer {
-        /// What was asked for.
+        /// What was requested.
         wanted: LayerKind,
         /// What there is.
         present: String,
     },
-    /// A VM was asked for that was not recorded.
+    /// A VM was requested that was not recorded.
     #[error("no VM of this trace is called \"{wanted}\"; it has {present}")]
     NoVm {
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
         /// The VMs that there are; the nearest ones, if any are near.
         present: String,
     },
-    /// A CPU was asked for that no layer has.
+    /// A CPU was requested that no layer has.
     #[error("no layer that is listed has a CPU {wanted}; the nearest are {nearest}")]
     NoCpu {
-        /// What was asked for.
+        /// What was requested.
         wanted: u32,
         /// The nearest ones.
         nearest: String,
     },
-    /// An event was asked for that no layer has.
+    /// An event was requested that no layer has.
     #[error("no event of the layers that are listed matches \"{wanted}\"{nearest}")]
     NoEvent {
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
         /// The nearest ones, in words; empty when none is near.
         nearest: String,
@@ -109,7 +109,7 @@ pub struct EventsSummary {
     pub events: u64,
     /// What of the listed streams could not be read, as far as they were read.
     pub damage: Damage,
-    /// Where there are none and only some were asked for: why, for people.
+    /// Where there are none and only some were requested: why, for people.
     #[serde(skip)]
     pub nothing: Option<String>,
 }

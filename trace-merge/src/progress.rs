@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LINE_EVERY: u32 = 10;
 
 /// What `task` gives, which counts up to [`DONE`] while it is shown how far it is, from a second on: as a bar called
-/// `title` where standard error is a terminal, else as lines for `say`.
+/// `title` where standard error is a terminal, else as lines for `notify`.
 pub fn shown<T>(title: &str, notify: &(impl Fn(&str) + Sync), task: impl FnOnce(&AtomicU64) -> T) -> T {
     let progress = AtomicU64::new(0);
     thread::scope(|scope| {

@@ -132,7 +132,7 @@ enum Order {
     Burst,
 }
 
-/// Sleeps, waking up now and then, until the burst is asked for.
+/// Sleeps, waking up now and then, until the burst is requested.
 fn guest(region: &TraceRegion, rings: Rings, orders: &Receiver<Order>, answers: &Sender<()>) {
     register(region, &[EVENT]);
     let producer = producer(region, rings, 0);

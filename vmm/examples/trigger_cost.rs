@@ -13,7 +13,7 @@ use strata_recorder::trigger::watch::Watch;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{StreamRecord, Trace};
 
-/// Records that are shown unless it is said otherwise.
+/// Records that are shown by default.
 const RECORDS: usize = 2_000_000;
 /// Records of a poll.
 const POLL: usize = 1000;

@@ -1,4 +1,4 @@
-//! How long it takes from an event to the mark of its trigger, which is when a snapshot is asked for:
+//! How long it takes from an event to the mark of its trigger, which is when a snapshot is requested:
 //! `cargo xtask bench why`. Prints a JSON object; times are ns.
 //!
 //! A thread plays the guest's vCPU: it makes records that a trigger is about at moments that have nothing to do with
@@ -24,7 +24,7 @@ use strata_recorder::trigger::expression::Trigger;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 
-/// Events of each turn unless it is said otherwise.
+/// Events of each turn by default.
 const EVENTS: u64 = 200;
 /// The event itself is triggered on.
 const TICK: Event = Event { id: 1, class: 0, name: "bench:tick", fields: &[Field::new("number", FieldType::U64)] };

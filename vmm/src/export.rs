@@ -82,7 +82,7 @@ pub enum ExportCommandError {
     Terminal,
 }
 
-/// Does what `args` ask for; `say` takes lines for the user.
+/// Does what `args` ask for; `notify` takes lines for the user.
 ///
 /// # Errors
 /// What is wrong, and what to do. No file is left then, and one that was there is as it was.
@@ -181,7 +181,7 @@ pub fn open(path: &Path, part: Part, symbols: &SymbolArgs, notify: impl Fn(&str)
     }
 }
 
-/// What `asked` asks of tasks, answered; nothing if nothing is asked.
+/// What `requested` asks of tasks, answered; nothing if nothing is asked.
 fn explain(
     trace: &Trace,
     requested: Option<&CriticalPathOptions>,
@@ -189,7 +189,7 @@ fn explain(
     Ok(requested.map(|requested| critical_paths(trace, requested)).transpose()?.map(|(paths, _)| paths))
 }
 
-/// Writes the page that `args` ask for; `say` takes lines for the user.
+/// Writes the page that `args` ask for; `notify` takes lines for the user.
 ///
 /// # Errors
 /// Those of [`run`].

@@ -44,7 +44,7 @@ pub enum MetricsError {
     },
 }
 
-/// Serves what `args` say up to Ctrl-C; `say` takes a line for the user.
+/// Serves what `args` say up to Ctrl-C; `notify` takes a line for the user.
 ///
 /// # Errors
 /// When the address cannot be listened to.

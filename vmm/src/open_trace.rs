@@ -37,7 +37,7 @@ pub enum OpenError {
     /// A moment is not in the recording.
     #[error(transparent)]
     Moment(#[from] MomentError),
-    /// A part of a file was asked for.
+    /// A part of a file was requested.
     #[error("{}: --from and --until are for Strata's traces; another file is shown whole", .path.display())]
     Part {
         /// The file.
@@ -73,7 +73,7 @@ pub enum OpenError {
     },
 }
 
-/// Shows what `args` say; `say` takes lines for the user. Returns once the viewer has it.
+/// Shows what `args` say; `notify` takes lines for the user. Returns once the viewer has it.
 ///
 /// # Errors
 /// What is wrong, and what to do.

@@ -1,7 +1,7 @@
 //! libstrata: recording events from applications in C and C++. `include/strata.h` declares, and describes, what is
 //! here.
 //!
-//! Whatever a caller passes that is not what the header asks for and can be told apart from it (null pointers, names
+//! Whatever a caller passes that is not what the header asks for and can be distinguished from it (null pointers, names
 //! that a trace cannot hold, texts of any length) is mended or left out; nothing is printed, and `errno` stays as it
 //! was.
 #![allow(unsafe_code)] // Entry points for C: raw pointers throughout.

@@ -1,6 +1,6 @@
 //! Loads whose waits have a known cause: a lock's holder, a server, a disk, a child, a competitor.
 //!
-//! Who waits and who is waited for are threads with names of their own, whose thread ids are told. Times are of the
+//! Who waits and who is waited for are threads with names of their own, whose thread ids are reported. Times are of the
 //! guest's monotonic clock where somebody waits, and of the thread's CPU clock where somebody computes.
 
 use super::{burn_for, cpu_time, ns, pin, read_blocks, set_policy};

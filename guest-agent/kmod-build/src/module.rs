@@ -41,7 +41,7 @@ pub enum KmodBuildError {
         folder: PathBuf,
         /// The kernel that it belongs to.
         found: String,
-        /// The kernel that was asked for.
+        /// The kernel that was requested.
         wanted: String,
     },
     /// The kernel's compiler is not installed.

@@ -17,12 +17,12 @@ use super::{
 pub enum GeometryError {
     /// The size of a sub-buffer is not a power of two within [`MIN_SUB_BUFFER_SIZE`]..=[`MAX_SUB_BUFFER_SIZE`].
     SubBufferSize {
-        /// Bytes of a sub-buffer that were asked for.
+        /// Bytes of a sub-buffer that were requested.
         bytes: u64,
     },
     /// The number of sub-buffers is not a power of two within [`MIN_SUB_BUFFERS`]..=[`MAX_SUB_BUFFERS`].
     SubBuffers {
-        /// Sub-buffers that were asked for.
+        /// Sub-buffers that were requested.
         count: u32,
     },
 }

@@ -52,7 +52,7 @@ pub enum DebugKernelError {
     Option {
         /// Where its sources come from.
         suite: &'static str,
-        /// What was asked for.
+        /// What was requested.
         option: String,
         /// What the kernel made of it.
         configuration: PathBuf,

@@ -65,7 +65,7 @@ const RETURN: u8 = 0xc3;
 pub const TIME_VARIABLE: &str = "STRATA_LAB_TIME";
 /// The seed of emulated hosts, a number: what a host does in virtual time depends on it alone.
 pub const SEED_VARIABLE: &str = "STRATA_LAB_SEED";
-/// That seed, unless another one is asked for.
+/// That seed, unless another one is requested.
 pub const SEED: u32 = 1;
 /// The installed program.
 const PROGRAM: &str = "qemu-system-x86_64";

@@ -1,7 +1,7 @@
 //! Flight recorder, control and recovery: one boot of the host in which a guest is asked for snapshots and then panics,
 //! and another one's VMM is killed.
 //!
-//! The guests work for as long as is asked for: seconds in a test, minutes by `cargo xtask lab flight`.
+//! The guests work for as long as is requested: seconds in a test, minutes by `cargo xtask lab flight`.
 //!
 //! Leaves in the results: `flight.trace-snapshots/trigger-1`, which a trigger on an application took that was armed while the
 //! guest ran, `snapshot1.trace` and `snapshot2.trace` of the running guest, `calls.trace` of a session made

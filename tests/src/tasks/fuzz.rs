@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Seconds that each target gets if nothing else is asked for.
+/// Seconds that each target gets if nothing else is requested.
 pub const SECONDS: u64 = 60;
 
 /// Named explicitly, so that the flags of the build do not reach build scripts and procedural macros.
@@ -70,7 +70,7 @@ pub enum FuzzError {
     /// There is no target of that name.
     #[error("there is no fuzz target \"{name}\"; there are {}", targets.join(", "))]
     NoTarget {
-        /// What was asked for.
+        /// What was requested.
         name: String,
         /// What there is.
         targets: Vec<String>,

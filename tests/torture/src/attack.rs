@@ -336,7 +336,7 @@ impl Attacker {
         };
         for _ in 0..RECORDS / 4 {
             if let Ok(mut reservation) = producer.try_reserve(bounded, id, payload.len()) {
-                // As long as it was asked for.
+                // As long as it was requested.
                 let _ = reservation.write(0, &payload);
                 reservation.commit();
             }

@@ -1,7 +1,7 @@
 //! The event vocabulary: the only place that knows the names of tracepoints and of their fields.
 //!
 //! A record of any layer becomes an [`Event`], or none where no analysis asks for it. What most analyses never look at
-//! (addresses of a stack, arguments of a system call) stays in the record until it is asked for.
+//! (addresses of a stack, arguments of a system call) stays in the record until it is requested.
 
 pub mod address;
 mod decode;
@@ -544,7 +544,7 @@ pub struct NetworkPacket<'t> {
     pub is_refused: bool,
 }
 
-/// Arguments of a system call: read when they are asked for.
+/// Arguments of a system call: read when they are requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'t>(StreamRecord<'t>);
 

@@ -94,13 +94,13 @@ pub struct Passed {
     pub completeness: Completeness,
     /// What each layer that was read holds in the window, in the order of [`Trace::layers`].
     pub totals: Vec<Totals>,
-    /// By VM: the symbols of its guest's kernel, once they were asked for.
+    /// By VM: the symbols of its guest's kernel, once they were requested.
     symbols: OnceLock<Vec<KernelSymbols>>,
 }
 
 impl Passed {
     /// The symbols of the kernel of the guest `vm`. They may be recorded after what they name, so that the whole recording
-    /// is looked through for them when they are asked for first.
+    /// is looked through for them when they are requested first.
     pub fn kernel_symbols(&self, trace: &Trace, vm: usize) -> Option<&KernelSymbols> {
         let of = |vm: &crate::timeline::Vm| KernelSymbols::of_guest(trace, &vm.name);
         self.symbols.get_or_init(|| self.timeline.vms.iter().map(of).collect()).get(vm)
@@ -145,7 +145,7 @@ pub fn pass(trace: &Trace, window: Window, analyses: &mut [&mut dyn Analysis]) -
     pass_reporting(trace, window, analyses, |_| ())
 }
 
-/// [`pass`], which tells `tell` now and then up to where it has read, ticks.
+/// [`pass`], which tells `report` now and then up to where it has read, ticks.
 #[must_use]
 pub fn pass_reporting(
     trace: &Trace,

@@ -86,7 +86,7 @@ pub enum SymbolFileError {
     /// The recording has no such kernel.
     #[error("this trace has no kernel '{wanted}' to take symbols for; it has {present}")]
     NoKernel {
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
         /// What there is.
         present: String,

@@ -335,7 +335,7 @@ struct Recorder {
     task: Option<strata_analysis::timeline::states::TaskIndex>,
 }
 
-/// Records after which progress is told again.
+/// Records after which progress is reported again.
 const REPORT_EVERY: u64 = 4096;
 
 impl<W: Write + Send> Analysis for Exporter<'_, W> {

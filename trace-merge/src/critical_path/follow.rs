@@ -65,7 +65,7 @@ enum Presence {
 }
 
 impl<'g> Follower<'g> {
-    /// Walks `graph`, which is of the guest of a VM as `timeline` knows it, for the task `asked` of that name.
+    /// Walks `graph`, which is of the guest of a VM as `timeline` knows it, for the task `requested` of that name.
     pub(super) const fn new(
         graph: &'g Graph,
         (vm, timeline): (usize, &'g Timeline),
@@ -509,7 +509,7 @@ impl<'g> Follower<'g> {
         }
     }
 
-    /// The record `told` of `time`, as it is shown.
+    /// The record `reported` of `time`, as it is shown.
     fn record(&self, time: u64, reported: Option<Reported>) -> Option<RecordOf> {
         let reported = reported?;
         let (layer, event) = self.graph.event(reported)?;

@@ -130,7 +130,7 @@ impl Graph {
         self.cpus.get(&cpu).map_or(&[], Vec::as_slice)
     }
 
-    /// Layer and name of the event of `told`.
+    /// Layer and name of the event of `reported`.
     pub(super) fn event(&self, reported: Reported) -> Option<(&'static str, &str)> {
         let (layer, name) = self.events.get(usize::try_from(reported.event).ok()?)?;
         Some((layer, name))
@@ -348,7 +348,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
         Reported { cpu, event }
     }
 
-    /// What was told of last was told by `told`.
+    /// What was told of last was told by `reported`.
     fn settle_pending(&mut self, reported: Option<Reported>) {
         for pending in self.pending.drain(..) {
             match pending {

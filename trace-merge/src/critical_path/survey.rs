@@ -175,7 +175,7 @@ impl<'o> Survey<'o> {
         Ok(Found { vm, tasks, count, is_longest, windows, records_interrupts, unattributed })
     }
 
-    /// The tasks that are asked for.
+    /// The tasks that are requested.
     fn meant(&self, timeline: &Timeline) -> Vec<(usize, TaskIndex)> {
         let of_name = |is_former| {
             let is_it =
@@ -191,7 +191,7 @@ impl<'o> Survey<'o> {
         meant
     }
 
-    /// Whether the task is asked for, by its last name or, with `is_former`, by one that it had before.
+    /// Whether the task is requested, by its last name or, with `is_former`, by one that it had before.
     fn is_meant(&self, (vm, task): (usize, TaskIndex), of_task: &OfTask, is_former: bool, timeline: &Timeline) -> bool {
         let Some(known) = timeline.vm(vm) else { return false };
         let Some(guest_task) = known.guest.task(task) else { return false };

@@ -140,7 +140,7 @@ impl Workers {
     }
 
     /// Takes in what `cpu` of `host` recorded at `time`, which the host knows already. A worker that is woken then is
-    /// `requested_by` that task of the guest. `tell` gets the runs that begin.
+    /// `requested_by` that task of the guest. `report` gets the runs that begin.
     pub(super) fn record(
         &mut self,
         (time, cpu): (u64, u32),

@@ -12,7 +12,7 @@ use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
 /// Why no record of `trace` is what `options` ask for; `None` where they ask for all. Reads the recording once more where
-/// tasks are asked for.
+/// tasks are requested.
 pub(super) fn reason(trace: &Trace, options: &EventsOptions) -> Option<String> {
     let window = ReportOptions { from: options.from, to: options.to, json: false };
     let missed = report::missed_window(trace, &window);
@@ -28,7 +28,7 @@ pub(super) fn reason(trace: &Trace, options: &EventsOptions) -> Option<String> {
     missing.or_else(|| is_filtered.then(|| "no record is all of what is asked for at once".into()))
 }
 
-/// Says where no event has all fields that are asked for.
+/// Says where no event has all fields that are requested.
 fn missing_event(trace: &Trace, filters: &Filters) -> Option<String> {
     let has_all =
         trace.layers().iter().flat_map(|layer| layer.schemas.iter()).any(|schema| filters.plan(schema).is_some());
@@ -36,7 +36,7 @@ fn missing_event(trace: &Trace, filters: &Filters) -> Option<String> {
     (!has_all).then(|| format!("no event has all of the fields {}", fields.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
-/// Says which of the tasks that are asked for no record belongs to at any time.
+/// Says which of the tasks that are requested no record belongs to at any time.
 fn missing_task(trace: &Trace, options: &EventsOptions) -> Option<String> {
     let EventsOptions { layers, vms, cpus, .. } = options.clone();
     let all = EventsOptions { layers, vms, cpus, ..EventsOptions::default() };

@@ -42,7 +42,7 @@ impl<'t> Selection<'t> {
     /// What `options` ask for of `trace`.
     ///
     /// # Errors
-    /// When `trace` has no layer, VM, CPU, event type or field of what is asked for.
+    /// When `trace` has no layer, VM, CPU, event type or field of what is requested.
     pub(super) fn new(trace: &'t Trace, options: &'t EventsOptions) -> Result<Self, EventsError> {
         let mut layers: Vec<&TraceLayer> = trace.layers().iter().collect();
         for &wanted in &options.layers {

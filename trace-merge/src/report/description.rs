@@ -1,4 +1,4 @@
-//! What describes a report: its name, what it shows, how it is asked for and how it begins.
+//! What describes a report: its name, what it shows, how it is requested and how it begins.
 
 use super::rows::columns::Rows;
 use super::{Report, ReportBuilder, ReportError, ReportOptions, Window};
@@ -21,7 +21,7 @@ pub struct Description {
     pub name: &'static str,
     /// What it shows, in a line.
     pub about: &'static str,
-    /// How it is asked for.
+    /// How it is requested.
     pub requested: Requested,
     /// Commands that show how it is used.
     pub examples: &'static [&'static str],
@@ -35,7 +35,7 @@ pub struct Description {
     pub begin: Begin,
 }
 
-/// How a report is asked for.
+/// How a report is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requested {
     /// By a command of its own.

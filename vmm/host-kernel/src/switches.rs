@@ -32,7 +32,7 @@ pub struct Switches {
     fields: SwitchFields,
     /// The machine's threads, and when each was seen last.
     threads: BTreeMap<u32, Instant>,
-    /// When they were asked for last.
+    /// When they were requested last.
     requested: Instant,
     time: HostTime,
 }

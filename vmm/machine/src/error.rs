@@ -29,7 +29,7 @@ pub enum MachineError {
     /// A request of KVM's failed.
     #[error("KVM refused to {action}")]
     Kvm {
-        /// What was asked for, an infinitive.
+        /// What was requested, an infinitive.
         action: &'static str,
         /// KVM's answer.
         #[source]

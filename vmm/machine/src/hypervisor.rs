@@ -124,7 +124,7 @@ pub fn create_vcpus(
         .collect()
 }
 
-/// Gives all vCPUs the same TSC offset and reads it back; `None` if KVM knows no offsets and none was asked for.
+/// Gives all vCPUs the same TSC offset and reads it back; `None` if KVM knows no offsets and none was requested.
 ///
 /// # Errors
 /// KVM refuses the offset, or has another one afterwards on a host whose TSC is stable.

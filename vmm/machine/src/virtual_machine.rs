@@ -72,7 +72,7 @@ pub struct StopHandle(Arc<EventFd>);
 impl StopHandle {
     /// Asks the machine to stop; its run ends with [`Outcome::Stopped`] if nothing else ended it before.
     pub fn stop(&self) {
-        // Fails only when the counter is full, that is when stopping was asked for already.
+        // Fails only when the counter is full, that is when stopping was requested already.
         let _ = self.0.write(1);
     }
 }
@@ -182,7 +182,7 @@ impl Machine {
     /// The machine's doorbell; there is one.
     ///
     /// # Errors
-    /// KVM refuses, for instance because this was asked for before.
+    /// KVM refuses, for instance because this was requested before.
     pub fn doorbell(&self) -> Result<Doorbell, MachineError> {
         Doorbell::new(&self.vm)
     }

@@ -80,7 +80,7 @@ impl RecorderControl {
 }
 
 impl Recorder {
-    /// Begins the recording `asked` of `vm`, on a thread that runs as it says.
+    /// Begins the recording `requested` of `vm`, on a thread that runs as it says.
     ///
     /// # Errors
     /// When the recording's folder cannot be written.

@@ -99,7 +99,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The first session: every layer of the recording `asked` of `vm`, recording.
+    /// The first session: every layer of the recording `requested` of `vm`, recording.
     ///
     /// # Errors
     /// When its recording cannot be written.
@@ -288,7 +288,7 @@ impl Session {
     }
 
     /// Polls every layer once, and keeps enable bits and manifest up to date; says how much there was. A layer
-    /// that cannot be written ends, which is told and noted; the others go on.
+    /// that cannot be written ends, which is reported and noted; the others go on.
     pub fn poll(&mut self) -> Found {
         let begun = self.is_watched().then(|| self.recording.clocks.time().now());
         let polled = self.layers.poll(&self.recording, armed(&mut self.triggers, &self.recording));

@@ -42,7 +42,7 @@ use strata_recording::manifest::{Layer, Manifest, Missing};
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-/// What is recorded unless it is said.
+/// What is recorded by default.
 pub const DEFAULT_EVENTS: &str = "sched:*,irq:*,task:task_rename";
 /// Why a recording has no layer of the guest's kernel until the guest has ended.
 pub const READ_AT_END: &str =
@@ -63,7 +63,7 @@ const PACKET_SIZE: u64 = 64 << 10;
 /// Records that are a second outside of the run are none of it.
 const SLACK_SECONDS: u64 = 1;
 
-/// What is asked for.
+/// What is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentlessRequest {
     /// Globs `GROUP:EVENT` with commas between them.
@@ -366,7 +366,7 @@ impl Collected {
             return Ok(());
         }
         if known.is_some() {
-            // The layer of an agent that never came. Should it stay, the new one cannot be made, and that is told.
+            // The layer of an agent that never came. Should it stay, the new one cannot be made, and that is reported.
             let _ = fs::remove_dir_all(dir.join(manifest.layers.remove(place).path));
         }
         state_bound(manifest, vm, &clock);

@@ -29,7 +29,7 @@ pub struct RingLayout {
 }
 
 impl RingLayout {
-    /// As the kernel's types are; `None` if it has no ring that lies where it is told.
+    /// As the kernel's types are; `None` if it has no ring that lies where it was told to.
     #[must_use]
     pub fn new(btf: &Btf<'_>) -> Option<Self> {
         let member = |name, path| usize::try_from(btf.member(name, &[path])?.bytes()).ok();

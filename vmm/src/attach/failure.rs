@@ -20,7 +20,7 @@ use thiserror::Error;
 /// Why a recording could not be attached to a VM, or is not complete.
 #[derive(Debug, Error)]
 pub enum AttachError {
-    /// The recording cannot be had as it is asked for.
+    /// The recording cannot be had as it is requested.
     #[error(transparent)]
     Recording(#[from] RequestError),
     /// Only root sees what is needed.
@@ -100,7 +100,7 @@ pub enum AttachError {
     NoSuchVm {
         /// The process.
         pid: u32,
-        /// What was asked for.
+        /// What was requested.
         wanted: u32,
         /// Descriptors of the VMs that there are.
         descriptors: Vec<u32>,

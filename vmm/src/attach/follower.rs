@@ -78,7 +78,7 @@ impl Drop for Follower {
     }
 }
 
-/// Follows `vm` until it or the file of its `region` ends, which it says, or `asked` says to stop.
+/// Follows `vm` until it or the file of its `region` ends, which it says, or `requested` says to stop.
 fn follow(vm: &ForeignVm, region: Option<&TraceRegion>, sinks: &Sinks, requested: &AtomicBool) -> Option<Ending> {
     loop {
         for _ in 0..WAITS_PER_LOOK {

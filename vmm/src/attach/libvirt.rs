@@ -35,7 +35,7 @@ pub enum DomainError {
         shell_option("--libvirt", domain)
     )]
     NotRoot {
-        /// What was asked for.
+        /// What was requested.
         domain: String,
     },
     /// It is not known who called sudo.
@@ -47,13 +47,13 @@ pub enum DomainError {
         shell_word(domain)
     )]
     NoneRuns {
-        /// What was asked for.
+        /// What was requested.
         domain: String,
     },
     /// That domain does not run.
     #[error("libvirt runs no domain '{domain}'; it runs {}", listed(running))]
     Unknown {
-        /// What was asked for.
+        /// What was requested.
         domain: String,
         /// The nearest names of those that run, or all of them.
         running: Vec<Foreign<String>>,
@@ -61,7 +61,7 @@ pub enum DomainError {
     /// The system and the user run a domain of that name.
     #[error("several domains '{domain}' run here, in the processes {}; give one of them", .processes.iter().map(u32::to_string).collect::<Vec<_>>().join(" and "))]
     Several {
-        /// What was asked for.
+        /// What was requested.
         domain: String,
         /// The processes of all of them.
         processes: Vec<u32>,

@@ -1,7 +1,7 @@
 //! `strata attach`: records a VM that another process runs, from outside: what the host's kernel does for it, and its guest
 //! where that has a trace region ([`region`]) or gets one ([`hot_plug`]).
 //!
-//! The recorder is that of `strata run`. The VM is told apart by the process's
+//! The recorder is that of `strata run`. The VM is distinguished by the process's
 //! descriptors and KVM's debugfs ([`vm`]), and followed from there ([`follower`]).
 
 mod answers;
@@ -107,7 +107,7 @@ pub struct AttachReport {
 }
 
 /// Records what the host's kernel does for the VM that `request` names until that ends, a signal or `strata ctl` asks
-/// to stop, or the time is over. `say` is told what the user should know meanwhile, a line each, on any thread.
+/// to stop, or the time is over. `notify` is told what the user should know meanwhile, a line each, on any thread.
 ///
 /// # Errors
 /// Nothing was recorded, and nothing is left behind; or the recording is not complete.

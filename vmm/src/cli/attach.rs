@@ -80,7 +80,7 @@ impl TryFrom<AttachArgs> for AttachRequest {
 
     /// # Errors
     ///
-    /// libvirt does not run the domain that was asked for.
+    /// libvirt does not run the domain that was requested.
     fn try_from(args: AttachArgs) -> Result<Self, DomainError> {
         let AttachArgs { pid, libvirt, region, qmp, trace, name, vm, recording, duration, jail } = args;
         let domain = libvirt.map(|wanted| libvirt::domain(&wanted)).transpose()?;

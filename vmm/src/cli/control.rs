@@ -231,7 +231,7 @@ impl CtlCommand {
     /// When a path is empty or there is no working directory.
     pub fn request(self) -> io::Result<Request> {
         Ok(match self {
-            // It is asked for until it says what is waited for.
+            // It is requested until it says what is waited for.
             Self::Status | Self::WaitTrigger { .. } | Self::Trigger(TriggerCommand::List) => Request::Status,
             Self::Trigger(TriggerCommand::Add { trigger, every, after }) => {
                 let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

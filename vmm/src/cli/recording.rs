@@ -93,7 +93,7 @@ pub struct RecordingArgs {
 }
 
 impl RecordingArgs {
-    /// What is asked for of a recording into the folder `trace`.
+    /// What is requested of a recording into the folder `trace`.
     #[must_use]
     pub fn into_request(self, trace: PathBuf) -> RecordingRequest {
         let Self { events, mode, host_history, readable_by: readers, compress: compression, .. } = self;

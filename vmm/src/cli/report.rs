@@ -41,7 +41,7 @@ pub struct ReportArgs {
     #[command(subcommand)]
     pub command: Option<ReportCommand>,
     /// Trace: a folder, or a file of `strata cut`
-    // Takes two, so that a command that does not exist is told apart from a trace.
+    // Takes two, so that a command that does not exist is distinguished from a trace.
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     pub trace: Vec<PathBuf>,
     /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
@@ -105,7 +105,7 @@ pub enum ReportRequest {
 }
 
 impl ReportArgs {
-    /// What is asked for; without a command what stands out, and the summary.
+    /// What is requested; without a command what stands out, and the summary.
     ///
     /// # Errors
     /// What is wrong, in words, when the first word is neither a command nor all there is.
@@ -160,7 +160,7 @@ fn with_command<'r>(reports: &'r [&'static Description]) -> impl Iterator<Item =
     reports.iter().copied().filter(|report| report.requested == Requested::Command)
 }
 
-/// A report that is asked for by its command.
+/// A report that is requested by its command.
 #[derive(Debug)]
 pub struct ReportCommand {
     /// Which.

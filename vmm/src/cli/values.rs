@@ -130,7 +130,7 @@ pub fn agentless_events(text: &str) -> Result<String, String> {
     }
 }
 
-/// How much of the host kernel's records a flight recorder holds unless it is said.
+/// How much of the host kernel's records a flight recorder holds by default.
 pub const HOST_HISTORY: &str = "64M";
 
 /// Memory for the host kernel's records in a flight recorder, bytes.
@@ -265,7 +265,7 @@ pub fn layer_limit(text: &str) -> Result<LayerLimit, String> {
     Ok(LayerLimit { layer, per_second, burst })
 }
 
-/// A limit of `least` or more each second. The burst is what comes in a second unless it is said, and at least what
+/// A limit of `least` or more each second. The burst is what comes in a second by default, and at least what
 /// comes in the shortest time between two timers.
 fn rate_limit(text: &str, number: impl Fn(&str) -> Option<u64>, least: u64) -> Option<RateLimit> {
     let (rate, burst) = text.split_once(':').unwrap_or((text, text));

@@ -40,7 +40,7 @@ pub enum BootsError {
 /// Does `boot`, which runs the guest of `request` once, in a process of its own, and again each time that the guest has
 /// rebooted. The calling process opens nothing meanwhile, and must have no other thread.
 ///
-/// Each boot has a recording of its own, and the network devices keep their addresses. `say` is told what the user
+/// Each boot has a recording of its own, and the network devices keep their addresses. `notify` is told what the user
 /// should know, a line each. The end is that of the last boot; a guest that is given up has failed.
 ///
 /// # Errors

@@ -22,7 +22,7 @@ use thiserror::Error;
 /// Why a guest was not run, or its recording is not complete.
 #[derive(Debug, Error)]
 pub enum RunFailure {
-    /// The recording cannot be had as it is asked for.
+    /// The recording cannot be had as it is requested.
     #[error(transparent)]
     Recording(#[from] RequestError),
     /// The trace folder cannot be used.

@@ -32,7 +32,7 @@ use trace_merge::report::devices::flows::FlowTimes;
 use trace_merge::report::devices::net_flows::{Direction, NetFlowTimes};
 use trace_merge::report::scheduling::state_names;
 
-/// Records after which progress is told again.
+/// Records after which progress is reported again.
 const REPORT_EVERY: u64 = 4096;
 
 /// A task of a guest: VM, and which of its tasks.

@@ -5,7 +5,7 @@ use foldhash::HashMap;
 use serde::Serialize;
 use strata_recording::terminal::harmless;
 
-/// Names that are told apart; a guest may make up any number.
+/// Names that are distinguished; a guest may make up any number.
 const MOST: usize = 1 << 16;
 /// Characters of a name that are kept.
 const LONGEST: usize = 200;

@@ -15,7 +15,7 @@ use strata_analysis::timeline::Input;
 use strata_recording::schema::{Elements, Schema, Value};
 use strata_recording::terminal::harmless;
 
-/// Kinds of records that are told apart: event types of each stream.
+/// Kinds of records that are distinguished: event types of each stream.
 const MOST_KINDS: usize = 1 << 16;
 /// Meanings of numbers that are told for each event type.
 const MOST_MEANINGS: usize = 1024;

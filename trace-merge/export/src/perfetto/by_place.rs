@@ -3,11 +3,11 @@
 use super::packets::Machine;
 use strata_analysis::timeline::by_number::ByNumber;
 
-/// Values by machine and CPU. Mostly the next one that is asked for is of the same machine as the last one.
+/// Values by machine and CPU. Mostly the next one that is requested is of the same machine as the last one.
 #[derive(Debug)]
 pub(super) struct ByPlace<T> {
     machines: Vec<(Machine, ByNumber<T>)>,
-    /// The place of the machine that was asked for last.
+    /// The place of the machine that was requested last.
     last: usize,
 }
 

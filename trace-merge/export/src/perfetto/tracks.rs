@@ -4,7 +4,7 @@ use super::packets::Machine;
 use super::proto::{CounterDescriptor, TrackDescriptor};
 use strata_analysis::timeline::{Origin, Timeline};
 
-/// Hosts beyond the first one, as far as they are told apart by their numbers.
+/// Hosts beyond the first one, as far as they are distinguished by their numbers.
 const FIRST_OTHER_HOST: u32 = 1 << 16;
 
 /// What a track shows: the lowest bits of its number.

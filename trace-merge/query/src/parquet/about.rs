@@ -17,7 +17,7 @@ use strata_recording::reader::{Trace, TraceLayer};
 pub(super) struct About<'p> {
     pub(super) trace: &'p Trace,
     pub(super) passed: &'p Passed,
-    /// From when and until when after the first record, where that was asked for.
+    /// From when and until when after the first record, where that was requested.
     pub(super) part: (Option<Duration>, Option<Duration>),
     pub(super) incomplete: Option<&'p str>,
     /// Records in the window.

@@ -71,7 +71,7 @@ impl Selection {
         }
     }
 
-    /// Whether the table of any event type is asked for.
+    /// Whether the table of any event type is requested.
     fn has_event_tables(&self) -> bool {
         match self {
             Self::All => true,
@@ -184,7 +184,7 @@ struct Progress<'t> {
     seen: u64,
 }
 
-/// Records after which progress is told again.
+/// Records after which progress is reported again.
 const REPORT_EVERY: u64 = 4096;
 
 impl Analysis for Progress<'_> {

@@ -121,7 +121,7 @@ struct EventTables {
 }
 
 impl EventTables {
-    /// The number of the table of an event type in a layer of `place`, if it is asked for.
+    /// The number of the table of an event type in a layer of `place`, if it is requested.
     fn number(&mut self, schema: &Schema, place: Place, selection: &Selection) -> Option<usize> {
         let table = table_of_event(schema.name());
         // A question about `events` only has no use for the fields.

@@ -278,7 +278,7 @@ pub(super) struct Row<'r> {
 }
 
 impl Row<'_> {
-    /// Fills the columns of the next key. `tell` is asked for their values where no row before had it.
+    /// Fills the columns of the next key. `report` is asked for their values where no row before had it.
     #[inline]
     pub(super) fn keyed(mut self, key: u64, report: impl FnOnce(&mut dyn FnMut(&[Cell<'_>]))) -> Self {
         let Rows { keyed, columns, .. } = &mut *self.rows;

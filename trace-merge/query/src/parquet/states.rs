@@ -88,7 +88,7 @@ impl States {
     }
 }
 
-/// Shows `tell` the cells of the thread that ran in place of one of `vm`, behind those of `before`.
+/// Shows `give` the cells of the thread that ran in place of one of `vm`, behind those of `before`.
 fn report_thief(
     before: &[Cell<'_>],
     by: Option<Preemptor>,

@@ -62,7 +62,7 @@ impl Named<'_> {
     pub(super) const IDLE: Named<'static> =
         Named { number: 1, tid: Some(0), pid: Some(0), comm: Some(b"idle"), cgroup: None };
 
-    /// Shows `tell` the cells of thread, process, name and cgroup, behind those of `before`.
+    /// Shows `give` the cells of thread, process, name and cgroup, behind those of `before`.
     pub(super) fn give(&self, before: &[Cell<'_>], give: &mut dyn FnMut(&[Cell<'_>])) {
         let comm = self.comm.map(text_of);
         let own = [self.tid.into(), self.pid.into(), comm.as_deref().into(), self.cgroup.into()];
@@ -89,7 +89,7 @@ struct Known {
     cgroup: Option<Arc<str>>,
 }
 
-/// Names tasks, and numbers them: the same number is the same name. Keeps the paths of cgroups that were asked for, and
+/// Names tasks, and numbers them: the same number is the same name. Keeps the paths of cgroups that were requested, and
 /// what each task was called last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tasks {

@@ -90,7 +90,7 @@ pub enum QueryError {
         folder: PathBuf,
         /// The recording.
         recording: String,
-        /// What was asked for.
+        /// What was requested.
         name: String,
         /// What was chosen.
         chosen: String,

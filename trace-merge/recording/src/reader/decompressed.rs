@@ -25,7 +25,7 @@ const ROOM_RATIO: u64 = 100;
 /// A page that nobody has written.
 const PAGE: [u8; 4096] = [0; 4096];
 
-/// A compressed file, and its packets as far as they have been asked for.
+/// A compressed file, and its packets as far as they have been requested.
 #[derive(Debug)]
 pub(super) struct DecompressedFile {
     compressed: MappedFile,

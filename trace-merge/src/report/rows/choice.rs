@@ -24,7 +24,7 @@ const AROUND: [&str; 10] = ["vm", "layer", "pid", "comm", "vcpu", "tid", "kind",
 pub struct Choice {
     /// CSV in place of text.
     pub csv: bool,
-    /// The table, where the report has several; else the first that has the columns that are asked for.
+    /// The table, where the report has several; else the first that has the columns that are requested.
     pub table: Option<String>,
     /// Only rows of this VM.
     pub vm: Option<String>,
@@ -81,7 +81,7 @@ pub enum ChoiceError {
     NoTable {
         /// Its name.
         report: &'static str,
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
         /// Those that there are, the nearest first.
         tables: Vec<String>,
@@ -93,7 +93,7 @@ pub enum ChoiceError {
         report: &'static str,
         /// The table.
         table: String,
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
         /// Those that there are, the nearest first.
         columns: Vec<String>,
@@ -101,7 +101,7 @@ pub enum ChoiceError {
     /// No row is of the VM.
     #[error("no row is of a VM called \"{wanted}\"; there are {}", .vms.join(", "))]
     NoVm {
-        /// What was asked for.
+        /// What was requested.
         wanted: String,
         /// Those that there are, the nearest first.
         vms: Vec<String>,
@@ -125,7 +125,7 @@ pub struct Chosen {
     path: &'static str,
     columns: Vec<Column>,
     rows: Vec<Map<String, Value>>,
-    /// Why no row is of the task that is asked for, if none is.
+    /// Why no row is of the task that is requested, if none is.
     missed_task: Option<String>,
     /// Rows that a limit leaves out.
     left_out: usize,
@@ -170,7 +170,7 @@ impl Choice {
         self.narrow(fitting.clone())
     }
 
-    /// A column that is asked for and that `chosen` does not have.
+    /// A column that is requested and that `chosen` does not have.
     fn missing_column(&self, chosen: &Chosen) -> Option<String> {
         let has = |keys: &[&str]| chosen.columns.iter().any(|column| keys.contains(&&*column.key));
         let requested = [

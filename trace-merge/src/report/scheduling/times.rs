@@ -7,7 +7,7 @@ use strata_analysis::timeline::fused::{self, Fused};
 use strata_analysis::timeline::states::BlockedOn;
 use strata_recording::clock::Clock;
 
-/// What a task's time is made of, in ticks unless it is said otherwise.
+/// What a task's time is made of, in ticks by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// It ran for real. Without a host-kernel layer also what that would tell apart.

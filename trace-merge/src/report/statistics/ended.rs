@@ -24,7 +24,7 @@ pub trait KeepsEnded: Analysis {
     fn has_ended(&self) -> bool;
 }
 
-/// Keeps what has ended since it was asked for last, if it is asked for.
+/// Keeps what has ended since it was requested last, if it is requested.
 #[derive(Clone, Debug)]
 pub(crate) struct Keep<R> {
     kept: Option<Vec<R>>,

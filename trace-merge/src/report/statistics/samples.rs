@@ -61,7 +61,7 @@ impl Parts {
     }
 }
 
-/// A row of a report, as it is told apart in every recording: without numbers of threads and addresses.
+/// A row of a report, as it is distinguished in every recording: without numbers of threads and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// What it is.

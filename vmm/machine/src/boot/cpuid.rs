@@ -55,7 +55,7 @@ pub struct CpuidConfig {
     pub extras: CpuExtras,
 }
 
-/// What a guest is given of the host's CPU when it is asked for: KVM's largest and least tried parts stand behind it.
+/// What a guest is given of the host's CPU when it is requested: KVM's largest and least tried parts stand behind it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuExtras {
     /// Virtualisation: the guest may run guests of its own.

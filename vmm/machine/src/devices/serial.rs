@@ -164,7 +164,7 @@ impl ConsoleInput {
         let Some(input) = &mut self.input else { return };
         if room == 0 {
             // Level-triggered input would wake the loop over and over until the guest reads, and a hang-up is
-            // reported whatever is asked for: so not at all for now.
+            // reported whatever is requested: so not at all for now.
             self.waiting_for_room = true;
             let _ = ops.remove(Events::empty(input));
             return;

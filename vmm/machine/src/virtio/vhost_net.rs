@@ -59,7 +59,7 @@ pub enum VhostError {
     /// A request failed.
     #[error("the host kernel's vhost-net refused to {action}; without vhost=on, strata moves packets itself")]
     Refused {
-        /// What was asked for, an infinitive.
+        /// What was requested, an infinitive.
         action: &'static str,
         /// What the kernel says.
         #[source]

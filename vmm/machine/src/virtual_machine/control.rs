@@ -34,7 +34,7 @@ pub enum ControlError {
     /// The guest cannot do without so much.
     #[error("{bytes} bytes cannot be asked for: write a multiple of {PAGE}, {most} at most")]
     BalloonSize {
-        /// What was asked for, bytes.
+        /// What was requested, bytes.
         bytes: u64,
         /// Most that can be, bytes: all but what a guest needs at least.
         most: u64,
@@ -53,7 +53,7 @@ struct RunningMachine {
     guest: Option<RunningGuest>,
     paused: Option<Instant>,
     balloon: Option<BalloonRemote>,
-    /// Bytes that can be asked for at most.
+    /// Bytes that can be requested at most.
     most: u64,
 }
 

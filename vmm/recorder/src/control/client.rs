@@ -26,7 +26,7 @@ pub enum ClientError {
     /// The VM's process died.
     #[error("the process of VM '{name}' died; get its trace with `strata recover {} -o DIR`", region.path_word())]
     Dead {
-        /// What was asked for.
+        /// What was requested.
         name: String,
         /// File of its region.
         region: Foreign<PathBuf>,
@@ -34,7 +34,7 @@ pub enum ClientError {
     /// Several VMs of that name run.
     #[error("several VMs are called '{name}'; give one of {}", .choices.join(", "))]
     Ambiguous {
-        /// What was asked for.
+        /// What was requested.
         name: String,
         /// What names one of them each: its process, or user and process.
         choices: Vec<String>,

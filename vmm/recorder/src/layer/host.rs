@@ -129,7 +129,7 @@ impl HostSource {
         read.map_err(|error| *failed = Some(error)).ok()
     }
 
-    /// What the layer does not have although it was asked for, but for its end.
+    /// What the layer does not have although it was requested, but for its end.
     fn missing(&self) -> Vec<Missing> {
         let not_enabled = self.tracer.not_enabled().iter().map(|event| Missing {
             layer: LayerKind::HostKernel,

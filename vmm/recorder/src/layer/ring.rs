@@ -384,7 +384,7 @@ impl RingLayer {
             self.writer.set_loss(number, ring.lost(), ring.rejected_bytes(), ring.is_corrupt());
             self.writer.set_overwritten(number, first.unwrap_or(0));
         }
-        // Without event types there was no agent, which is told elsewhere.
+        // Without event types there was no agent, which is reported elsewhere.
         let is_agent_there = self.writer.kind() == LayerKind::GuestKernel && self.writer.has_events();
         if is_agent_there {
             let of_rings = (0..).zip(&self.joined).filter(|&(_, joined)| !joined).map(|(number, _)| number);

@@ -3,7 +3,7 @@
 //! A guest of many vCPUs and many processes has a ring for each of either, most of which nothing happens in. A vCPU that
 //! does nothing stays in `KVM_RUN`, so that exits do not tell; the CPU time of its thread does, to the nanosecond, and
 //! the guest takes no part in it.
-#![allow(unsafe_code)] // The clock of another thread is asked for by a number that no library makes up.
+#![allow(unsafe_code)] // The clock of another thread is requested by a number that no library makes up.
 
 use super::threads_of_vcpus::ThreadsOfVcpus;
 use std::mem::MaybeUninit;

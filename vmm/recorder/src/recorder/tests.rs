@@ -142,7 +142,7 @@ fn layer_over_its_limit_loses_what_does_not_fit_its_ring_and_costs_no_other_laye
     assert_eq!((met.times, limit(LayerKind::Vmm)), (1, None));
     let layers = status.trace.unwrap().layers;
     assert!(layers.iter().any(|layer| layer.limit.is_some_and(|limit| limit.times == 1)), "{layers:?}");
-    // It is within what was asked for, and not a failure of the recording.
+    // It is within what was requested, and not a failure of the recording.
     assert_eq!(failures, 0);
     let reported = SAID
         .lock()

@@ -47,10 +47,10 @@ pub enum RegionFileError {
     /// The region would be too large.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The size that was asked for is too small.
+    /// The size that was requested is too small.
     #[error("{size} bytes are too small for what the region is to hold: leave the size out, or give {needed} or more")]
     TooSmall {
-        /// Bytes that were asked for.
+        /// Bytes that were requested.
         size: u64,
         /// Bytes that are needed.
         needed: u64,

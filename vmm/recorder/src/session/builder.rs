@@ -1,4 +1,4 @@
-//! A recording before it begins: what was asked for, checked, and the parts that whoever records brings.
+//! A recording before it begins: what was requested, checked, and the parts that whoever records brings.
 //!
 //! A monitor makes a [`RecordingBuilder`] of a request before it makes anything else, gives it what is to be recorded
 //! as it comes to have that, and starts a [`Recorder`](crate::recorder::Recorder) with it and with the VM.
@@ -33,7 +33,7 @@ pub type Notify = fn(&str);
 /// the other layers when one fails.
 pub struct RecordingBuilder {
     pub(super) request: RecordingRequest,
-    /// Draining in idle times was asked for and cannot be had.
+    /// Draining in idle times was requested and cannot be had.
     lacks_idle_times: bool,
     pub(super) selection: Selection,
     pub(super) limits: LayerLimits,
@@ -75,7 +75,7 @@ impl RecordingBuilder {
     /// The recording that `request` asks for, of these `layers` at most.
     ///
     /// # Errors
-    /// When it cannot be had as it is asked for.
+    /// When it cannot be had as it is requested.
     pub fn new(request: &RecordingRequest, layers: &[LayerKind]) -> Result<Self, RequestError> {
         let (selection, limits, scheduling) = request.check(layers)?;
         let lacks_idle_times = scheduling.drain != request.scheduling.drain;
@@ -137,7 +137,7 @@ impl RecordingBuilder {
         (Arc::clone(&self.alarms), self.request.scheduling.clone())
     }
 
-    /// What was asked for.
+    /// What was requested.
     #[must_use]
     pub const fn request(&self) -> &RecordingRequest {
         &self.request

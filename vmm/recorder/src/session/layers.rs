@@ -17,7 +17,7 @@ use strata_recording::schema::SchemaTable;
 pub enum Layers {
     /// Written into the recording's folder while the guest runs.
     Streaming(Box<Streaming>),
-    /// Held in memory until a snapshot is asked for or the session ends.
+    /// Held in memory until a snapshot is requested or the session ends.
     FlightRecorder(Box<FlightRecorder>),
 }
 

@@ -58,7 +58,7 @@ pub struct FilesRequest {
     pub compression: Option<Compression>,
 }
 
-/// Why there is no recording as it is asked for.
+/// Why there is no recording as it is requested.
 #[derive(Debug, Error)]
 pub enum RequestError {
     /// A flight recorder keeps within its memory.

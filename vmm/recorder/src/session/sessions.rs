@@ -21,7 +21,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// The session that `vm` is started with, of the recording `asked`.
+    /// The session that `vm` is started with, of the recording `requested`.
     ///
     /// # Errors
     /// When its recording cannot be written.

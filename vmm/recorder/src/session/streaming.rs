@@ -122,7 +122,7 @@ impl Streaming {
             self.drain(recording, Producers::Running, triggers.as_deref_mut());
             flushed = self.is_flushed(&requests);
         }
-        // What was asked for is written, also of layers that are held back.
+        // What was requested is written, also of layers that are held back.
         let processes = self.processes.iter_mut().flat_map(GuestProcesses::running);
         let rings = self.vmm.iter_mut().chain(&mut self.guest_kernel).chain(processes);
         rings.for_each(WrittenLayer::lift_limit);

@@ -35,7 +35,7 @@ use watch::{Fired, Watch};
 pub const MAX_SNAPSHOTS: usize = 100;
 /// Triggers that are armed at a time, at most: each is a part of what a record costs.
 pub const MAX_TRIGGERS: usize = 64;
-/// How long is recorded on before a snapshot unless it is said otherwise.
+/// How long is recorded on before a snapshot by default.
 pub const AFTER: Duration = Duration::from_millis(100);
 
 /// Why a trigger is not armed, or not removed.

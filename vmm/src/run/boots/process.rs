@@ -64,7 +64,7 @@ impl BootProcesses {
         }
     }
 
-    /// Whether, and by which signal, the end was asked for.
+    /// Whether, and by which signal, the end was requested.
     pub(in crate::run) const fn stopped_by(&self) -> Option<Signal> {
         self.stopped_by
     }

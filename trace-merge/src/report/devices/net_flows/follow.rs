@@ -24,7 +24,7 @@ const ETHERNET_HEADER: u64 = 14;
 const NET_RX: Interrupt = Interrupt::Softirq(3);
 /// Packets under way at once that are followed, by place: more than any queue holds.
 const UNDER_WAY: usize = 4096;
-/// Names of network devices that are told apart; they are the guest's choice.
+/// Names of network devices that are distinguished; they are the guest's choice.
 const DEVICES: usize = 64;
 /// Handlers that are remembered of an interrupt.
 const HANDLERS: usize = 64;

@@ -282,7 +282,7 @@ impl Bench {
         }
     }
 
-    /// What the guest's tasks waited for, once `is_enough` of it is told.
+    /// What the guest's tasks waited for, once `is_enough` of it is reported.
     pub(super) fn live(&self, is_enough: impl Fn(&Live) -> bool) -> Live {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
