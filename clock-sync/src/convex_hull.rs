@@ -1,4 +1,4 @@
-//! Relating two clocks that were never read together, from pairs of events, one of which must have happened before the
+//! Relating two clocks that were never read together, from pairs of events where one must have happened before the
 //! other: the convex-hull method.
 //!
 //! Let `f`, a straight line, give the reference clock's time at which the other clock shows `x`. An event of the other

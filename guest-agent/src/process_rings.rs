@@ -171,7 +171,7 @@ impl ProcessRings {
         Ok(Self { rings, is_restartable: false, header, ring_of_cpu, registry, class_mask, _owner: owner })
     }
 
-    /// The rings, each record of which is one restartable sequence, if that is possible: the host reads such rings, no
+    /// The rings, where each record is one restartable sequence, if that is possible: the host reads such rings, no
     /// two CPUs have one ring, and the calling thread has an rseq area, or gets one now. Of other threads the same is
     /// expected. Otherwise as they were. Before the first record.
     ///

@@ -73,7 +73,7 @@ impl Error {
 enum When {
     /// Whether events are wanted or not.
     Now,
-    /// If they are: a process of which nothing is wanted needs no slot.
+    /// If they are: a process that nobody records needs no slot.
     Wanted,
 }
 

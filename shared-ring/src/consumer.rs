@@ -143,7 +143,7 @@ impl<'c, M: RingMemory> Poll<'c, M> {
     }
 }
 
-/// A sub-buffer that was copied out of a ring, and of which nothing is believed yet: [`accept`](Self::accept) it.
+/// A sub-buffer that was copied out of a ring, and is not believed yet: [`accept`](Self::accept) it.
 ///
 /// It borrows the consumer that copied it and the buffer that holds it. Dropped without having been accepted, it leaves
 /// the sub-buffer in the ring, and nothing is counted: the next poll copies it again. A flight recorder may have
@@ -271,7 +271,7 @@ pub struct Consumer<M = HostMemory> {
     geometry: Geometry,
     mode: Mode,
     cpu_id: u32,
-    /// Free-running bytes consumed; the host's own truth, of which the ring holds a copy for the producer.
+    /// Free-running bytes consumed; the host's own truth; the ring holds a copy for the producer.
     read_count: u64,
     /// Packets written so far: the sequence number of the next one.
     packets: u64,
@@ -708,7 +708,7 @@ impl<M: RingMemory> Consumer<M> {
         self.memory.read(offset, packet);
     }
 
-    /// Gives a sub-buffer back of which `read` bytes were read, and, if it is `damaged`, others may not be zero.
+    /// Gives a sub-buffer back after `read` of its bytes were read, and, if it is `damaged`, others may not be zero.
     fn give_back(&mut self, is_complete: bool, damaged: bool, read: usize) {
         let next = self.read_count + self.geometry.sub_buffer_size();
         match self.mode {

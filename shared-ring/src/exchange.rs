@@ -89,7 +89,7 @@ impl ExchangeWord {
         Self(self.0 | REFERENCE)
     }
 
-    /// The word of a sub-buffer of which the consumer has taken the data, with the spare `physical` in its place.
+    /// The word of a sub-buffer whose data the consumer has taken, with the spare `physical` in its place.
     #[must_use]
     #[inline(always)]
     pub const fn taken(self, index: usize, physical: usize) -> Self {

@@ -132,7 +132,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// The region at `base`, `size` bytes of which are mapped.
+    /// The region at `base`, where `size` bytes are mapped.
     ///
     /// # Errors
     /// When it is not a region, has another major version, or its parts do not fit their places.

@@ -44,7 +44,7 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The records of `packet`, of which the first `content` bytes are in use, dated from `begin` ticks.
+    /// The records of `packet`, whose first `content` bytes are in use, dated from `begin` ticks.
     #[must_use]
     pub fn new(packet: &'a [u8], content: usize, begin: u64) -> Self {
         let bytes = packet.get(..content).unwrap_or(packet);

@@ -23,7 +23,7 @@
 //! goes from inside the sub-buffer to its end, then behind the next one's packet header, then behind record after
 //! record. Whoever is disturbed in between leaves a ring that the next one goes on with.
 //!
-//! Who may record: any thread whose [`RestartableThread`] works, on rings of which each belongs to one CPU and to this
+//! Who may record: any thread whose [`RestartableThread`] works, on rings that each belong to one CPU and to this
 //! protocol alone. Signal handlers too. There is no lock and no waiting; a record is given up after [`ATTEMPTS`]
 //! attempts, which a debugger that goes by single steps brings about.
 #![allow(unsafe_code)] // The storage's methods are unsafe; offsets come from the geometry only.

@@ -170,7 +170,7 @@ struct VmCheck<'t> {
     /// The VMM's periods again, which entries into the guest must lie inside.
     runs: Option<Periods<'t>>,
     tolerances: ByNumber<Tolerances>,
-    /// How far clocks may be apart of which nothing else is known, ticks.
+    /// How far clocks may be apart when nothing else is known, ticks.
     error_bound: u64,
     pairs: Pairs,
     /// Why pairs that are not whole are no violations, if so.
@@ -532,7 +532,7 @@ impl<'t> VmCheck<'t> {
     }
 
     /// Judges `merged`, a record of the guest on `vcpu` or on any: whether it lies inside a period, `None` when no layer
-    /// tells where that was. One that lies elsewhere, or of which that is not decided yet, is put out.
+    /// tells where that was. One that lies elsewhere, or where that is not decided yet, is put out.
     fn judge(
         &mut self,
         merged: &MergedRecord<'t>,

@@ -128,7 +128,7 @@ pub enum CriticalPathError {
 pub enum Cause {
     /// The task ran for real; `detail` is the system call.
     Running,
-    /// The task ran, or was kept from it by the host, of which no layer tells.
+    /// The task ran, or the host kept it from that; no layer shows which.
     RunningOrStolen,
     /// An interrupt ran on top of it; `detail` is which.
     Interrupted,
@@ -153,7 +153,7 @@ pub enum Cause {
     Sleep,
     /// It waited, and a timer ended that.
     Timer,
-    /// It waited, and an interrupt ended that of which no more is known.
+    /// It waited, and an interrupt ended that; no more is known.
     Interrupt,
     /// The interrupt that was to wake it was being handled; `detail` is which.
     Handler,

@@ -195,7 +195,7 @@ fn cut_into_folder(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cu
     Ok(Cut { records, bytes, begin_ns, damage })
 }
 
-/// Whether `layer` is that of a process of which there is nothing in `times`, and nothing is missing.
+/// Whether `layer` is that of a process that has nothing in `times`, and lacks nothing.
 fn is_silent(layer: &TraceLayer, times: &RangeInclusive<u64>) -> bool {
     let has_steps = || Merge::within([layer], *times.start(), *times.end()).next_step().is_some();
     layer.description.kind == LayerKind::GuestUser && !has_steps()

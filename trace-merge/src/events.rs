@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(lines(EventsOptions { to: Some(Duration::from_secs(1)), ..EventsOptions::default() }), 2);
     }
 
-    /// A recording of four streams with 3000 records each in packets of 4096 bytes, at times of which many are equal.
+    /// A recording of four streams with 3000 records each in packets of 4096 bytes, at times that are often equal.
     fn long_recording() -> TempDir {
         let dir = TempDir::new().unwrap();
         let mut manifest = manifest();
@@ -637,7 +637,7 @@ mod tests {
         assert!(enter.contains(r#""args_name":[null,null,"PROT_NONE",null,null,null]"#), "{enter}");
     }
 
-    /// A recording of two VMs, of which `web` has two CPUs and tasks.
+    /// A recording of two VMs; `web` has two CPUs and tasks.
     fn two_vms() -> TempDir {
         let dir = TempDir::new().unwrap();
         let mut manifest = manifest();

@@ -167,7 +167,7 @@ fn readable_size(bytes: u64) -> String {
     }
 }
 
-/// Opens the recording at `path`, of which `part` is wanted, with the symbols of kernels that are given.
+/// Opens the recording at `path` for its `part`, with the symbols of kernels that are given.
 ///
 /// # Errors
 /// When it cannot be read, the part lies outside of it, or the symbols are of other kernels.

@@ -366,7 +366,7 @@ fn print_text_or_json<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T)
     print(&if json { format!("{}\n", harmless_json(&serde_json::to_string_pretty(value)?)) } else { text(value) })
 }
 
-/// Prints a line on standard error, of which nothing acts on a terminal: it may quote a guest, QEMU or another user's VM.
+/// Prints a line on standard error; nothing in it acts on a terminal: it may quote a guest, QEMU or another user's VM.
 /// What cannot be printed there has no other place to go.
 fn notify(line: impl fmt::Display) {
     // Further lines are set in, so that nothing that is quoted passes for a line of strata's.

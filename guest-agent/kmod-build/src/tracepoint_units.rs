@@ -1,4 +1,4 @@
-//! The module's units: one C file per trace header of a kernel, of which the kernel's own build shows what compiles.
+//! The module's units: one C file per trace header of a kernel; the kernel's own build shows which compile.
 //!
 //! A unit includes what its header needs (see [`crate::tracepoint_preludes`]) and then the header, for which the file
 //! `shadow/trace/define_trace.h` makes probes and descriptors. Headers that do not compile outside the kernel's sources
@@ -174,7 +174,7 @@ fn mandatory_left_out(left_out: &[(Unit, String)]) -> Option<UnitsError> {
     Some(UnitsError::MandatoryLeftOut { system, header, reason: reason.clone() })
 }
 
-/// The first [`MANDATORY`] group of which no unit that compiled has an event, as an error.
+/// The first [`MANDATORY`] group without an event in any unit that compiled, as an error.
 fn mandatory_missing(compiled: &[Unit]) -> Option<UnitsError> {
     let has = |system: &str| compiled.iter().any(|unit| unit.header.system == system && !unit.recorded.is_empty());
     MANDATORY.into_iter().find(|system| !has(system)).map(UnitsError::MandatoryMissing)

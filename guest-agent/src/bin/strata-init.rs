@@ -136,7 +136,7 @@ fn load_module(path: &Path) -> io::Result<()> {
     let frequency = std::env::var_os(SAMPLE_FREQUENCY);
     let parameters = frequency.map_or_else(String::new, |hertz| format!("sample_frequency={}", hertz.display()));
     let parameters = c_string(parameters)?;
-    // SAFETY: an open file and a NUL-terminated string, both of which outlive the call.
+    // SAFETY: an open file and a NUL-terminated string; both outlive the call.
     let result = unsafe { syscall(SYS_FINIT_MODULE, c_long::from(file.as_raw_fd()), parameters.as_ptr(), 0 as c_long) };
     if result == 0 {
         return Ok(());

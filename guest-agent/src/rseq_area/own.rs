@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 /// What has to stand in front of the place where a disturbed sequence goes on: the number that C libraries register.
 pub(crate) const SIGNATURE: u32 = 0x5305_3053;
 
-/// Threads that can have an area at a time. Their memory is a mebibyte, of which what was never used takes no pages.
+/// Threads that can have an area at a time. Their memory is a mebibyte; what was never used of it takes no pages.
 const MAX_AREAS: u32 = 16384;
 /// Bytes of the kernel's `struct rseq` that an area has: those that all kernels know.
 const SIZE: usize = 32;

@@ -34,7 +34,7 @@ impl HostWords {
         Self { memory, kept: None }
     }
 
-    /// The words in `memory`, all of which the guest can write. `kept` is the host's own copy of its first bytes, which are
+    /// The words in `memory`; the guest can write them all. `kept` is the host's own copy of its first bytes, which are
     /// made what the copy says.
     ///
     /// # Panics

@@ -1,7 +1,7 @@
 //! One pass over a recording for any number of analyses.
 //!
 //! An [`Analysis`] is fed event by event and state by state and keeps what its result needs, no more: memory does not grow
-//! with the recording. One thread merges and decodes. The analyses are shared out among others, each of which keeps the
+//! with the recording. One thread merges and decodes. The analyses are shared out among others, and each keeps the
 //! timeline for itself: nobody waits for anybody but at the ends of batches.
 
 use crate::completeness::{Completeness, GapTotals};

@@ -375,7 +375,7 @@ impl Timeline {
         }
     }
 
-    /// Whether a CPU of which everything is missing has run no task so far: it never began to record, and a layer whose
+    /// Whether a CPU without any record has run no task so far: it never began to record, and a layer whose
     /// records are all there would have told of its vCPU's entering the guest.
     fn never_ran(&self, vm: usize, cpu: u32) -> bool {
         let Some(vm) = self.vms.get(vm).filter(|vm| vm.never_joined.contains(&cpu)) else { return false };

@@ -53,7 +53,7 @@ fn sums(parts: impl Iterator<Item = (String, u64)>) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Checks that `sum` is `whole`, ns, of which each of `rows` parts was rounded down.
+/// Checks that `sum` is `whole`, ns, when each of its `rows` parts was rounded down.
 fn assert_rounded(sum: u64, whole: u64, rows: u64) {
     assert!((sum..=sum + rows).contains(&whole), "{sum} ns in {rows} rows of {whole} ns");
 }

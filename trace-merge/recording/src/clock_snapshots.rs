@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Most snapshots that a recorder keeps.
 const MOST: usize = 8192;
-/// The same of a flight recorder, of which each snapshot gets them all.
+/// The same of a flight recorder, whose snapshots each get them all.
 const MOST_LATEST: usize = 2048;
 /// Most that are read of a recording, which may be merged from many.
 const MOST_READ: usize = 1 << 20;

@@ -661,7 +661,7 @@ impl LayerStream {
     }
 }
 
-/// Creates the folder `path` in `dir`; it must not exist, except that a layer of which a recording may have several
+/// Creates the folder `path` in `dir`; it must not exist, except that a layer that a recording may have several times
 /// then gets the next free number.
 fn create_folder(dir: &Path, path: String, kind: LayerKind, readers: Readers) -> Result<String, WriteError> {
     if let Some(above) = Path::new(&path).parent() {

@@ -144,7 +144,7 @@ pub struct Pairs {
     runs: ByNumber<Place>,
     /// When the first second half of each pair was met: tracepoints are not all enabled at once.
     second_half: [Option<u64>; Pair::ALL.len()],
-    /// Interrupts of which an entry was met: each vector has tracepoints of its own, all other numbers share theirs.
+    /// Interrupts whose entry was met: each vector has tracepoints of its own, all other numbers share theirs.
     entered: HashSet<(Pair, i64)>,
     /// Those that are whole, explained and unbalanced; `None` where there was no event of the pair.
     counts: [Option<(u64, u64, u64)>; Pair::ALL.len()],
@@ -244,7 +244,7 @@ impl Pairs {
         }
     }
 
-    /// What was found: counts of the pairs of which there was any event, and the events that are alone.
+    /// What was found: counts of the pairs that had any event, and the events that are alone.
     #[must_use]
     pub fn finish(mut self) -> (Vec<PairCount>, Vec<Alone>) {
         for (_, alone) in std::mem::take(&mut self.unwoken) {

@@ -42,7 +42,7 @@ pub(super) struct Follower<'g> {
     steps_left: usize,
 }
 
-/// A stretch of a task's time of which is known what it was.
+/// A stretch of a task's time with what it was.
 struct Part {
     window: Window,
     cause: Cause,

@@ -182,7 +182,7 @@ pub(super) struct History<W> {
     /// By source of the merge and number of the event type: index into [`Graph::events`].
     event_indices: HashMap<(usize, u16), u32>,
     flow_times: FlowTimes,
-    /// CPUs of which it is known whether they handle an interrupt: a switch was met since their records began or went
+    /// CPUs that are known to handle an interrupt or not: a switch was met since their records began or went
     /// on.
     settled: HashSet<u32>,
     /// Threads of the host that were woken and have not run since: when, and while which thread ran.

@@ -37,7 +37,7 @@ impl WorkerRun {
 pub(super) struct RunsInWait<'r> {
     /// Before which the packet, or what it answers, could not be moved; in time order.
     pub(super) moved: Vec<&'r WorkerRun>,
-    /// Those of which that is not known.
+    /// Those where that is not known.
     others: Vec<&'r WorkerRun>,
 }
 
@@ -61,7 +61,7 @@ impl<'r> RunsInWait<'r> {
         Self { moved: held_up(moved), others: held_up(others) }
     }
 
-    /// For how long workers were ready in `window` and did not run, of which it is not known whether the packet waited
+    /// For how long workers were ready in `window` and did not run, when it is not known whether the packet waited
     /// for that, ticks.
     pub(super) fn unreported(&self, window: Window) -> u64 {
         self.others.iter().map(|run| run.held_up_in(window)).sum()

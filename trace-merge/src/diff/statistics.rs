@@ -133,7 +133,7 @@ mod tests {
         })
     }
 
-    /// Values of which each is `correlation` of the one before it.
+    /// Values that are each `correlation` of the one before.
     fn correlated(seed: u64, correlation: f64) -> Vec<f64> {
         let mut last = 0.0;
         let next = numbers(seed).map(|chance| {
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn shares_of_wrong_ones_are_those_of_the_paper() {
-        // Their example of 15 tests, of which the first four are said to differ at 5 %.
+        // Their example of 15 tests: the first four differ at 5 %.
         let probabilities = [
             0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719, 0.6528,
             0.7590, 1.0,

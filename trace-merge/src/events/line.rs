@@ -103,7 +103,7 @@ impl Lines {
         self.length = 0;
     }
 
-    /// Writes `bytes`, the first `length` of which are text. Inlined, so that this is a comparison and a copy.
+    /// Writes `bytes`, whose first `length` are text. Inlined, so that this is a comparison and a copy.
     #[inline(always)]
     pub(super) fn put<const N: usize>(&mut self, bytes: &[u8; N], length: usize) {
         const { assert!(N <= MOST_AT_ONCE) };
@@ -133,7 +133,7 @@ impl Lines {
         }
     }
 
-    /// Text of which the length is known when this is compiled.
+    /// Text whose length is known when this is compiled.
     #[inline]
     pub(super) fn constant<const N: usize>(&mut self, text: &[u8; N]) {
         self.put(text, N);

@@ -68,7 +68,7 @@ pub(super) trait Form: Sync {
     const BETWEEN: &'static [u8];
 }
 
-/// A system call of which the arguments are known.
+/// A system call whose arguments are known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     /// Names of the arguments.

@@ -119,7 +119,7 @@ fn union(layers: &[&TraceLayer]) -> (Vec<EventDescription>, Vec<BTreeMap<u16, u1
     (events.into_values().collect(), ids)
 }
 
-/// Number of `layer` among `layers`, of which it is one.
+/// Number of `layer` among `layers`, which hold it.
 fn number_of(layers: &[&TraceLayer], layer: &TraceLayer) -> usize {
     layers.iter().position(|other| std::ptr::eq(*other, layer)).unwrap_or(0)
 }

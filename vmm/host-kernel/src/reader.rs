@@ -390,7 +390,7 @@ mod tests {
         assert!(polls_to_drain(65536, 1 << 20) > 64);
     }
 
-    /// Whether the writer is reached behind pages of 4096 bytes of which so much is occupied.
+    /// Whether the writer is reached behind pages of 4096 bytes that are so full.
     fn has_reached_writer(occupied: &[usize]) -> bool {
         let mut read = PagesRead::default();
         occupied.iter().for_each(|&occupied| read.add(occupied, 4096));

@@ -1,4 +1,4 @@
-//! Traces the host's kernel for one virtual machine: what is recorded of which threads, and what was lost of it.
+//! Traces the host's kernel for one virtual machine: what is recorded of each thread, and what of it was lost.
 
 use super::item::{HostItem, HostRecord};
 use super::kallsyms::Kallsyms;

@@ -109,7 +109,7 @@ fn allow(rules: &mut Rules, call: &Call, watched: Option<u32>) -> Result<(), Bac
     Ok(())
 }
 
-/// Conditions of which one must hold so that `only` does.
+/// Conditions; one must hold so that `only` does.
 fn conditions(only: Only, watched: Option<u32>) -> Result<Vec<SeccompCondition>, BackendError> {
     let condition = |argument: u8, operator, value: u32| {
         SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value.into())

@@ -631,7 +631,7 @@ mod tests {
 
     #[test]
     fn what_a_thread_may_do_the_one_that_made_it_may() {
-        // The forms of one call, of which it has the widest.
+        // The forms of one call; it has the widest.
         let covered = |group: &Group| match group {
             Group::OwnPriority | Group::WatchedPriority => Group::Priority,
             other => *other,

@@ -45,9 +45,9 @@ const MAX_HELD: usize = 1 << 16;
 pub const MAX_THIEVES: usize = 256;
 /// Exit reasons that are kept apart.
 pub const MAX_REASONS: usize = 256;
-/// Host threads of which the timeline knows names, at most; then it begins anew.
+/// Host threads whose names the timeline knows, at most; then it begins anew.
 const MAX_THREADS: usize = 1 << 16;
-/// Seconds of which the latest turn is kept.
+/// Seconds whose latest turn is kept.
 const LATE_SECONDS: usize = 16;
 /// Who preempts beyond [`MAX_THIEVES`].
 const OTHERS: &str = "(others)";

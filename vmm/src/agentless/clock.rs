@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use strata_clock::guest_tsc::KvmClock;
 
 const NS_PER_SECOND: i128 = 1_000_000_000;
-/// Readings of which the narrowest counts.
+/// Readings; the narrowest counts.
 const READINGS: u32 = 16;
 /// Rounding of kvm-clock, of the subtraction and of ours, ns.
 const ROUNDING_NS: u64 = 3;

@@ -178,7 +178,7 @@ pub struct Guest {
     pub(super) unused: BTreeMap<u32, bool>,
     /// Whether the kernel has recorded anything.
     pub(super) has_begun: bool,
-    /// The tasks of which something is known, and some that are not any more: what a gap has to go through.
+    /// The tasks that are known, and some that are not any more: what a gap has to go through.
     known: Vec<TaskIndex>,
     /// Flags with which tasks were made that have not forked yet, as `task:task_newtask` says.
     flags: HashMap<Tid, u64>,

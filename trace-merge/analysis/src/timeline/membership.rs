@@ -21,7 +21,7 @@ pub struct OwnIds {
 /// A stay of tasks in a cgroup: index into [`Memberships`]. Later ones have higher numbers.
 pub type Stay = usize;
 
-/// The stay of which nothing is known, and nothing will be.
+/// The stay that is not known, and will not be.
 pub const NOWHERE: Stay = 0;
 
 /// Where a task belongs.

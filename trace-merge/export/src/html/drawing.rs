@@ -371,7 +371,7 @@ fn group_of(trace: &Trace, timeline: &Timeline, layer: &TraceLayer) -> String {
 }
 
 impl CpuRows {
-    /// Rows for all CPUs and vCPUs of which anything may be drawn, from above to below.
+    /// Rows for all CPUs and vCPUs that may have something to draw, from above to below.
     fn new(trace: &Trace, timeline: &Timeline, rows: &mut Rows) -> Self {
         let mut cpus = Self::default();
         let mut host_cpus: Vec<(usize, u32)> = trace

@@ -1,4 +1,4 @@
-//! How numbers get into the page: as variable-length integers, of which the page makes typed arrays; compressed, and in
+//! How numbers get into the page: as variable-length integers, which become typed arrays; compressed, and in
 //! letters that mean nothing in HTML.
 
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! A row from afar: how the time of equal bins is shared among categories, in levels of which each has bins four times as
+//! A row from afar: how the time of equal bins is shared among categories, in levels where each has bins four times as
 //! wide as the one before.
 //!
 //! The page draws a pixel from the bins that it covers, so that what it takes to draw a row does not depend on how many
@@ -15,7 +15,7 @@ const FACTOR: u32 = 2;
 /// Bins below which there is no coarser level.
 const FEW: usize = 512;
 
-/// Bins one after another, of which each is shared out in the same way.
+/// Bins one after another; each is shared out in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Run {
     /// Number of the first bin.

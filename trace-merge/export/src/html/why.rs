@@ -13,7 +13,7 @@ pub(super) fn draw(rows: &mut Rows, paths: &CriticalPaths, ns: impl Fn(u64) -> u
     }
 }
 
-/// The rows, of which each holds the steps that stand below those of the one above it.
+/// The rows; each holds the steps that stand below those of the one above it.
 struct Levels<'r, F> {
     paths: &'r CriticalPaths,
     rows: &'r mut Rows,

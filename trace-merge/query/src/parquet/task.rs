@@ -56,7 +56,7 @@ pub(super) struct Named<'t> {
 impl Named<'_> {
     /// How many columns name a task.
     pub(super) const COLUMNS: usize = 4;
-    /// One of which nothing is known.
+    /// One that is not known.
     pub(super) const UNKNOWN: Named<'static> = Named { number: 0, tid: None, pid: None, comm: None, cgroup: None };
     /// A CPU's idle task.
     pub(super) const IDLE: Named<'static> =

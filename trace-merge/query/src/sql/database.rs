@@ -196,7 +196,7 @@ impl Database {
         Ok(TableReference::partial(schema, table))
     }
 
-    /// A line for each of the recordings of which something is missing, where their table is there.
+    /// A line for each recording that lacks something, where their table is there.
     ///
     /// # Errors
     /// When that cannot be read.

@@ -75,7 +75,7 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((number.iter().rev().fold(0, |sum: u64, byte| (sum << 7) | u64::from(byte & 0x7f)), rest))
 }
 
-/// Length of the field that `bytes` begin with, of which there may be less; `None` where that is none.
+/// Length of the field that `bytes` begin with, which may be cut short; `None` where that is none.
 fn field_length(bytes: &[u8]) -> Option<u64> {
     let (tag, rest) = varint(bytes)?;
     // Field 0 does not exist.

@@ -110,7 +110,7 @@ impl StreamFiles {
     }
 }
 
-/// The description of the stream of `cpu_id`, of which nothing is said.
+/// The description of the stream of `cpu_id`, which has none of its own.
 pub(super) fn nothing_of(cpu_id: u32) -> StreamDescription {
     StreamDescription { file: format!("stream_{cpu_id}"), cpu_id, ..StreamDescription::default() }
 }

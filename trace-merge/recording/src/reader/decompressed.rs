@@ -45,7 +45,7 @@ pub(super) struct DecompressedFile {
 #[derive(Debug)]
 struct Room(AtomicU64);
 
-/// A file of which parts are written while others are read.
+/// A file whose parts are written while others are read.
 #[derive(Debug)]
 struct Temporary {
     file: File,

@@ -92,7 +92,7 @@ impl PacketGaps {
         Self { counts, is_behind: false, is_inside: false }
     }
 
-    /// Behind the packet that `header` begins, of which nothing is known but its header.
+    /// Behind the packet that `header` begins, when nothing but its header is known.
     pub(super) const fn after(header: &PacketHeader) -> Self {
         Self { counts: LossCounts::of_packet(header), is_behind: false, is_inside: false }
     }

@@ -130,7 +130,7 @@ impl<'t> Merge<'t> {
                 heap.extend(first);
                 sources.push(Source { layer, stream, records, next, pending, end_without_record: None });
             }
-            // What a flight recorder overwrote of a stream of which nothing is left was older than the rest of the others.
+            // What a flight recorder overwrote of a stream that is all gone was older than the rest of the others.
             let of_layer = first_of_layer..;
             let first =
                 sources[of_layer.clone()].iter().filter_map(|source: &Source<'_>| Some(source.next?.time)).min();

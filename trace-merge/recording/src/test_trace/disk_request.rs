@@ -67,7 +67,7 @@ pub fn handle(trace: TestTrace, time: u64, place: Place) -> TestTrace {
     )
 }
 
-/// A whole request of 1000 ticks that begins at `time`, of which the VMM takes 600 to serve it.
+/// A whole request of 1000 ticks that begins at `time`; the VMM takes 600 of them to serve it.
 pub fn whole(trace: TestTrace, time: u64, place: Place) -> TestTrace {
     let trace = kick(issue(trace.switch(0, time - 1, 0, 7), time, place), time + 20, 0xd0000 + place.1.cast_unsigned());
     let trace = serve(notified(trace.switch(0, time + 50, 7, 0), time + 100, place), time + 110, time + 710, place);

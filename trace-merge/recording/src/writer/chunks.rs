@@ -172,7 +172,7 @@ impl ChunkLedger {
         self.streams.get(stream).is_none_or(|stream| stream.chunks.is_empty())
     }
 
-    /// Forgets what was dropped of `stream`, of which nothing is there any more: its place is for another.
+    /// Forgets what was dropped of `stream`, which is all gone: its place is for another.
     pub fn clear(&mut self, stream: StreamIndex) {
         if let Some(stream) = self.streams.get_mut(stream).filter(|stream| stream.chunks.is_empty()) {
             stream.dropped = Dropped::default();

@@ -122,7 +122,7 @@ impl Collector {
         self.unfinished += u64::from(before.is_some());
     }
 
-    /// A request is over: of which device, which operation, and how long it took, ticks.
+    /// A request is over: its device, its operation, and how long it took, ticks.
     fn complete(&mut self, request: &BlockRequest<'_>, time: u64) -> Option<(u64, &'static str, u64)> {
         let (device, sector) = (request.device?, request.sector?);
         let (operation, bytes, issued) = self.under_way.remove(&(device, sector))?;

@@ -25,7 +25,7 @@ pub trait GuestCollector: Send + Default {
     fn has_ended(&self) -> bool;
 }
 
-/// A `C` for each guest of which its kernel's stream has told anything, a gap included: a recording whose beginning was
+/// A `C` for each guest whose kernel's stream has shown anything, a gap included: a recording whose beginning was
 /// overwritten begins with one.
 #[derive(Debug, Default)]
 pub struct ByGuest<C> {

@@ -64,7 +64,7 @@ pub struct GuestSyscalls {
     pub total: Calls,
     /// By process, the one with the most time first.
     pub processes: Vec<ProcessSyscalls>,
-    /// Calls and returns of which no switch tells whose they are.
+    /// Calls and returns that no switch gives to a task.
     pub unattributed: u64,
 }
 

@@ -386,7 +386,7 @@ pub struct ColumnText {
     pub unit: &'static str,
     /// What its values mean.
     pub meaning: &'static str,
-    /// Whether it is a part of a time, of which people are not shown that there is none.
+    /// Whether it is a part of a time, which people do not see where it is nothing.
     pub is_part: bool,
 }
 
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(texts.len(), 4);
     }
 
-    /// Times of which the row is made, and others.
+    /// Times that make up the row, and others.
     struct Timed(Times, Distribution);
 
     impl ReportRow for Timed {

@@ -113,7 +113,7 @@ pub struct Meanwhile {
     pub ns: u64,
 }
 
-/// A wakeup of which it is known when the task ran, for [`WakeupTimes::take_ended`]. It begins when the task was woken.
+/// A wakeup whose task is known to have run, for [`WakeupTimes::take_ended`]. It begins when the task was woken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WakeupEnd {
     /// The CPU that it ran on.

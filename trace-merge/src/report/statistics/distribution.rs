@@ -56,7 +56,7 @@ impl DurationSum {
     }
 }
 
-/// The same with how many times there are of which length.
+/// The same with how many times have each length.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BinnedDurations {
     pub(crate) sum: DurationSum,

@@ -75,7 +75,7 @@ impl Classes {
     }
 }
 
-/// The class of a time: linear within each power of two, of which it has `2^bits` classes, as in H. Gil's and G. Tene's
+/// The class of a time: linear within each power of two, which has `2^bits` classes, as in H. Gil's and G. Tene's
 /// `HdrHistogram`.
 pub(crate) fn class(ticks: u64, bits: u32) -> u16 {
     let shift = (u64::BITS - ticks.leading_zeros()).saturating_sub(bits + 1);

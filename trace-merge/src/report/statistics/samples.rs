@@ -55,7 +55,7 @@ impl Parts {
 
     /// Where the part `place` begins.
     fn begin(window: &Window, place: usize) -> u64 {
-        // Rounded up: it is the first moment of which `place` says that it lies there.
+        // Rounded up: it is the first moment that `place` puts there.
         let ticks = (u128::from(window.length()) * place as u128).div_ceil(PARTS as u128);
         window.begin.saturating_add(u64::try_from(ticks).unwrap_or(u64::MAX))
     }
@@ -76,7 +76,7 @@ impl From<String> for Row {
     }
 }
 
-/// An event, the records of which a report goes by.
+/// An event whose records a report goes by.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportedBy {
     /// In which kind of layer; `None` for that of the kernel whose row it is.
@@ -154,7 +154,7 @@ pub struct Series {
     pub parts: Vec<Part>,
 }
 
-/// What a report keeps beside its sums; nothing unless it was asked to. Memory grows with the rows, of which there are
+/// What a report keeps beside its sums; nothing unless it was asked to. Memory grows with the rows; there are
 /// at most 4096.
 #[derive(Debug, Default)]
 pub struct Samples {

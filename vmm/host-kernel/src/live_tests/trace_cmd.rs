@@ -12,7 +12,7 @@ use shared_ring::event::FieldType;
 const GROUPS: [&str; 5] = ["raw_syscalls", "sched", "irq", "irq_vectors", "timer"];
 /// How often a timer interrupts what is traced.
 const TICK: Duration = Duration::from_micros(100);
-/// System calls in a capture, each of which is two events.
+/// System calls in a capture; each is two events.
 const CALLS: u32 = 50_000;
 /// Captures at the most, until one has an event that interrupted the dating of another one.
 const CAPTURES: u32 = 100;

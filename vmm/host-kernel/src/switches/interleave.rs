@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(released(&mut interleaver, 9), [Some(1), None, Some(2), Some(5)]);
     }
 
-    /// Bytes of a page: records of any kind and time, some of which are damaged.
+    /// Bytes of a page: records of any kind and time, some damaged.
     fn any_page() -> impl Strategy<Value = Vec<u8>> {
         let record = (0..1000_u32, 0..200_u8, any::<bool>());
         let damage = proptest::option::weighted(0.2, (any::<prop::sample::Index>(), any::<u8>()));

@@ -101,7 +101,7 @@ impl BalloonRemote {
         self.counts.state(self.device.is_driven())
     }
 
-    /// Wants `bytes` back from now on, of which part of a page is left out, and tells the driver.
+    /// Wants `bytes` back from now on, in whole pages, and tells the driver.
     pub fn want(&self, bytes: u64) {
         self.counts.wanted_pages.store(u32::try_from(bytes / PAGE).unwrap_or(u32::MAX), Ordering::Relaxed);
         self.device.announce_configuration();

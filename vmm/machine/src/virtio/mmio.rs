@@ -680,7 +680,7 @@ pub(crate) mod tests {
         assert_eq!(set, [Some(now + long), Some(now + short), Some(now + short)]);
     }
 
-    /// A device with a socket on the host's side, of which it reads nothing, and how often it was served.
+    /// A device with a socket on the host's side that it never reads, and how often it was served.
     struct WithSource {
         descriptor: std::os::unix::net::UnixStream,
         served: Arc<AtomicU32>,

@@ -1,6 +1,6 @@
 //! The virtio socket device (virtio 1.2, section 5.10): connections between programs of the guest and of the host.
 //!
-//! Queue 0 receives, queue 1 sends, queue 2 would tell of events, of which there are none here. A [muxer] joins the
+//! Queue 0 receives, queue 1 sends, queue 2 is for events; there are none here. A [muxer] joins the
 //! connections to sockets of the host; a [flow] is one connection as its packets make it.
 
 pub mod flow;

@@ -13,7 +13,7 @@
 //!
 //! `RUNTIME` is `/run/strata` for root, else `$XDG_RUNTIME_DIR/strata`, or what `$STRATA_RUNTIME_DIR` says. For a user whom
 //! root runs a VM as it is `/run/user/UID/strata`, or `/run/strata-UID` where the former is missing. It should
-//! lie in memory (tmpfs), of which the region's size is reserved. The folder goes with the VM, unless the VM's process died:
+//! lie in memory (tmpfs), with the region's size reserved. The folder goes with the VM, unless the VM's process died:
 //! then it stays, and `strata recover` makes a trace of the region.
 
 use super::peer::Peer;

@@ -1,4 +1,4 @@
-//! When the manifest of a recording in progress is written again: not at each change, of which a guest makes as many as it
+//! When the manifest of a recording in progress is written again: not at each change, since a guest makes as many as it
 //! likes, but at most once a second, and never so often that it takes much of the recorder's time.
 
 use std::time::{Duration, Instant};

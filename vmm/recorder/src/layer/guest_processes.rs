@@ -220,7 +220,7 @@ impl GuestProcesses {
         (drained.found, is_done)
     }
 
-    /// Forgets the layers of processes that have ended and of which nothing is left in a recording that keeps within a size:
+    /// Forgets the layers of processes that have ended and have nothing left in a recording that keeps within a size:
     /// others take their places.
     fn forget_dropped(&mut self, dir: &Path) {
         let Some(rotation) = &self.rotation else { return };

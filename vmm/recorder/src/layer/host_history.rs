@@ -346,7 +346,7 @@ impl Window {
             writer.add_lost(cpu, unrecorded.lost);
             writer.add_rejected(cpu, unrecorded.rejected);
         }
-        // CPUs of which another class counts what is missing, since their last record.
+        // CPUs where another class counts what is missing, since their last record.
         let mut gaps = BTreeSet::new();
         for chunk in self.older.iter().chain([&self.newest]) {
             let Ok(bytes) = chunk.read(file) else {

@@ -1,4 +1,4 @@
-//! Tracing of the host's kernel for a VM: of which events and for whom, and what is missing where it cannot be had.
+//! Tracing of the host's kernel for a VM: its events, for whom, and what is missing where it cannot be had.
 
 use crate::selection::Selection;
 use std::error::Error;

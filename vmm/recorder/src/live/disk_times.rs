@@ -13,7 +13,7 @@ pub struct DiskTimes {
     disks: Mutex<BTreeMap<(u32, &'static str), Requests>>,
 }
 
-/// Requests of a kind to a disk, of which one is served at a time.
+/// Requests of a kind to a disk, served one at a time.
 #[derive(Debug, Default)]
 struct Requests {
     begun: Option<Instant>,

@@ -1,6 +1,6 @@
 //! Which vCPUs may have recorded since rings were looked at: those whose threads have run since.
 //!
-//! A guest of many vCPUs and many processes has a ring for each of either, most of which nothing happens in. A vCPU that
+//! A guest of many vCPUs and many processes has a ring for each of either, and nothing happens in most. A vCPU that
 //! does nothing stays in `KVM_RUN`, so that exits do not tell; the CPU time of its thread does, to the nanosecond, and
 //! the guest takes no part in it.
 #![allow(unsafe_code)] // The clock of another thread is requested by a number that no library makes up.

@@ -38,7 +38,7 @@ pub struct CutFile {
 }
 
 impl CutFile {
-    /// Watches `mapping`, all of which lies in a file of whole pages.
+    /// Watches `mapping`, which lies all in a file of whole pages.
     ///
     /// # Errors
     /// The kernel takes no handler.

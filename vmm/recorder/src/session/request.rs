@@ -31,7 +31,7 @@ pub struct RecordingRequest {
     pub scheduling: Scheduling,
 }
 
-/// Which records of which layers are recorded, and how many of them.
+/// Which records of each layer are recorded, and how many of them.
 #[derive(Clone, Debug)]
 pub struct LayersRequest {
     /// The choice of events, as [`Selection::parse`] reads it.

@@ -22,7 +22,7 @@ impl Session {
         self.snapshot_as(dir, SNAPSHOT)
     }
 
-    /// The same, of which the manifest says `outcome`, which begins with [`SNAPSHOT`].
+    /// The same; its manifest has `outcome`, which begins with [`SNAPSHOT`].
     pub(super) fn snapshot_as(&mut self, dir: &Path, outcome: &str) -> Result<u64, SessionError> {
         let Layers::FlightRecorder(recorder) = &mut self.layers else {
             let dir = self.recording.dir.clone().unwrap_or_default();

@@ -262,7 +262,7 @@ impl Trigger {
         Ok(())
     }
 
-    /// Checks it against what is recorded, all `layers` of which that is known by now.
+    /// Checks it against what is recorded of all `layers` that are known by now.
     ///
     /// # Errors
     /// When it names an event or a field that there is not, or nothing that is recorded makes it fire.

@@ -86,7 +86,7 @@ pub struct TriggerRequest {
 }
 
 impl TriggerRequest {
-    /// Checks them against the events of the layers that are `known`, of which `selection` is recorded. A layer without
+    /// Checks them against the events of the layers that are `known`; `selection` is recorded of them. A layer without
     /// events is not recorded: `missing` says what to do about that.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ const fn varint(number: u64) -> Option<(u64, usize)> {
     if number >> (BITS * WORD) != 0 {
         return None;
     }
-    // In halves, each of which has room for the bits of its bytes.
+    // In halves; each has room for the bits of its bytes.
     let halves = (number & 0x0fff_ffff) | (number & 0xff_ffff_f000_0000) << 4;
     let quarters = (halves & 0x3fff_0000_3fff) | (halves & 0xfff_c000_0fff_c000) << 2;
     let bytes = (quarters & 0x7f_007f_007f_007f) | (quarters & 0x3f80_3f80_3f80_3f80) << 1;

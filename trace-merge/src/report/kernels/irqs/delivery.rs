@@ -36,7 +36,7 @@ pub struct VectorDelivery {
     pub injected: u64,
     /// How often KVM injected one of them again, because the guest left before it could handle it.
     pub reinjected: u64,
-    /// From the moment the local APIC had it to its injection. Counts those of which both were seen.
+    /// From the moment the local APIC had it to its injection. Counts those where both were seen.
     pub pending: Distribution,
     /// From the first injection to the handler's first event in the guest, injections again included. Counts those of
     /// which both were seen.

@@ -113,7 +113,7 @@ pub struct Collector {
     calls: HashMap<TaskIndex, Call>,
     /// Whether records were missing at any time.
     had_gap: bool,
-    /// If so: tasks of which it is known since whether they are in a system call, and CPUs of which it is not known
+    /// If so: tasks that are known since to be in a system call or not, and CPUs where it is not known
     /// whether they handle an interrupt.
     known: HashSet<TaskIndex>,
     lost_cpus: HashSet<u32>,

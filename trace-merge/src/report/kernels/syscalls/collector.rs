@@ -163,7 +163,7 @@ struct Cpu {
 #[derive(Debug, Default)]
 pub struct Collector {
     open: HashMap<TaskIndex, Open>,
-    /// Threads of which a call or a return was met.
+    /// Threads with a call or a return.
     met: HashSet<TaskIndex>,
     /// By task.
     tasks: Vec<Process>,

@@ -20,7 +20,7 @@ pub(super) const MAX_FACTS: usize = 1 << 18;
 /// Something that the host's scheduler does with a vCPU's thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HostFact {
-    /// A CPU goes from one thread to another, of which one at least is a vCPU.
+    /// A CPU goes from one thread to another; one at least is a vCPU.
     Switch { prev: Option<Place>, is_ready: bool, next: Option<Place> },
     /// A thread is woken.
     Wake { thread: Place },
