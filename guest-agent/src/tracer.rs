@@ -329,7 +329,7 @@ impl Tracer {
     }
 
     fn failed(&self, error: Error) {
-        // Without memory for it the earlier one stays: this one is told less well, and has the same effect.
+        // Without memory for it the earlier one stays: this one is described less well, and has the same effect.
         if let Ok(error) = permanent::keep(error) {
             self.error.store(ptr::from_ref(error).cast_mut(), Ordering::Release);
         }

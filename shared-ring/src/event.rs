@@ -367,7 +367,7 @@ impl EventDescription {
         self.place_of_elements(payload).is_some_and(|(at, size)| payload.len() - at == size)
     }
 
-    /// Where the elements behind the last field begin in `payload`, and how many bytes they are said to take; `None` when
+    /// Where the elements behind the last field begin in `payload`, and how many bytes they claim to take; `None` when
     /// the payload ends before the last field does.
     #[must_use]
     pub fn place_of_elements(&self, payload: &[u8]) -> Option<(usize, usize)> {

@@ -436,7 +436,7 @@ impl<S: Storage> RestartableProducer<S> {
         unsafe { thread.publish(&self.storage, to, &rest, (write - used).wrapping_add(geometry.sub_buffer_size())) }
     }
 
-    /// Says that flush request `flush` is done, unless a later one is said to be.
+    /// Marks flush request `flush` as done, unless a later one is.
     fn honour(&self, flush: u64) {
         loop {
             // SAFETY: a ring's control word.

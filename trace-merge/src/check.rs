@@ -156,7 +156,7 @@ struct Source<'t> {
 #[derive(Debug)]
 struct OfVm {
     index: usize,
-    /// Whether its vCPUs' entering and leaving the guest is told there.
+    /// Whether its vCPUs' entries and exits are recorded there.
     reports: bool,
 }
 

@@ -35,7 +35,7 @@ use thiserror::Error;
 /// Waits, or intervals between events, that are explained when nothing says how many.
 const WINDOWS: usize = 3;
 
-/// What is asked.
+/// The question.
 #[derive(Clone, Debug, Default)]
 pub struct CriticalPathOptions {
     /// The tasks: a thread, all of a name, or all of a process by its number. `None` for all of the VM.
@@ -112,7 +112,7 @@ pub enum CriticalPathError {
         /// The VMs.
         vms: String,
     },
-    /// The tasks did nothing of what is asked about.
+    /// The tasks did nothing that the question is about.
     #[error("{who} {what} in the window")]
     NoInterval {
         /// The tasks, with the verb.
@@ -194,7 +194,7 @@ pub struct RecordOf {
 /// A stretch of the path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// Whose time it is: the task that is asked about, or one that it waited for. `NAME/TID`.
+    /// Whose time it is: the task of the question, or one that it waited for. `NAME/TID`.
     pub task: String,
     /// What it is spent on.
     pub cause: Cause,
@@ -348,7 +348,7 @@ impl CriticalPaths {
 /// Answers `options` about `trace`, and says what was damaged, lost or is unknown up to the end of what it looked at.
 ///
 /// # Errors
-/// When the window is empty or holds nothing, no task or tasks of several VMs are asked for, or the steps do not add up.
+/// When the window is empty or holds nothing, no task or tasks of several VMs are meant, or the steps do not add up.
 pub fn critical_paths(
     trace: &Trace,
     options: &CriticalPathOptions,
@@ -382,7 +382,7 @@ fn critical_paths_within(
         all.extend(steps);
         *limit = limit.or(graph.full_at);
     };
-    // Who ended the last wait is told at its end.
+    // Who ended the last wait is recorded at its end.
     let end = found.windows.iter().map(|wanted| wanted.window.end).max().map_or(start, |last| last.saturating_add(1));
     let read = Window { begin: start, end };
     let mut history = History::new(trace, vm, &found.windows, found.records_interrupts, most_pieces, walk);

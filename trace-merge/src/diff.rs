@@ -31,7 +31,7 @@ use strata_recording::terminal::{HarmlessJson, HarmlessText};
 use thiserror::Error;
 use wildmatch::WildMatch;
 
-/// Most changes that may be wrong, as a share of those that are said.
+/// Most changes that may be wrong, as a share of those that are reported.
 const WRONG: f64 = 0.01;
 /// A difference below this share of the larger of both values is none, however sure it is.
 const NEGLIGIBLE: f64 = 0.02;
@@ -210,7 +210,7 @@ struct Recording {
 }
 
 impl Recording {
-    /// Takes in the recording in `dir`; `report_progress` is told how much of it, of [`DONE`].
+    /// Takes in the recording in `dir`; `report_progress` gets how much of it, of [`DONE`].
     fn take_in(dir: &Path, options: &ReportOptions, report_progress: impl Fn(u64)) -> Result<Self, ReportError> {
         let trace = Trace::open(dir)?;
         let window = options.window(&trace)?;

@@ -224,7 +224,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// What is said of a listing that `options` leave empty.
+    /// The notice on a listing that `options` leave empty.
     fn nothing(options: EventsOptions) -> Option<String> {
         let listed = run(recording().path(), &options, &mut Vec::new()).unwrap();
         assert_eq!(listed.events, 0);

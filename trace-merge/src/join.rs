@@ -333,7 +333,7 @@ fn combined(
     let names: Vec<String> = two.vms.iter().map(|vm| place.name(&vm.name)).collect();
     let mut missing = one.missing.clone();
     for layer in &two.missing {
-        // Of another run it has to be said whose layer is missing: the first one's may be there.
+        // Of another run, name whose layer is missing: the first one's may be there.
         let layer = if place.is_other_run {
             Missing { reason: format!("of {}: {}", names.join(", "), layer.reason), ..layer.clone() }
         } else {

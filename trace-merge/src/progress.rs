@@ -10,7 +10,7 @@ use std::time::Duration;
 /// What the progress of a task counts to.
 pub const DONE: u64 = 1000;
 
-/// From when on, and how often, it is said how far it is.
+/// From when on, and how often, progress is printed.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often on what is no terminal.
 const LINE_EVERY: u32 = 10;

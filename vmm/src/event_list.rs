@@ -42,7 +42,7 @@ pub struct EventList {
     pub events: Vec<ListedEvent>,
     /// What the kernel has and nobody records.
     pub missing: Vec<UnlistedEvent>,
-    /// What is to be said besides.
+    /// What the list does not have, and why.
     #[serde(skip)]
     pub note: Option<&'static str>,
 }

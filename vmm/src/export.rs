@@ -71,7 +71,7 @@ pub enum ExportCommandError {
     /// The symbols of a kernel cannot be taken.
     #[error(transparent)]
     Symbols(#[from] SymbolFileError),
-    /// It cannot be said why tasks took so long.
+    /// Why tasks took so long cannot be found out.
     #[error(transparent)]
     Why(#[from] CriticalPathError),
     /// The program that writes it cannot be run.
@@ -181,7 +181,7 @@ pub fn open(path: &Path, part: Part, symbols: &SymbolArgs, notify: impl Fn(&str)
     }
 }
 
-/// What `requested` asks of tasks, answered; nothing if nothing is asked.
+/// What `requested` asks of tasks, answered; nothing if it asks nothing.
 fn explain(
     trace: &Trace,
     requested: Option<&CriticalPathOptions>,

@@ -35,7 +35,7 @@ use vmm::output::Output;
 use vmm::run::{self, BootEnd, OnReboot, RunRequest};
 use vmm::{agent_command, doctor, event_list, export, metrics, open_trace, query_program, region_command, top};
 
-/// The exit status of a command that could not do what it was asked for, as clap's of wrong options. That of one that did,
+/// The exit status of a command that could not do what was requested, as clap's of wrong options. That of one that did,
 /// and whose answer is bad, is [`ExitCode::FAILURE`].
 const TROUBLE: u8 = 2;
 

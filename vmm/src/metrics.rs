@@ -96,7 +96,7 @@ fn scrape() -> Scrape {
 struct Scrape(Vec<Scraped>);
 
 impl Scrape {
-    /// Of `vms`, each series once: those of one name are told apart by their processes. What another user's VMs have more
+    /// Of `vms`, each series once: processes distinguish those of one name. What another user's VMs have more
     /// than [`MAX_OF_OTHER`] values is left out.
     fn of(vms: impl Iterator<Item = Scraped>) -> Self {
         let mut seen = BTreeSet::new();

@@ -40,7 +40,7 @@ pub fn export(args: &ExportArgs, part: Part) -> QueryProgramError {
     run(export_words(args, part))
 }
 
-/// What it is told then.
+/// What it gets then.
 fn export_words(args: &ExportArgs, part: Part) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["export".into(), "-o".into(), args.output.clone().into()];
     let seconds = |option: &str, time: Option<Duration>| {

@@ -59,7 +59,7 @@ fn instructions(path: &Path, size: u64) -> String {
     )
 }
 
-/// Whether the name of a file means nothing else to whoever is told it.
+/// Whether the name of a file means nothing else to whoever reads it.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|character| character.is_ascii_alphanumeric() || "._-".contains(character))
 }

@@ -42,7 +42,7 @@ pub enum BrowserError {
     /// It answered with an error, or with what is no answer.
     #[error("the browser refused {call}: {answer}")]
     Refused {
-        /// What it was told.
+        /// The command.
         call: String,
         /// What it said.
         answer: String,

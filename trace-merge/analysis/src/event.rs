@@ -28,7 +28,7 @@ pub mod name {
     pub const BLOCK_ISSUE: &str = "block:block_rq_issue";
     /// Waiting for a lock of the kernel begins.
     pub const CONTENTION_BEGIN: &str = "lock:contention_begin";
-    /// The VMM did what it was asked for.
+    /// The VMM carried out a request.
     pub const CONTROL: &str = "vmm:control";
     /// The VMM raises a disk's interrupt.
     pub const DISK_INTERRUPT: &str = "vmm:disk_interrupt";
@@ -205,7 +205,7 @@ pub enum Event<'t> {
         /// Where.
         access: Access,
     },
-    /// The VMM is told that a disk has requests (`vmm:disk_notified`).
+    /// The guest notifies the VMM that a disk has requests (`vmm:disk_notified`).
     DiskNotified {
         /// The disk.
         disk: u32,
@@ -264,7 +264,7 @@ pub enum Event<'t> {
     },
     /// A kernel's network device has a packet (`net:*`).
     Packet(NetworkPacket<'t>),
-    /// The VMM did what it was asked for at run time (`vmm:control`).
+    /// The VMM carried out a request at run time (`vmm:control`).
     Control {
         /// What: `events_…` where the choice of events changed.
         what: &'t [u8],

@@ -51,7 +51,7 @@ pub trait Analysis: Send {
         None
     }
 
-    /// Takes in a record from before the window: for what is told once and holds from then on.
+    /// Takes in a record from before the window: for what is recorded once and holds from then on.
     fn before(&mut self, _input: &Input<'_>, _timeline: &Timeline) {}
 
     /// Takes in a record of the window, in time order. The timeline has taken it in already.
@@ -222,7 +222,7 @@ fn shared_out<'a>(analyses: &'a mut [&mut dyn Analysis], feeds: usize) -> Vec<Ve
     groups
 }
 
-/// What of the recording is told.
+/// What of the recording is reported.
 #[derive(Clone, Copy, Debug)]
 struct Reported {
     /// Which records.
@@ -340,7 +340,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Tells the changes: what of them is to be told, and what lies behind it to those that are unfinished.
+    /// Reports the changes: those in the window, and what lies behind it to those that are unfinished.
     fn report(&mut self) {
         for change in self.timeline.changes() {
             let kind = change.kind();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use thiserror::Error;
 use wildmatch::WildMatch;
 
-/// Tasks that are asked about.
+/// Tasks that a question is about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskChoice {
     text: String,

@@ -52,7 +52,7 @@ impl UserSymbols {
     }
 }
 
-/// The files that symbols were asked for.
+/// The files whose symbols were requested.
 struct Files {
     root: OwnedFd,
     symbolizer: Symbolizer,

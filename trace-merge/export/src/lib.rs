@@ -36,7 +36,7 @@ pub struct Options<'p> {
     pub from: Option<Duration>,
     /// Only what is this long after the first record of the recording, or earlier.
     pub to: Option<Duration>,
-    /// Where it is told how far the export is: [`DONE`](trace_merge::progress::DONE) at its end.
+    /// Where the export writes how far it is: [`DONE`](trace_merge::progress::DONE) at its end.
     pub progress: Option<&'p AtomicU64>,
 }
 

@@ -39,7 +39,7 @@ enum Command {
     Query(NoSql),
 }
 
-/// What `strata query` is asked, in a program that cannot answer.
+/// A question to `strata query`, in a program that cannot answer.
 #[cfg(not(feature = "sql"))]
 #[derive(Debug, Args)]
 struct NoSql {

@@ -85,7 +85,7 @@ struct Packer {
 impl Packer {
     fn new() -> io::Result<Self> {
         let mut compressor = Compressor::new(LEVEL)?;
-        // A packet that was damaged on the disk is told from one that was not.
+        // A packet that was damaged on the disk differs from one that was not.
         compressor.include_checksum(true)?;
         Ok(Self { compressor, packet: Vec::new() })
     }

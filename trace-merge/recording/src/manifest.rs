@@ -188,7 +188,7 @@ pub struct Vm {
     pub name: String,
     /// Number of vCPUs.
     pub vcpus: u32,
-    /// Host thread id of each vCPU, in vCPU order, -1 where it is not known: host-kernel events are told apart by it.
+    /// Host thread id of each vCPU, in vCPU order, -1 where it is not known: it distinguishes host-kernel events.
     /// Below -1 where the VM's process is in a PID namespace: no thread of the host's records.
     #[serde(default)]
     pub vcpu_threads: Vec<i32>,

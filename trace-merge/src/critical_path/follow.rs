@@ -37,7 +37,7 @@ pub(super) struct Follower<'g> {
     graph: &'g Graph,
     vm: usize,
     timeline: &'g Timeline,
-    /// The task that is asked about, and its last name: it may have run another program since.
+    /// The task of the question, and its last name: it may have run another program since.
     requested: (TaskIndex, &'g str),
     steps_left: usize,
 }
@@ -100,7 +100,7 @@ impl<'g> Follower<'g> {
         steps
     }
 
-    /// Nothing is told of the task yet: it may not have been made.
+    /// Nothing is recorded of the task yet: it may not have been made.
     fn before_first(
         &mut self,
         task: TaskIndex,

@@ -1,4 +1,4 @@
-//! What the tasks and CPUs of one guest did during the windows that are asked about: the execution graph.
+//! What the tasks and CPUs of one guest did during the windows of the question: the execution graph.
 //!
 //! Vertices are the moments in which a task changes its state, edges along a task the states between them, edges
 //! between tasks the wake-ups. It is kept for one window at a time, and handed on when the window is over or the task
@@ -348,7 +348,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
         Reported { cpu, event }
     }
 
-    /// What was told of last was told by `reported`.
+    /// `reported` showed what was recorded last.
     fn settle_pending(&mut self, reported: Option<Reported>) {
         for pending in self.pending.drain(..) {
             match pending {
@@ -459,7 +459,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> Analysis for History<W> 
         matches!(kind, ChangeKind::Cpu | ChangeKind::TaskState)
     }
 
-    // All that the timeline looks at: a change is told by the record that follows it here.
+    // All that the timeline looks at: the record that follows shows a change.
     fn takes_record(&self, input: &Input<'_>) -> bool {
         input.event.is_some()
     }

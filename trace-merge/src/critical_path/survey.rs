@@ -235,7 +235,7 @@ impl<'o> Survey<'o> {
         CriticalPathError::SeveralVms { what, vms: names.join(", ") }
     }
 
-    /// The tasks that are `meant` did nothing of what is asked about.
+    /// The tasks that are `meant` did nothing that the question is about.
     fn no_interval(&self, vm: usize, meant: &[(usize, TaskIndex)], timeline: &Timeline) -> CriticalPathError {
         let what = match &self.options.event {
             Some(glob) => format!("two records of one event that matches '{glob}'"),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
 
-/// Causes that the paragraph names; what is not known is said beside them.
+/// Causes that the paragraph names; what is not known stands beside them.
 const CAUSES: usize = 5;
 /// Causes below this share, in thousandths, are summed up.
 const LEAST_SHARE: u64 = 5;
@@ -124,7 +124,7 @@ const fn kind(cause: Cause) -> &'static str {
     }
 }
 
-/// What the sentence says after "For 3 ms", with what happened `besides`. `task` is the one that is asked about.
+/// What the sentence says after "For 3 ms", with what happened `besides`. `task` is the one of the question.
 fn clause(about: &About<'_>, besides: &str, task: &str) -> String {
     let About { cause, whose, .. } = *about;
     let detail = about.detail.unwrap_or_default();

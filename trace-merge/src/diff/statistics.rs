@@ -97,7 +97,7 @@ pub(super) fn median(sorted: &[f64]) -> f64 {
 
 /// For each of the probabilities of many tests the least share of wrong ones among those that are at least as sure as
 /// it (Y. Benjamini and Y. Hochberg, "Controlling the false discovery rate", Journal of the Royal Statistical Society B
-/// 57, 1995). Where nothing differs at all, it is the probability that any test is said to.
+/// 57, 1995). Where nothing differs at all, it is the probability that any test reports a difference.
 pub(super) fn shares_of_wrong(probabilities: &[f64]) -> Vec<f64> {
     let all = as_f64(probabilities.len());
     let at = |place: usize| probabilities.get(place).copied().unwrap_or(1.0);
@@ -175,7 +175,7 @@ mod tests {
         assert!(by_chance < 1e-4, "{by_chance}");
     }
 
-    /// How often of 4000 times samples that do not differ are said to, at a hundredth.
+    /// How often of 4000 times samples that do not differ are reported to, at a hundredth.
     fn false_findings(correlation: f64) -> usize {
         let differs = |seed: &u64| {
             let (first, second) = (correlated(2 * seed, correlation), correlated(2 * seed + 1, correlation));

@@ -57,7 +57,7 @@ extern "C" fn print_and_end(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
     }
 }
 
-/// What is told of `call` by the thread of that `name`.
+/// What is reported of `call` by the thread of that `name`.
 fn compose(line: &mut Line, name: &[u8; NAME], call: i32) {
     line.put(b"strata: the thread '");
     line.put(name.split(|&byte| byte == 0).next().unwrap_or_default());

@@ -142,13 +142,13 @@ macro_rules! named {
 const NOT_EXECUTABLE: Only = Only::Without(2, named![PROT_EXEC]);
 /// A file that is opened, by the flags in argument 1 or 2, is neither written nor made.
 const WRITING: &[Named] = named![O_WRONLY, O_RDWR, O_CREAT, O_TRUNC];
-/// What descriptors are asked: for another one, and what the C library does with the one of a folder that it lists.
+/// What descriptors are used for: another one, and what the C library does with the one of a folder that it lists.
 /// Not whom a signal tells that they are ready (`F_SETOWN`, `F_SETSIG`, `O_ASYNC`): that can be any process that this
 /// one's user may send signals to.
 const DESCRIPTOR_COMMANDS: &[Named] = named![F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL];
-/// What is asked of pipes that are made for signals: they do not block.
+/// What pipes are like that are made for signals: they do not block.
 const FLAGS_OF_FILE: &[Named] = named![F_SETFL];
-/// A descriptor whose readiness is told by a signal.
+/// A descriptor that signals its readiness.
 const TOLD_BY_SIGNAL: &[Named] = named![O_ASYNC];
 /// What `prctl` does for names of threads and of memory (the C library's).
 const NAMING: &[Named] = &[

@@ -143,7 +143,7 @@ impl Drop for Back {
     }
 }
 
-/// The signal by which this thread is told that its parent died: the kernel forgets it at each change of user, so it is
+/// The signal by which this thread learns that its parent died: the kernel forgets it at each change of user, so it is
 /// set again when this is dropped.
 struct KeptDeathSignal(Option<Signal>);
 

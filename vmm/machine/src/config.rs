@@ -169,7 +169,7 @@ pub struct Inputs {
 }
 
 impl Limits {
-    /// What can be known before KVM is asked: no host gives more than this.
+    /// What can be known without KVM: no host gives more than this.
     #[must_use]
     pub fn without_kvm() -> Self {
         let info = rustix::system::sysinfo();

@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 const LONGEST_RARE_PAUSE: Duration = Duration::from_millis(64);
 
 /// Longest time between two polls where the recorder works in idle times, there are none, and there is room in every
-/// ring: what is told of a running VM is so old at most.
+/// ring: what is shown of a running VM is so old at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// The outcome of a recording that nobody has finished.

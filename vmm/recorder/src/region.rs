@@ -274,7 +274,7 @@ impl TraceRegion {
         let _ = self.doorbell.set(Doorbell(Box::new(ring)));
     }
 
-    /// Has the guest look at its sessions and at what is asked of its rings.
+    /// Has the guest look at its sessions and at requests to its rings.
     pub fn ring_doorbell(&self) {
         if let Some(doorbell) = self.doorbell.get() {
             (doorbell.0)();

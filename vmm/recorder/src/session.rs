@@ -80,15 +80,15 @@ pub struct Session {
     recording: Recording,
     /// When the manifest is written again.
     pace: SavePace,
-    /// Whether the manifest lacks packets, or what was said since it was written.
+    /// Whether the manifest lacks packets, or what was reported since it was written.
     is_news: bool,
     /// The copy of the manifest beside the region lacks something of the guest.
     is_copy_old: bool,
-    /// What was said of layers that go on: each line once.
+    /// What was reported of layers that go on: each line once.
     notices_reported: BTreeSet<String>,
-    /// Whether it was told that the manifest cannot be written.
+    /// Whether it was reported that the manifest cannot be written.
     is_save_failure_reported: bool,
-    /// Whether it was told that the guest writes over the host's words.
+    /// Whether it was reported that the guest writes over the host's words.
     is_tampering_reported: bool,
     /// Number of the vCPUs without a ring that were reported.
     reported_without_ring: usize,
@@ -148,7 +148,7 @@ impl Session {
         let mut triggers = layers.triggers(&recording, requested.host_load);
         let TriggerRequest { triggers: wanted, every, after } = request.triggers;
         for trigger in wanted {
-            // What it is about was checked before. One too many, or given twice, is said, and the VM starts.
+            // What it is about was checked before. One too many, or given twice, is reported, and the VM starts.
             if let Err(refusal) = triggers.arm(trigger, every, after, 0) {
                 notify(&format!("--trigger: {refusal}"));
             }
@@ -228,7 +228,7 @@ impl Session {
         Ok(session)
     }
 
-    /// A stopped one that nobody watches, about which nothing was said yet.
+    /// A stopped one that nobody watches, about which nothing was reported yet.
     fn of(
         name: String,
         mode: Mode,

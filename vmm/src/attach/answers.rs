@@ -9,7 +9,7 @@ use strata_recorder::control::directory::VmDescription;
 use strata_recorder::control::protocol::{Answer, Live, Request, Status};
 use strata_recorder::recorder::RecorderControl;
 
-/// What the control socket answers for the recording of `description` under `jail`; `ending` is told when the recording is
+/// What the control socket answers for the recording of `description` under `jail`; `ending` hears when the recording is
 /// to end.
 pub fn answers(
     description: VmDescription,

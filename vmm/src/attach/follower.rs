@@ -49,7 +49,7 @@ impl Sinks {
 }
 
 impl Follower {
-    /// Follows `vm`, and its `region` if it has one; `ended` is told when either has ended.
+    /// Follows `vm`, and its `region` if it has one; `ended` hears when either has ended.
     ///
     /// # Errors
     /// The thread cannot be started.

@@ -34,13 +34,13 @@ const LET_GO_LIMIT: Duration = Duration::from_secs(30);
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 /// How long QEMU may take to undo what has failed half way.
 const UNDO_LIMIT: Duration = Duration::from_secs(1);
-/// How often it is asked again meanwhile.
+/// How often it gets the request again meanwhile.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a region cannot be plugged in, or taken away.
 #[derive(Debug, Error)]
 pub enum HotPlugError {
-    /// QEMU cannot be told, or refuses.
+    /// QEMU does not answer, or refuses.
     #[error(transparent)]
     Qmp(#[from] QmpError),
     /// There is nothing to plug the device into.
@@ -171,7 +171,7 @@ impl HotPlugged {
         (folder.clone(), folder.parent().unwrap_or(folder).into())
     }
 
-    /// What its user is told by.
+    /// What notifies its user.
     #[must_use]
     pub const fn notify(&self) -> Notify {
         self.notify
@@ -193,7 +193,7 @@ impl HotPlugged {
         self.is_plugged = false;
     }
 
-    /// Takes the region away; whether that was done. If not, it is said.
+    /// Takes the region away; whether that was done. If not, it is reported.
     pub fn unplug(mut self) -> bool {
         self.take_away()
     }
@@ -373,7 +373,7 @@ fn take_away(qmp: &mut Qmp, limit: Duration) -> Result<(), HotPlugError> {
         match qmp.execute("device_del", &json!({"id": DEVICE})) {
             Ok(_) => {}
             Err(QmpError::Refused { class, .. }) if class == "DeviceNotFound" => break,
-            // That it has been asked already, or has not taken the device yet.
+            // That it has the request already, or has not taken the device yet.
             Err(QmpError::Refused { reason: refused, .. }) => reason = refused,
             Err(error) => return Err(error.into()),
         }

@@ -102,12 +102,12 @@ pub struct AttachReport {
     pub ending: Ending,
     /// The recording.
     pub manifest: Manifest,
-    /// Whether QEMU keeps the region that it was given, which was said.
+    /// Whether QEMU keeps the region that it was given, which was reported.
     pub stays_plugged: bool,
 }
 
 /// Records what the host's kernel does for the VM that `request` names until that ends, a signal or `strata ctl` asks
-/// to stop, or the time is over. `notify` is told what the user should know meanwhile, a line each, on any thread.
+/// to stop, or the time is over. `notify` gets what the user should know meanwhile, a line each, on any thread.
 ///
 /// # Errors
 /// Nothing was recorded, and nothing is left behind; or the recording is not complete.

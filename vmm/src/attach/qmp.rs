@@ -22,7 +22,7 @@ const MAX_LINES: u32 = 10_000;
 /// How often a wait looks whether a signal has come.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Why QEMU cannot be told something.
+/// Why QEMU does not do a command.
 #[derive(Debug, Error)]
 pub enum QmpError {
     /// There is no such socket, or nobody listens.
@@ -89,7 +89,7 @@ pub enum QmpError {
     /// QEMU does not do it.
     #[error("QEMU refuses {command}: {reason}")]
     Refused {
-        /// What it was told.
+        /// The command.
         command: &'static str,
         /// The class of the error, as `DeviceNotFound`.
         class: Foreign<String>,
@@ -316,11 +316,11 @@ pub(super) mod tests {
         }
     }
 
-    /// The commands and their arguments that a scripted QEMU was told.
+    /// The commands and their arguments that a scripted QEMU got.
     pub type Reported = Vec<(String, Value)>;
 
     /// A QEMU that answers each command as `answer` says, with lines of its own in front; it ends with the connection,
-    /// and returns the commands that it was told.
+    /// and returns the commands that it got.
     pub fn scripted(
         answer: impl Fn(&str, &Value) -> Vec<Value> + Send + 'static,
     ) -> (Result<Qmp, QmpError>, JoinHandle<Reported>) {

@@ -21,10 +21,10 @@ use uuid::Uuid;
 /// How long the guest may take to let go of the rings of an earlier recording, or of this one. It looks ten times a second, but
 /// attaching many events on a busy machine holds it up for seconds.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
-/// After so long without the guest it is said that nothing comes from it.
+/// After so long without the guest, a notice says that nothing comes from it.
 pub const JOIN_LIMIT: Duration = Duration::from_secs(20);
 
-/// The region that a VM's guest is recorded through, until this is dropped: then the guest is told that nobody reads it,
+/// The region that a VM's guest is recorded through, until this is dropped: then the guest learns that nobody reads it,
 /// and a QEMU that was given it loses it.
 #[derive(Debug)]
 pub struct GuestRegion {
@@ -116,7 +116,7 @@ impl GuestRegion {
     }
 
     /// Tells the guest that nobody reads it any more, and takes it away from a QEMU that was given it, unless its VM has
-    /// ended: whether that has lost it. If not, it is said.
+    /// ended: whether that has lost it. If not, it is reported.
     pub(super) fn leave(mut self, has_vm_ended: bool) -> bool {
         let plugged = self.plugged.take();
         drop(self);

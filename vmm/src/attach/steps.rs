@@ -62,7 +62,7 @@ pub(super) struct Checked<'a> {
 }
 
 impl<'a> Checked<'a> {
-    /// Checks `request`, whose user is told what to know by `notify`. Nothing is left behind.
+    /// Checks `request`, whose user gets notices by `notify`. Nothing is left behind.
     pub(super) fn check(request: &'a AttachRequest, notify: Notify) -> Result<Self, AttachError> {
         let layers = if request.has_guest() {
             &[LayerKind::HostKernel, LayerKind::GuestKernel, LayerKind::GuestUser][..]

@@ -28,7 +28,7 @@ use strata_recorder::session::Notify;
 
 /// How often a wait for its answer looks whether a further signal has come.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// What the process is told: to take the region away, to take away its file only, to end its waits.
+/// What the process can be sent: to take the region away, to take away its file only, to end its waits.
 const UNPLUG: u8 = b'u';
 const FORGET: u8 = b'f';
 const STOP: u8 = b's';
@@ -44,7 +44,7 @@ pub struct Unplugging {
     link: UnixStream,
     notify: Notify,
     stop: Stop,
-    /// Whether it has been told what to do.
+    /// Whether it has got a word.
     is_reported: bool,
 }
 
@@ -78,7 +78,7 @@ impl Unplugging {
         self.request(FORGET);
     }
 
-    /// Takes the region away; whether that was done. If not, it is said.
+    /// Takes the region away; whether that was done. If not, it is reported.
     pub fn unplug(mut self) -> bool {
         self.request(UNPLUG)
     }
@@ -119,7 +119,7 @@ impl Drop for Unplugging {
     }
 }
 
-/// What the process does, which is told what to do through `link`. It ends here, also by a panic.
+/// What the process does, which gets its orders through `link`. It ends here, also by a panic.
 fn lead(link: &UnixStream, plugged: HotPlugged, jail: Mode) -> ! {
     struct End;
     impl Drop for End {

@@ -116,13 +116,13 @@ pub struct DrawnWhyArgs {
 }
 
 impl DrawnWhyArgs {
-    /// Whether anything is asked.
+    /// Whether there is a question.
     #[must_use]
     pub const fn is_requested(&self) -> bool {
         self.why.is_some() || self.worst.is_some()
     }
 
-    /// What is asked about tasks in `part`, if anything is.
+    /// The question about tasks in `part`, if there is one.
     #[must_use]
     pub fn options(&self, part: Part) -> Option<CriticalPathOptions> {
         let Part { from, to } = part;

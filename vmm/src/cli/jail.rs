@@ -25,7 +25,7 @@ pub struct JailArgs {
 }
 
 impl JailArgs {
-    /// What is asked of the jail of a process that becomes `user`.
+    /// The request for the jail of a process that becomes `user`.
     #[must_use]
     pub fn into_request(self, user: NewUser) -> JailRequest {
         JailRequest { mode: self.jail, user, writable: self.writable, inherited: Inherited::default() }

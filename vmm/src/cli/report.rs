@@ -89,13 +89,13 @@ pub struct PageArgs {
     pub symbols: Option<PathBuf>,
     /// Symbols of kernels.
     pub kernels: SymbolArgs,
-    /// What is asked about tasks, if anything is.
+    /// The question about tasks, if there is one.
     pub why: DrawnWhyArgs,
     /// Whether a page that is there is replaced.
     pub force: bool,
 }
 
-/// What is asked of `strata report`.
+/// A request to `strata report`.
 #[derive(Debug)]
 pub enum ReportRequest {
     /// A report, as text or JSON.
@@ -147,7 +147,7 @@ const CALLED_ELSEWHERE: [(&str, &str); 8] = [
     ("interrupts", "irqs"),
 ];
 
-/// What is said of a `name` that none of `reports` has.
+/// The refusal of a `name` that none of `reports` has.
 fn unknown(name: &str, reports: &[&'static Description]) -> String {
     let names: Vec<&str> = with_command(reports).map(|report| report.name).collect();
     let elsewhere = CALLED_ELSEWHERE.iter().filter(|(known, _)| *known == name).map(|(_, report)| (*report).to_owned());

@@ -40,7 +40,7 @@ pub enum BootsError {
 /// Does `boot`, which runs the guest of `request` once, in a process of its own, and again each time that the guest has
 /// rebooted. The calling process opens nothing meanwhile, and must have no other thread.
 ///
-/// Each boot has a recording of its own, and the network devices keep their addresses. `notify` is told what the user
+/// Each boot has a recording of its own, and the network devices keep their addresses. `notify` gets what the user
 /// should know, a line each. The end is that of the last boot; a guest that is given up has failed.
 ///
 /// # Errors
@@ -70,7 +70,7 @@ pub fn run_boots(
         let begun = Instant::now();
         let end = processes.run(|| boot(&request)).map_err(BootsError::Process)?;
         match (end, processes.stopped_by()) {
-            // It was asked to end before it could do so in good order: before the guest ran.
+            // It got the request to end before it could do so in good order: before the guest ran.
             (ProcessEnd::Killed(signal), Some(stop)) if signal == stop.as_raw() => return Ok(BootEnd::Done),
             (ProcessEnd::Killed(signal), _) => {
                 notify(&format!(

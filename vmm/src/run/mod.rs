@@ -57,7 +57,7 @@ pub struct RunReport {
 }
 
 /// Runs a guest as `request` says, with this process's standard input and output as its console, until it ends or a
-/// signal asks to stop. `notify` is told what the user should know meanwhile, a line each, on any thread.
+/// signal asks to stop. `notify` gets what the user should know meanwhile, a line each, on any thread.
 ///
 /// # Errors
 /// Nothing was run, or the recording is not complete. Input is checked before anything is made, and a recording that

@@ -75,7 +75,7 @@ pub enum Boot {
 pub enum Agent {
     /// This kernel module, or the one of the guest's kernel in a folder (see [`crate::ready_made_module::folder`]).
     Module(PathBuf),
-    /// Nothing was said.
+    /// Nothing was given.
     Unspecified,
     /// Nothing, on purpose.
     None,

@@ -59,7 +59,7 @@ pub(super) struct Folders {
 
 impl PreparedVm<'_> {
     /// Gives up what needs no longer be had, then begins to record and to answer what the control socket asks for. The
-    /// user is told what the recording will lack, and where it goes.
+    /// user learns what the recording will lack, and where it goes.
     ///
     /// # Errors
     /// The process cannot be confined, or the recording or the control socket cannot be made.

@@ -42,7 +42,7 @@ pub enum TopError {
     /// The folders of VMs cannot be read.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// A VM cannot be asked.
+    /// A VM does not answer.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The VM answers something else.
@@ -118,7 +118,7 @@ pub struct OwnThread {
     pub cpu_ns: u64,
 }
 
-/// A VM as it was when it was asked.
+/// A VM as it was at a request.
 struct Requested {
     at: Instant,
     live: Live,
@@ -173,7 +173,7 @@ type Key = (Option<Foreign<String>>, u32);
 /// The answers of VMs, or why one gave none.
 type Answers = BTreeMap<Key, (String, Result<Requested, String>)>;
 
-/// Asks the VMs that `args` name: of several, one that does not answer is told beside the others.
+/// Asks the VMs that `args` name: of several, one that does not answer is shown beside the others.
 fn request_all(args: &TopArgs) -> Result<Answers, TopError> {
     let runtimes = directory::runtime_folders()?;
     let key = |found: &FoundVm| (found.owner.other_user(), found.vm.pid);

@@ -47,7 +47,7 @@ pub struct GuestTask {
     queued: bool,
     /// Whether it is among [`Guest::known`].
     is_known: bool,
-    /// The state that was told last, and whether its name has changed since.
+    /// The state that was reported last, and whether its name has changed since.
     pub(super) reported: TaskState,
     pub(super) renamed: bool,
     /// What it really does.
@@ -558,7 +558,7 @@ impl Guest {
     }
 
     /// Records of `cpu` are missing from now on: what it runs is not known, nor what becomes of the tasks that do not run on
-    /// another CPU. While it is offline, what becomes of them is told by the other CPUs.
+    /// another CPU. While it is offline, the other CPUs record what becomes of them.
     pub(super) fn begin_gap(&mut self, cpu: u32) {
         if !self.offline.contains(&cpu) {
             self.gaps.insert(cpu);

@@ -31,7 +31,7 @@ pub(super) struct Membership {
     process: Tid,
     stay: Stay,
     pub(super) own: Option<OwnIds>,
-    /// Whether it was told of before it was forked.
+    /// Whether it was recorded before it was forked.
     is_unborn: bool,
 }
 

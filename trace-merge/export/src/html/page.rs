@@ -87,7 +87,7 @@ impl Contents<'_> {
         Ok(Exported { bytes: out.bytes, records: self.records, drawn, incomplete: self.completeness.line() })
     }
 
-    /// What the page is told beside the columns.
+    /// What the page gets beside the columns.
     fn about(&mut self) -> io::Result<serde_json::Value> {
         let manifest = self.trace.manifest();
         let clock = self.trace.clock();

@@ -17,7 +17,7 @@ use strata_recording::terminal::harmless;
 
 /// Kinds of records that are distinguished: event types of each stream.
 const MOST_KINDS: usize = 1 << 16;
-/// Meanings of numbers that are told for each event type.
+/// Meanings of numbers that are written for each event type.
 const MOST_MEANINGS: usize = 1024;
 
 /// An event type of a layer.
@@ -71,7 +71,7 @@ pub(super) struct Records {
     payload: Vec<u8>,
 }
 
-/// What the page is told of the records beside the columns.
+/// What the page gets of the records beside the columns.
 #[derive(Debug, Serialize)]
 pub(super) struct ReportedRecords<'r> {
     types: &'r [Type],
@@ -135,7 +135,7 @@ impl Records {
         Some(self.kinds.len() - 1)
     }
 
-    /// Tells the meaning of a number in `payload`, unless it has been told.
+    /// Writes the meaning of a number in `payload`, unless it is written.
     fn report_meaning(&mut self, number: usize, payload: &[u8]) {
         let Some(Type { named: Some(named), meanings, .. }) = self.types.get_mut(number) else { return };
         let Some(number) = named.number(payload) else { return };
@@ -147,7 +147,7 @@ impl Records {
         }
     }
 
-    /// The layer of each type is `name`'s: what the page is told beside the columns.
+    /// The layer of each type is `name`'s: what the page gets beside the columns.
     pub(super) fn reported(&mut self, layer_name: impl Fn(usize) -> &'static str) -> ReportedRecords<'_> {
         for (&(layer, _), &number) in &self.type_numbers {
             if let Some(of) = self.types.get_mut(number) {

@@ -73,7 +73,7 @@ impl GenericType {
         Self { number, fields: (1..FIELDS_END).zip(fields).enumerate().map(field).collect() }
     }
 
-    /// What Perfetto is told of it, the event type `schema`.
+    /// What Perfetto gets of it, the event type `schema`.
     pub(super) fn describe(&self, schema: &Schema) -> GenericEventDescriptor {
         let name = schema.name();
         let described = |name: &str, number: u32, of: FieldType| FieldDescriptorProto {

@@ -20,10 +20,10 @@ pub(super) const ABOUT: usize = 7;
 const ROW_GROUP: usize = 1 << 17;
 /// Keys of a row group after which it ends, so that dictionaries stay small.
 const MOST_KEYS: usize = 1 << 15;
-/// Rows after which is told how much memory they take.
+/// Rows after which the memory that they take is reported.
 const REPORT_EVERY: usize = 64;
 
-/// Tells the seconds of moments. The clock is asked only where they leave the second before.
+/// Tells the seconds of moments. The clock is read only where they leave the second before.
 #[derive(Debug, Default)]
 struct Seconds {
     /// Since 1970.
@@ -73,7 +73,7 @@ pub(super) struct Rows {
     /// Of which hour the rows are that are there.
     hour: Hour,
     rows: usize,
-    /// Bytes that [`Output`] was told that are kept.
+    /// Bytes that [`Output`] knows to be kept.
     reported: usize,
     output: Output,
 }
@@ -278,7 +278,7 @@ pub(super) struct Row<'r> {
 }
 
 impl Row<'_> {
-    /// Fills the columns of the next key. `report` is asked for their values where no row before had it.
+    /// Fills the columns of the next key. `report` is called for their values where no row before had it.
     #[inline]
     pub(super) fn keyed(mut self, key: u64, report: impl FnOnce(&mut dyn FnMut(&[Cell<'_>]))) -> Self {
         let Rows { keyed, columns, .. } = &mut *self.rows;

@@ -191,7 +191,7 @@ impl Names {
         let bytes = comm.unwrap_or_default();
         let is_same = |known: &Known| {
             known.pid == pid && known.comm == bytes && known.stay == stay.map(|(_, _, stay)| stay)
-                // Where somebody is may be told later.
+                // Where somebody is may be recorded later.
                 && (known.cgroup.is_some() || stay.is_none_or(|(memberships, _, stay)| memberships.stay(stay).0.is_none()))
         };
         if !known.as_ref().is_some_and(is_same) {

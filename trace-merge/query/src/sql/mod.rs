@@ -133,7 +133,7 @@ pub struct MadeTables {
     folder: TempDir,
 }
 
-/// What is asked of.
+/// What questions are about.
 #[derive(Debug)]
 pub struct Inputs {
     /// Folders of tables, each with the recordings of it that were given before: they count once.

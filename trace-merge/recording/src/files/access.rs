@@ -83,7 +83,7 @@ impl Readers {
         DirBuilder::new().mode(PRIVATE_FOLDER).create(path)?;
         match self {
             Self::Owner => Ok(()),
-            // Said again: the process's umask took its part of what was asked for. Of the open folder, since a recorder may
+            // Set again: the process's umask took its part of the request. Of the open folder, since a recorder may
             // not change permissions by path.
             _ => {
                 let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -33,7 +33,7 @@ pub(super) struct DecompressedFile {
     /// Bytes behind the whole frames.
     truncated_bytes: u64,
     packet_size: usize,
-    /// Whether each packet is in its place in the temporary file, as far as that has been asked.
+    /// Whether each packet is in its place in the temporary file, as far as that is known.
     packets: Vec<OnceLock<bool>>,
     temporary: Temporary,
     room: Room,
@@ -85,7 +85,7 @@ impl DecompressedFile {
         self.truncated_bytes
     }
 
-    /// The packet `index`; `None` when there is none, it is damaged, or there is no room for it, which is said.
+    /// The packet `index`; `None` when there is none, it is damaged, or there is no room for it, which is reported.
     pub(super) fn packet(&self, index: usize) -> Option<&[u8]> {
         self.packets.get(index)?.get_or_init(|| self.decompress(index)).then(|| {
             // SAFETY: this packet was written into its place, which lies in the file, and is not written again: `OnceLock`

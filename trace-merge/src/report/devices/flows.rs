@@ -278,7 +278,7 @@ impl FlowTimes {
         Follower::takes(input)
     }
 
-    /// The requests that have ended since this was asked last, each with the index of its VM. `at_end` says that no
+    /// The requests that have ended since the last call, each with the index of its VM. `at_end` says that no
     /// record is to come.
     pub fn take_ended(&mut self, timeline: &Timeline, at_end: bool) -> Vec<(usize, Flow)> {
         let mut taken = Vec::new();

@@ -59,7 +59,7 @@ impl<T: Followed> Ended<T> {
         !self.kept.is_empty()
     }
 
-    /// Those that have ended since this was asked last, with their ticks.
+    /// Those that have ended since the last call, with their ticks.
     pub(super) fn take(&mut self) -> impl Iterator<Item = (u64, T)> {
         self.kept.take()
     }

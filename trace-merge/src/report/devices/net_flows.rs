@@ -385,7 +385,7 @@ impl NetFlowTimes {
         Follower::takes(input)
     }
 
-    /// The packets that have ended since this was asked last, each with the index of its VM. `at_end` says that no
+    /// The packets that have ended since the last call, each with the index of its VM. `at_end` says that no
     /// record is to come.
     pub fn take_ended(&mut self, timeline: &Timeline, at_end: bool) -> Vec<(usize, Direction, PacketFlow)> {
         let mut taken = Vec::new();

@@ -301,7 +301,7 @@ impl ExitTimes {
         times
     }
 
-    /// The exits that are over since this was asked last. `at_end` says that no record is to come.
+    /// The exits that are over since the last call. `at_end` says that no record is to come.
     pub fn take_ended(&mut self, at_end: bool) -> impl Iterator<Item = Ended<ExitEnd>> {
         if at_end {
             self.end_open();

@@ -102,7 +102,7 @@ pub struct FunctionSamples {
     pub module: String,
     /// Whether `function` is a symbol.
     pub is_named: bool,
-    /// Whether `module` is certain: a process's file is not where records are missing since its mapping was told.
+    /// Whether `module` is certain: a process's file is not where records are missing since its mapping was recorded.
     pub is_certain: bool,
     /// Samples in it.
     pub own: u64,
@@ -221,7 +221,7 @@ impl Analysis for FunctionSampling {
         matches!(event, Some(Event::Sample { .. } | Event::Mapping | Event::Exec { .. } | Event::Fork { .. }))
     }
 
-    /// Mappings are told once: those from before the window hold in it.
+    /// Mappings are recorded once: those from before the window hold in it.
     fn before(&mut self, input: &Input<'_>, timeline: &Timeline) {
         self.follow(input, timeline);
     }

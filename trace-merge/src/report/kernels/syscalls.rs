@@ -247,7 +247,7 @@ impl SyscallTimes {
         Self::that_keeps_ended()
     }
 
-    /// The calls that have ended since this was asked last. `at_end` says that no record is to come.
+    /// The calls that have ended since the last call. `at_end` says that no record is to come.
     pub fn take_ended(&mut self, at_end: bool) -> impl Iterator<Item = Ended<CallEnd>> {
         self.collectors().flat_map(move |(vm, collector)| {
             if at_end {

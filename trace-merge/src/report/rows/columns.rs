@@ -305,7 +305,7 @@ impl<R> Column<R> {
         own.into_iter().chain(figures)
     }
 
-    /// What is said of it and of its figures.
+    /// What describes it and its figures.
     fn texts(&self) -> impl Iterator<Item = ColumnText> {
         let &Self { key, heading, unit, meaning, figures, .. } = self;
         let is_part = matches!(unit, Unit::PartNs);
@@ -375,7 +375,7 @@ pub fn write<'r, R: ReportRow>(rows: impl IntoIterator<Item = &'r R>, out: &mut 
     table(rows).write(out)
 }
 
-/// What is said of a column.
+/// What describes a column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ColumnText {
     /// Its key in JSON; what is in front of a dot is the key of an object that it is in.
@@ -390,7 +390,7 @@ pub struct ColumnText {
     pub is_part: bool,
 }
 
-/// What is said of the columns of `R`.
+/// What describes the columns of `R`.
 #[must_use]
 pub fn texts<R: ReportRow>() -> Vec<ColumnText> {
     R::COLUMNS.iter().flat_map(Column::texts).collect()
@@ -401,7 +401,7 @@ pub fn texts<R: ReportRow>() -> Vec<ColumnText> {
 pub struct Rows {
     /// Where they are in JSON: keys, each behind a dot but for the first, and `[]` behind that of a list.
     pub path: &'static str,
-    /// What is said of their columns.
+    /// What describes their columns.
     pub columns: fn() -> Vec<ColumnText>,
 }
 

@@ -54,7 +54,7 @@ pub struct Wakeups {
 pub struct VmWakeups {
     /// Name of the VM.
     pub vm: String,
-    /// What is told less than it could be, and why.
+    /// What the report shows less of than it could, and why.
     pub warnings: Vec<String>,
     /// Time from being woken until running.
     pub latency: Distribution,
@@ -258,7 +258,7 @@ impl WakeupTimes {
         times
     }
 
-    /// The wakeups whose tasks have come to run since this was asked last.
+    /// The wakeups whose tasks have come to run since the last call.
     pub fn take_ended(&mut self) -> impl Iterator<Item = EndedOne<WakeupEnd>> {
         self.kept.take()
     }
@@ -570,7 +570,7 @@ mod tests {
             let fields = [("common_pid", Number(100 + i64::from(cpu))), ("vcpu_id", Number(cpu.into()))];
             trace.host(cpu, 5, "kvm:kvm_entry", &fields)
         };
-        // For vCPUs to be told of, the layer has to have both event types.
+        // To show vCPUs, the layer has to have both event types.
         let left = [("common_pid", Number(77)), ("exit_reason", Number(0)), ("vcpu_id", Number(0))];
         let trace = entry(entry(TestTrace::new(), 0), 1).host(0, 6, "kvm:kvm_exit", &left);
         let waking = [("comm", Text("seven")), ("pid", Number(7)), ("target_cpu", Number(0))];

@@ -5,7 +5,7 @@ use strata_recording::clock::Clock;
 
 /// Classes that are counted for each power of two, as a power of two.
 const CLASS_BITS: u32 = 2;
-/// Bins that are told, unless the times span more powers of two: there are two or four classes in a bin then.
+/// Bins that are reported, unless the times span more powers of two: there are two or four classes in a bin then.
 const MOST_BINS: usize = 48;
 
 /// How many times there are of each length.
@@ -56,7 +56,7 @@ impl Classes {
         }
     }
 
-    /// The same in so few bins that they can be told.
+    /// The same in so few bins that they can be reported.
     pub(crate) fn histogram(&self, clock: &Clock) -> Histogram {
         let last = usize::from(self.first) + self.counts.len().saturating_sub(1);
         let bins_of = |shift: u32| (last >> shift) + 1 - usize::from(self.first >> shift);

@@ -154,7 +154,7 @@ pub struct Series {
     pub parts: Vec<Part>,
 }
 
-/// What a report keeps beside its sums; nothing unless it was asked to. Memory grows with the rows; there are
+/// What a report keeps beside its sums; nothing unless samples are kept. Memory grows with the rows; there are
 /// at most 4096.
 #[derive(Debug, Default)]
 pub struct Samples {
@@ -244,7 +244,7 @@ impl VmSamples<'_> {
     }
 }
 
-/// A report in the making that keeps samples when it is asked to.
+/// A report in the making that can keep samples.
 pub(crate) trait Sampled: strata_analysis::Analysis {
     /// Where it keeps them, each with the events that tell of them.
     fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)>;

@@ -47,7 +47,7 @@ impl DiskThread {
 
     /// Has the thread end after the requests that it is serving, without waiting for it.
     pub fn stop(&self) {
-        // Fails only when the counter is full, that is when it was told already.
+        // Fails only when the counter is full, that is when it was notified already.
         let _ = self.stop.write(1);
     }
 }

@@ -25,7 +25,7 @@ pub const SECTOR_SIZE: u64 = 512;
 const QUEUE_SIZE: u16 = 256;
 /// Most data descriptors of a request: the queue less header and status.
 const SEGMENTS_MAX: u32 = QUEUE_SIZE as u32 - 2;
-/// Largest data descriptor that a driver is asked to use, bytes.
+/// Largest data descriptor that a driver should use, bytes.
 const SEGMENT_MAX: u32 = 16 << 10;
 /// Largest request, bytes: what a driver makes of the limits above, rounded up. A chain of descriptors can name the same
 /// page over and over, so that its length says nothing about the guest's memory.
@@ -155,7 +155,7 @@ impl Block {
 
     /// Answers one request and returns how many bytes were written to the guest.
     fn answer(&mut self, chain: DescriptorChain<&GuestMemoryMmap>, memory: &GuestMemoryMmap) -> u32 {
-        // A chain outside guest memory, or without room for a status, can be told nothing.
+        // A chain outside guest memory, or without room for a status, gets no answer.
         let Ok(mut reader) = chain.clone().reader(memory) else {
             return 0;
         };

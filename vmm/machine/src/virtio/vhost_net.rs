@@ -146,7 +146,7 @@ impl KernelMover {
     }
 }
 
-/// A region of guest memory as vhost is told of it. Only other processes would need to map it by a descriptor.
+/// A region of guest memory as vhost gets it. Only other processes would need to map it by a descriptor.
 fn region(region: &GuestRegionMmap) -> VhostUserMemoryRegionInfo {
     VhostUserMemoryRegionInfo {
         guest_phys_addr: region.start_addr().raw_value(),
@@ -300,7 +300,7 @@ mod tests {
     const READY: u32 = 3 | 8 | DRIVER_OK;
     const NEEDS_RESET: u32 = 64;
 
-    /// What was asked of the kernel.
+    /// What was requested of the kernel.
     #[derive(Debug, Clone, PartialEq, Eq)]
     enum Requested {
         Features(u64),
@@ -310,7 +310,7 @@ mod tests {
         End(usize),
     }
 
-    /// A kernel that notes what it is asked, and has what it would signal.
+    /// A kernel that notes requests, and has what it would signal.
     #[derive(Default)]
     struct Asks {
         requested: Mutex<Vec<Requested>>,

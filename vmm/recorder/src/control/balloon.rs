@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// or a moment later. Without `bytes` it only asks.
 ///
 /// # Errors
-/// When the VM cannot be asked, has no balloon, or cannot do without so much.
+/// When the VM does not answer, has no balloon, or cannot do without so much.
 pub fn request(socket: &ControlSocket, bytes: Option<u64>) -> Result<BalloonStatus, ClientError> {
     let deadline = Instant::now() + PATIENCE;
     let mut balloon = call(socket, bytes)?;

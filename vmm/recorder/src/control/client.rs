@@ -14,7 +14,7 @@ use thiserror::Error;
 /// How long a VM may take to answer: writing a snapshot takes its time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 
-/// Why a VM could not be asked.
+/// Why a VM gave no answer.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The folders of VMs cannot be read.

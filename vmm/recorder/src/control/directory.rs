@@ -162,7 +162,7 @@ impl VmmRings {
     }
 }
 
-/// The folder of a VM that this process runs. Dropping it removes it, unless it was told to stay or this thread
+/// The folder of a VM that this process runs. Dropping it removes it, unless it is to stay or this thread
 /// panics.
 #[derive(Debug)]
 pub struct VmDirectory {

@@ -1,7 +1,7 @@
 //! Control of running virtual machines from outside: each has a private folder with its trace region and a socket.
 //!
 //! - [`directory`]: the folder, which describes the VM also after a crash.
-//! - [`protocol`]: what is asked and answered on the socket, a line of JSON each.
+//! - [`protocol`]: requests and answers on the socket, a line of JSON each.
 //! - [`server`]: the VM's end, a thread of its own; [`client`]: the command line's end, which looks who the
 //!   [`peer`] is; [`patience`]: how long it waits for several; [`answer_text`]: what it shows. Both wait as
 //!   [`socket_wait`] does.

@@ -1,14 +1,14 @@
-//! How long VMs are waited for that are asked one after the other.
+//! How long to wait for VMs that get a request one after the other.
 
 use super::directory::Owner;
 use std::time::{Duration, Instant};
 
-/// How long VMs are waited for that are asked one after the other: those of other users cannot hold up this one.
+/// How long to wait for VMs that get a request one after the other: those of other users cannot hold up this one.
 #[derive(Clone, Debug)]
 pub struct Patience {
     /// For all VMs of other users together.
     limit: Duration,
-    /// Up to when they are waited for, once the first of them is asked.
+    /// Up to when they are waited for, once the first of them has a request.
     others: Option<Instant>,
 }
 
@@ -19,7 +19,7 @@ impl Patience {
         Self { limit: others, others: None }
     }
 
-    /// Up to when `owner`'s VM is waited for, which is asked now: for `own` if it is this user's.
+    /// Up to when `owner`'s VM is waited for, which gets a request now: for `own` if it is this user's.
     pub fn deadline(&mut self, owner: Owner, own: Duration) -> Instant {
         match owner {
             Owner::Own | Owner::Caller(_) => Instant::now() + own,

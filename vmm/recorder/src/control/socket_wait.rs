@@ -93,7 +93,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    /// A listener with a client, and how an end is told.
+    /// A listener with a client, and how it learns of an end.
     fn listener() -> (UnixListener, UnixStream, std::os::fd::OwnedFd, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("socket")).unwrap();

@@ -26,7 +26,7 @@ const OTHERS_LIMIT: Duration = Duration::from_secs(30);
 /// Why there is nothing to wait for, or no more.
 #[derive(Debug, Error)]
 pub enum WaitError {
-    /// The VM cannot be asked, or has ended.
+    /// The VM does not answer, or has ended.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// Nothing is watched for.
@@ -67,7 +67,7 @@ pub struct OtherSnapshot {
 }
 
 /// Waits until a trigger of `vm` has led to a snapshot (in discard mode, to a mark in the trace), for `limit` at most.
-/// As soon as it has fired, those of `others` that are flight recorders are asked for a snapshot too.
+/// As soon as it has fired, those of `others` that are flight recorders make a snapshot too.
 ///
 /// # Errors
 /// When nothing is watched for, the VM ends, or the time is over.
@@ -121,7 +121,7 @@ fn leads_to_a_snapshot((now, before): (&TriggerStatus, TriggerStatus)) -> bool {
 /// The triggers of the VM that serves `socket`.
 ///
 /// # Errors
-/// When it cannot be asked.
+/// When it does not answer.
 pub fn triggers(socket: &ControlSocket) -> Result<Vec<TriggerStatus>, ClientError> {
     Ok(trace(socket, Instant::now() + SNAPSHOT_LIMIT)?.map(|trace| trace.triggers).unwrap_or_default())
 }

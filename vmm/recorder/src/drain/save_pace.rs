@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Least time between two saves: what `session.json` says is this old at most, unless saving takes long.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The same while nothing new is to be said but what time it is and what the recorder has used.
+/// The same while nothing is new but what time it is and what the recorder has used.
 const QUIET_INTERVAL: Duration = Duration::from_secs(10);
 /// A save may take one part in so many of the recorder's time: nothing is drained meanwhile.
 const SHARE: u32 = 20;

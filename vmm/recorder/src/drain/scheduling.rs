@@ -227,7 +227,7 @@ impl Watchdog {
         Ok(Self { looks, wake: Some(wake), thread: Some(thread) })
     }
 
-    /// Whether the recorder was late since this was asked last, or woken from a long sleep: the look that it begins now
+    /// Whether the recorder was late since the last call, or woken from a long sleep: the look that it begins now
     /// should wait if it can.
     pub(crate) fn was_late(&self) -> bool {
         self.looks.is_late.swap(false, Ordering::Relaxed)

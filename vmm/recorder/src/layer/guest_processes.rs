@@ -85,7 +85,7 @@ struct Look<'l> {
     guest: Producers,
     latest: Latest<'l>,
     deadline: Instant,
-    /// Its number; 0 where that of no look is told.
+    /// Its number; 0 where no look has one.
     number: u64,
 }
 

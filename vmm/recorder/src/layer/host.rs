@@ -41,7 +41,7 @@ struct HostSource {
     failed: Option<ReaderError>,
     /// Whether the rest was taken: there is nothing more to come.
     finished: bool,
-    /// Whether that was told.
+    /// Whether that was reported.
     is_reported: bool,
     /// Whether the recorder's own thread was left out of what is traced.
     left_out: bool,

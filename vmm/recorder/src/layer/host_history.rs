@@ -315,7 +315,7 @@ impl Window {
         let oldest = self.older.pop_front()?;
         self.bytes -= oldest.size;
         let mut cpus = BTreeSet::new();
-        // what cannot be read is not counted, and was told when it was written
+        // what cannot be read is not counted, and was reported when it was written
         let bytes = oldest.read(file.as_ref()).unwrap_or_default();
         for frame in frames(&bytes) {
             let (cpu, records, Unrecorded { lost, rejected }) = match frame {

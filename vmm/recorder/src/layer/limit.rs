@@ -72,7 +72,7 @@ impl LayerLimits {
 pub struct RecordLimiter {
     limit: LayerLimit,
     bucket: TokenBucket,
-    /// While the layer is held back: when it was asked about last.
+    /// While the layer is held back: when it was looked at last.
     requested: Option<Instant>,
     times: u64,
     held: Duration,

@@ -336,7 +336,7 @@ impl RingLayer {
         mut watch: Option<&mut Watch>,
     ) -> Result<(Drained, bool), WriteError> {
         let mut drained = Drained::default();
-        // The time is asked where it passes: a ring with nothing in it takes less of it than the question.
+        // The time is read where it passes: a ring with nothing in it takes less of it than the question.
         let mut may_be_late = true;
         'rings: for _ in 0..self.rings.len() {
             let ring = self.next_ring % self.rings.len();

@@ -22,7 +22,7 @@ pub struct WrittenLayer {
     end: LayerEnd,
 }
 
-/// Whether and why a layer ended before its producers did, and whether that was told.
+/// Whether and why a layer ended before its producers did, and whether that was reported.
 #[derive(Debug, Default)]
 pub struct LayerEnd {
     failure: Option<WriteError>,

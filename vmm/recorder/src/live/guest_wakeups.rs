@@ -53,7 +53,7 @@ pub fn name_of(comm: &Comm) -> String {
     String::from_utf8_lossy(comm).into_owned()
 }
 
-/// Tasks that were woken and have not run yet, with the time. What they are told comes in the order of times.
+/// Tasks that were woken and have not run yet, with the time. What they get comes in the order of times.
 #[derive(Debug, Default)]
 pub struct WokenTasks {
     woken: HashMap<Tid, u64>,

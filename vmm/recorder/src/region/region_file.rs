@@ -177,7 +177,7 @@ pub fn create(path: &Path, shape: RegionShape, size: Option<u64>) -> Result<u64,
         _ => RegionFileError::Io { path: path.into(), source },
     })?;
     fill(&file, path, &Description { abi_version: ABI_VERSION, size, shape }, layout).inspect_err(|_| {
-        // The error that is told says more than one about this.
+        // The error that is reported says more than one about this.
         let _ = fs::remove_file(path);
     })?;
     Ok(size)

@@ -129,7 +129,7 @@ impl FlightRecorder {
 
     /// Writes everything that is there as layers of the recording in `dir`, and leaves it where it is. The `producers`
     /// may be running: guest layers come first and the host's last, so that the periods of the vCPUs cover the guests'
-    /// records, and of each stream is said up to when it is complete. What cannot be written is left out.
+    /// records, and each stream says up to when it is complete. What cannot be written is left out.
     /// `triggers` are shown what comes meanwhile. The slots of processes that end meanwhile are given back, too: a
     /// guest has few, and to write takes long.
     pub fn write(

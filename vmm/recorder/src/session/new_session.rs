@@ -1,4 +1,4 @@
-//! What a session that is to be made while the VM runs is asked to be, and what of that is refused.
+//! The request for a session that is to be made while the VM runs, and what of it is refused.
 
 use super::{MAX_NAME, SessionError};
 use crate::control::protocol::LayerLimit;

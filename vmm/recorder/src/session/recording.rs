@@ -196,7 +196,7 @@ impl Recording {
         let begin = self.begin();
         let beside = self.guest.as_ref().and_then(|guest| guest.beside_region.as_deref());
         let dirs: Vec<&Path> = self.dir.as_deref().into_iter().chain(beside).collect();
-        // What cannot be written is kept: that the disk is full is told when the manifest is saved.
+        // What cannot be written is kept: that the disk is full is reported when the manifest is saved.
         let _ = self.clock_log.add(snapshot, Instant::now(), begin, &dirs);
     }
 

@@ -1,4 +1,4 @@
-//! What a recording is asked to be, and what of that is refused before anything is made.
+//! The request for a recording, and what of it is refused before anything is made.
 
 use crate::control::protocol::LayerLimit;
 use crate::drain::scheduling::{Scheduling, SchedulingError};
@@ -18,7 +18,7 @@ use thiserror::Error;
 /// The host kernel's records that a flight recorder holds unless told otherwise, bytes.
 pub const HOST_HISTORY: usize = 64 << 20;
 
-/// What a recording is asked to be.
+/// The request for a recording.
 #[derive(Clone, Debug)]
 pub struct RecordingRequest {
     /// Which records it has.

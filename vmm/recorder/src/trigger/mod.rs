@@ -111,7 +111,7 @@ impl TriggerRequest {
         })
     }
 
-    /// Checks them against this host, whose load is told or not.
+    /// Checks them against this host, whose load is known or not.
     ///
     /// # Errors
     /// When one is on the host's load, and that is not told.
@@ -130,7 +130,7 @@ fn check_host(trigger: &Trigger, reports_load: bool) -> Result<(), TriggerError>
 pub enum Consequence {
     /// A snapshot of the flight recorder.
     Snapshot,
-    /// It is said and marked: the trace has everything.
+    /// It is reported and marked: the trace has everything.
     Mark,
 }
 
@@ -273,7 +273,7 @@ impl Triggers {
         self.watch.set_vcpus(threads.iter().map(|&(vcpu, tid)| (vcpu, tid.cast_signed())));
     }
 
-    /// The guest's kernel records no more until it is asked to.
+    /// The guest's kernel records no more until it gets a request.
     pub fn guest_is_off(&mut self) {
         self.watch.forget_guest();
     }

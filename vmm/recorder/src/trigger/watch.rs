@@ -28,7 +28,7 @@ use strata_recording::terminal::harmless;
 
 /// Things of a kind that have begun and not ended, at most.
 const MAX_OPEN: usize = 1 << 16;
-/// Times that a trigger is said to have fired in one go; more are counted only.
+/// Times that a trigger is reported to have fired in one go; more are counted only.
 const MAX_FIRED: usize = 64;
 /// A trigger that has fired.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub struct Watch {
     /// The same; the end of time for those that are not looked at.
     from: [u64; LayerKind::ALL.len()],
     ticks_per_second: u64,
-    /// From which time on triggers are asked at all.
+    /// From which time on triggers are evaluated at all.
     bounds: Bounds,
     /// By layer, in the order of [`LayerKind::ALL`].
     interests: [Interests; LayerKind::ALL.len()],
@@ -109,7 +109,7 @@ pub struct Watch {
     silence: Silence,
     /// Whether that matters.
     has_hang: bool,
-    /// Since when a vCPU was silent that was told of, by trigger.
+    /// Since when a vCPU was silent that was reported, by trigger.
     reported_silent: HashMap<(usize, u32), u64>,
     /// The triggers on the host's load, by their numbers, that it exceeds.
     loaded: BTreeSet<usize>,

@@ -69,7 +69,7 @@ impl BootProcesses {
         self.stopped_by
     }
 
-    /// Does `boot` in a process of its own and waits for its end. The process is asked to end when this one dies.
+    /// Does `boot` in a process of its own and waits for its end. The process gets a signal to end when this one dies.
     ///
     /// # Errors
     /// There can be no further process, or it cannot be waited for.

@@ -32,7 +32,7 @@ pub(in crate::run) enum Pace {
     Lines,
 }
 
-/// A limit of what the guest shows, and who is told of the waits for it.
+/// A limit of what the guest shows, and who learns of the waits for it.
 pub(in crate::run) struct ConsoleLimit {
     /// Bytes.
     pub limit: RateLimit,

@@ -189,7 +189,7 @@ impl Follower {
         self.ended.keep();
     }
 
-    /// The requests that have ended since this was asked last.
+    /// The requests that have ended since the last call.
     pub(super) fn take_ended(&mut self, guest: &Guest, clock: &Clock) -> Vec<Flow> {
         self.ended.take().map(|(ticks, request)| request.flow(ticks, guest, clock)).collect()
     }

@@ -139,7 +139,7 @@ pub(super) struct Follower {
     across_lost_records: u64,
 }
 
-/// Which packets of a guest were told of so far: those that its driver sends, those that it receives, and those that
+/// Which packets of a guest were recorded so far: those that its driver sends, those that it receives, and those that
 /// protocols get.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tells {
@@ -720,7 +720,7 @@ impl Follower {
         self.got.ended.keep();
     }
 
-    /// The packets that have ended since this was asked last.
+    /// The packets that have ended since the last call.
     pub(super) fn take_ended(&mut self, guest: &Guest, clock: &Clock) -> Vec<(Direction, PacketFlow)> {
         let sent = self.sent.take(guest, clock).into_iter().map(|flow| (Direction::Sent, flow));
         let received = self.got.take(guest, clock).into_iter().map(|flow| (Direction::Received, flow));

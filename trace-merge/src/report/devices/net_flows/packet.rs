@@ -68,7 +68,7 @@ pub(super) struct Gone {
 }
 
 impl Gone {
-    /// Those that have ended since this was asked last.
+    /// Those that have ended since the last call.
     pub(super) fn take(&mut self, guest: &Guest, clock: &Clock) -> Vec<PacketFlow> {
         self.ended.take().map(|(ticks, packet)| packet.flow(ticks, guest, clock)).collect()
     }

@@ -19,7 +19,7 @@ pub(super) enum Place {
         path: Arc<str>,
         /// Where in it, bytes.
         offset: u64,
-        /// Whether no records are missing since that was told: in those, something else may have come to lie there.
+        /// Whether no records are missing since that was recorded: in those, something else may have come to lie there.
         is_certain: bool,
     },
 }
@@ -29,11 +29,11 @@ struct Mapping {
     end: u64,
     offset: u64,
     path: Arc<str>,
-    /// How many gaps had begun when it was told; `None` when one was open.
+    /// How many gaps had begun when it was recorded; `None` when one was open.
     reported: Option<u64>,
 }
 
-/// The mappings of processes, as they are told.
+/// The mappings of processes, as they are recorded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mappings {
     /// By process, then first address; they do not overlap.
@@ -43,7 +43,7 @@ pub(super) struct Mappings {
 }
 
 impl Mappings {
-    /// Records are missing from now on: what was told before is certain no more.
+    /// Records are missing from now on: what was recorded before is certain no more.
     pub(super) const fn begin_gap(&mut self) {
         self.gaps += 1;
     }

@@ -4,7 +4,7 @@
 use super::packet::{Header, Operation, Ports, SENDS_NO_MORE, TAKES_NO_MORE};
 use std::collections::VecDeque;
 
-/// Bytes from the guest that wait for the host's socket, at most: what the guest is told that it may send.
+/// Bytes from the guest that wait for the host's socket, at most: what the guest learns that it may send.
 pub const BUFFER: u32 = 64 << 10;
 
 /// The guest has broken the rules of a connection, which ends.
@@ -33,7 +33,7 @@ pub struct Flow {
     /// Bytes that have left the buffer, modulo 2^32, and what the guest knows of them.
     forwarded: u32,
     reported: u32,
-    /// The guest is to be told of the room in the buffer.
+    /// The guest is to learn of the room in the buffer.
     owes_credit: bool,
     /// Bytes sent to the guest, modulo 2^32, and what it last said of its buffer.
     sent: u32,
@@ -41,7 +41,7 @@ pub struct Flow {
     guest_forwarded: u32,
     /// The guest was asked for credit and has not sent a packet since.
     has_requested: bool,
-    /// Flags of [`Operation::Shutdown`]: the guest's, the host's, and those of the host's that the guest was told.
+    /// Flags of [`Operation::Shutdown`]: the guest's, the host's, and those of the host's that the guest knows.
     guest_ended: u32,
     host_ended: u32,
     reported_ended: u32,
@@ -178,7 +178,7 @@ impl Flow {
         self.guest_has_sent_all() && self.guest_ended & TAKES_NO_MORE != 0
     }
 
-    /// Whether the guest was told that the host is through with it in both directions: it is over.
+    /// Whether the guest knows that the host is through with it in both directions: it is over.
     #[must_use]
     pub fn is_given_up(&self) -> bool {
         self.host_ended == TAKES_NO_MORE | SENDS_NO_MORE && self.reported_ended == self.host_ended

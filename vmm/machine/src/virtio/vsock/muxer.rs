@@ -51,7 +51,7 @@ struct Peer {
     is_writable: bool,
     /// The program has closed both halves.
     is_gone: bool,
-    /// It was told that the guest has no more data.
+    /// It knows that the guest has no more data.
     is_shut: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct Muxer {
     last_port: u32,
     /// Id of the connection that had its turn last.
     turn: u64,
-    /// Connections that the guest is to be told that there are not.
+    /// Connections to report to the guest as not there.
     refusals: VecDeque<Ports>,
     has_callers: bool,
     observer: Arc<dyn Observer>,
@@ -315,7 +315,7 @@ impl Muxer {
         }
         if flow.guest_has_sent_all() && !peer.is_shut {
             peer.is_shut = true;
-            // Who is gone already needs not be told.
+            // Who is gone already needs no notice.
             let _ = shutdown(&peer.stream, Shutdown::Write);
         }
         if flow.is_over() {

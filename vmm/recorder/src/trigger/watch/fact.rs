@@ -217,7 +217,7 @@ impl FactReader {
     }
 }
 
-/// The vCPU of a thread, or the one that was said where no threads are known.
+/// The vCPU of a thread, or the one that is given where no threads are known.
 #[inline]
 fn kvm_vcpu((tid, event_fields): (Tid, Option<u32>), vcpus: &VcpuThreads) -> Option<u32> {
     let vcpu = vcpus.vcpu_of(tid).or_else(|| event_fields.filter(|_| vcpus.is_empty()));
