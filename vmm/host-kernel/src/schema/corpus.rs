@@ -285,3 +285,18 @@ fn without_print_format(format: &str) -> Vec<u8> {
     let fields = format.split_once("print fmt:").map_or(format, |(fields, _)| fields);
     format!("{fields}print fmt: \"\"\n").into_bytes()
 }
+
+#[test]
+fn flags_of_allocations_have_the_names_of_each_kernel() {
+    for (kernel, ..) in KERNELS {
+        let described = Described::read(kernel);
+        let (name, format) = described.events.iter().find(|(name, _)| name.name == "mm_page_alloc").unwrap();
+
+        let flags = EventSchema::parse(name, format).unwrap().flags;
+
+        let [(field, flags)] = &flags[..] else { panic!("{kernel}: {flags:?}") };
+        let mask_of = |name: &str| flags.iter().find(|(_, known)| known == name).map(|(mask, _)| *mask);
+        let masks = ["GFP_KERNEL", "__GFP_IO", "__GFP_ZERO"].map(mask_of);
+        assert_eq!((&**field, masks), ("gfp_flags", [Some(0xcc0), Some(0x40), Some(0x100)]), "{kernel}: {flags:?}");
+    }
+}
