@@ -22,9 +22,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_analysis::event::{self, Access, Event, KvmAccess};
 use strata_analysis::exit_reason::ExitReason;
+use strata_analysis::kernel_symbols::KernelSymbols;
 use strata_analysis::timeline::vcpu::{Vcpu, VcpuState};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};
 use strata_analysis::{Analysis, Passed};
+use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 
@@ -147,8 +149,8 @@ pub fn report(trace: &Trace, window: Window) -> Result<Exits, ReportError> {
     crate::report::make(trace, window, ExitTimes::new(window))
 }
 
-/// The report in the making. Takes memory for each reason, for the first 65,536 instructions, 4096 registers, leaves, ports and pages of a
-/// VM, and for the first 4096 places in its devices.
+/// The report in the making. Takes memory for each reason, for the first 65,536 instructions, 4096 registers, leaves,
+/// ports and pages of a VM, and for the first 4096 places in its devices.
 #[derive(Debug)]
 pub struct ExitTimes {
     window: Window,
@@ -477,7 +479,10 @@ impl ReportBuilder for ExitTimes {
 
     fn finish(mut self, trace: &Trace, passed: &Passed) -> Result<Exits, ReportError> {
         self.end_open();
-        let of_vm = |(index, sums)| Some(of_vm(passed.timeline.vm(index)?, sums, trace));
+        let of_vm = |(index, sums)| {
+            let symbols = || passed.kernel_symbols(trace, index);
+            Some(of_vm(passed.timeline.vm(index)?, sums, symbols, trace.clock()))
+        };
         let vms: Vec<VmExits> = self.vms.into_iter().filter_map(of_vm).collect();
         if vms.is_empty() {
             let missing =
@@ -488,8 +493,7 @@ impl ReportBuilder for ExitTimes {
     }
 }
 
-fn of_vm(vm: &Vm, sums: VmSums, trace: &Trace) -> VmExits {
-    let clock = trace.clock();
+fn of_vm<'s>(vm: &Vm, sums: VmSums, symbols: impl FnOnce() -> Option<&'s KernelSymbols>, clock: &Clock) -> VmExits {
     let reason = |(reason, sums): (ExitReason, ReasonSums)| ReasonExits {
         reason: reason.name().into_owned(),
         count: sums.count,
@@ -504,7 +508,7 @@ fn of_vm(vm: &Vm, sums: VmSums, trace: &Trace) -> VmExits {
     by_reason.sort_unstable_by_key(|(reason, _)| *reason);
     let mut reasons: Vec<ReasonExits> = by_reason.into_iter().map(reason).collect();
     reasons.sort_by_key(|reason| Reverse((reason.time.total_ns, reason.count)));
-    let functions = sums.instructions.rows(trace, &vm.name, clock);
+    let functions = sums.instructions.rows(symbols, clock);
     let (operations, accesses) = sums.operations.rows(clock);
     let VmSums { count, unfinished, .. } = sums;
     VmExits {

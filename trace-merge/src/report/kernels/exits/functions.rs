@@ -11,15 +11,12 @@ use std::io::{self, Write};
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbols};
 use strata_recording::clock::Clock;
-use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
 /// Instructions of a VM whose exits are counted: interrupts come at any.
 const MOST_INSTRUCTIONS: usize = 1 << 16;
 /// Rows of a VM.
 const MOST: usize = 4096;
-/// Records of each of a guest's CPUs that are looked through for symbols.
-const MOST_RECORDS: usize = 1 << 17;
 
 /// The exits for one reason in one function of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,18 +82,15 @@ impl Instructions {
         self.has_guests |= reason.is_nested_entry();
     }
 
-    /// The rows of the VM called `vm`, those that took longest first.
-    pub(super) fn rows(self, trace: &Trace, vm: &str, clock: &Clock) -> Functions {
+    /// The rows, those that took longest first. `symbols` finds those of the guest's kernel.
+    pub(super) fn rows<'s>(self, symbols: impl FnOnce() -> Option<&'s KernelSymbols>, clock: &Clock) -> Functions {
         let is_of_kernel = |&(_, address): &(ExitReason, u64)| address >= KERNEL_HALF;
-        let wants_names = !self.has_guests && self.times.keys().any(is_of_kernel);
-        let symbols = if wants_names {
-            KernelSymbols::of_guest_within(trace, vm, MOST_RECORDS)
-        } else {
-            KernelSymbols::default()
-        };
+        let has_names = !self.has_guests && self.times.keys().any(is_of_kernel);
+        let symbols = if has_names { symbols() } else { None };
         let mut by_function: BTreeMap<(ExitReason, Result<String, u64>), DurationSum> = BTreeMap::new();
         for ((reason, address), times) in self.times {
-            let function = symbols.find(address).map(|(symbol, _)| symbol.label().into_owned()).ok_or(address);
+            let symbol = symbols.and_then(|symbols| symbols.find(address));
+            let function = symbol.map(|(symbol, _)| symbol.label().into_owned()).ok_or(address);
             let sum = by_function.entry((reason, function)).or_default();
             *sum = sum.plus(&times);
         }
