@@ -2,7 +2,8 @@
 //!
 //! The kernel describes each event in its `format` file. An [`EventSchema`] is that description brought into the form
 //! in which every layer records: a flat list of integers, character arrays and strings, packed without alignment.
-//! Short arrays of integers become one field per element, other arrays the hexadecimal text of their bytes. What has no such form is left out and listed in [`EventSchema::skipped`].
+//! Short arrays of integers become one field per element, other arrays the hexadecimal text of their bytes. What has no
+//! such form is left out and listed in [`EventSchema::skipped`].
 
 pub(crate) mod copy_plan;
 pub(crate) mod format_file;

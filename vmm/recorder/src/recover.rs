@@ -86,7 +86,8 @@ pub enum RecoverError {
 /// What was recovered.
 #[derive(Debug)]
 pub struct Recovered {
-    /// The trace, and where it lies, in a folder or in one file: one for each session that the VM had, the one that it was started with first.
+    /// The trace, and where it lies, in a folder or in one file: one for each session that the VM had, the one that it was
+    /// started with first.
     pub traces: Vec<(PathBuf, Manifest)>,
     /// What of the region could not be read, a line each.
     pub damage: Vec<String>,
