@@ -22,7 +22,7 @@ pub fn run(data: &[u8]) {
         let name = name.expect("there is a first part");
         assert!(
             name.parse::<IpAddr>().is_ok() || ["localhost", OWN].iter().any(|own| name.eq_ignore_ascii_case(own)),
-            "{host} is no name of this machine"
+            "{host} is not a name of this machine"
         );
     }
 }

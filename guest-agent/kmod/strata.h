@@ -17,7 +17,7 @@
 
 #define STRATA_MAX_VCPUS 256
 #define STRATA_NO_VCPU U16_MAX
-/* Tells the task's context, of which the preemption count says nothing, from none. */
+/* Tells the task's context from none: the preemption count does not. */
 #define STRATA_CONTEXT 1
 
 struct strata_cpu {
@@ -86,7 +86,7 @@ int strata_region_map(void);
 void strata_region_unmap(void);
 /* Records into strata_region, which has been found. Where it cannot, it has said why. */
 int strata_start(void);
-/* Lets go of the region, of which there is one. May sleep. */
+/* Lets go of the region. May sleep. */
 void strata_stop(void);
 /*
  * Records into the region of a device, of one that is there or comes later, until that is taken away. Where `must_be_there`,
@@ -119,7 +119,7 @@ void strata_pmem_unregister(void);
 /* Lets the CPUs record, those that come online later too. */
 int strata_cpus_start(void);
 void strata_cpus_stop(void);
-/* Interrupts the CPUs of which the host wants something, to do it. Any context but an NMI. */
+/* Interrupts the CPUs that have to do something for the host. Any context but an NMI. */
 void strata_cpus_visit(void);
 /* How often the CPU came and went: odd while it is there. Any context. */
 unsigned int strata_cpu_turn(unsigned int cpu);

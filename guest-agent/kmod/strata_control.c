@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * What follows sessions for the whole kernel. The host raises an interrupt, the doorbell, when it has changed a session or
- * asks for a flush: then the CPUs of which it wants something are visited, a thread attaches and detaches probes, and a work
+ * asks for a flush: then the CPUs that have to do something are visited, a thread attaches and detaches probes, and a work
  * makes and releases counters. Nothing happens otherwise, but for names that samples need.
  *
  * The thread has the priority of interrupts that are threads: a session is to record also where real-time tasks below that

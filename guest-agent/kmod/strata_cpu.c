@@ -7,7 +7,7 @@
  * in strata_control.c, which they do not wait for: it takes the locks that changing tracepoints takes, and so the hotplug
  * lock, which they run under.
  *
- * Nothing here comes by itself: a CPU of which the host wants nothing is left alone, busy or idle.
+ * Nothing here comes by itself: a CPU that has nothing to do for the host is left alone, busy or idle.
  */
 
 #include "strata_unit.h"

@@ -71,8 +71,8 @@ static DEFINE_MUTEX(strata_slots);
 /* Taken for writing to let go of the region, outside of strata_slots: whoever makes a mapping clears its slot without that. */
 static DECLARE_RWSEM(strata_device_use);
 /*
- * An inode of which only the address space is used: all mappings of the device, under whatever name it was opened, are in it.
- * It has a file system of its own: by an address space, the kernel tells of which kind a mapped file's own inode is.
+ * An inode, for its address space only: all mappings of the device, under whatever name it was opened, are in it.
+ * It has a file system of its own: by an address space, the kernel tells what kind a mapped file's own inode is.
  */
 static struct inode *strata_mappings;
 static struct vfsmount *strata_mount;
@@ -236,7 +236,7 @@ static int strata_slot_claim(bool counted)
 #define STRATA_SLOT_MASK ((1UL << STRATA_SLOT_BITS) - 1)
 /* In place of that: of a child's memory. */
 #define STRATA_NO_SLOT ((void *)-1UL)
-/* Set where the kernel tracks the mapping's caching by the pages in it, of which the child's has none. */
+/* Set where the kernel tracks the mapping's caching by the pages in it; the child's mapping has none. */
 #ifndef VM_PAT
 #define VM_PAT 0
 #endif

@@ -126,7 +126,7 @@ void strata_second_probe_follow(struct strata_second_probe *second, bool wanted)
 /*
  * Whether a tracepoint with the event's name is the event's, in `module` or, where that is NULL, in the kernel itself. A name
  * says that only there: other modules may have tracepoints of the same name, with other arguments, and the events of this
- * one (system strata) are no tracepoints at all.
+ * one (system strata) are not tracepoints at all.
  */
 static bool strata_is_in(const struct strata_event *event, const struct module *module)
 {

@@ -202,7 +202,7 @@ static void strata_follow_counter(struct strata_sampler *sampler, unsigned int c
 	else if (cpu == 0)
 		pr_info("samples come from the cycle counter, by NMI\n");
 	if (IS_ERR(counter)) {
-		/* It may have gone offline meanwhile, which is no failure. */
+		/* It may have gone offline meanwhile, which is not a failure. */
 		if (strata_cpu_turn(cpu) == turn)
 			pr_warn("CPU %u cannot be sampled (error %ld)\n", cpu, PTR_ERR(counter));
 		sampler->failed_turn = turn;

@@ -152,7 +152,7 @@ impl Name {
         if !is_taken(&self) {
             return self;
         }
-        // One of these is free: there are more of them than fields, of which there are fewer than 99.
+        // One of these is free: there are more of them than fields, and fewer than 99 fields.
         (2..=fields.len() + 2).map(|number| self.numbered(number)).find(|name| !is_taken(name)).unwrap_or(self)
     }
 

@@ -57,7 +57,7 @@ extern "C" fn fork_in_handler(signal: libc::c_int) {
     FORKED.store(number + 1, Ordering::Relaxed);
 }
 
-/// Private memory of this process, of which a child finds the bytes from `wiped` on zeroed.
+/// Private memory of this process; a child finds the bytes from `wiped` on zeroed.
 fn memory(size: usize, wiped: usize) -> HostMemory {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, which is never undone; its last part is only this one's.

@@ -92,7 +92,7 @@ pub enum NotReserved {
     /// The clock refused; nothing was counted.
     NoTime,
     /// Each of [`ATTEMPTS`] attempts was overtaken: more contexts than there can be have recorded meanwhile, or the memory
-    /// is no ring's any more. The record is counted as lost, where the memory still counts. Whoever can does not
+    /// is not a ring's any more. The record is counted as lost, where the memory still counts. Whoever can does not
     /// record here again before it has found out.
     Stuck,
 }
@@ -521,7 +521,7 @@ impl<S: Storage> Producer<S> {
         false
     }
 
-    /// Where the sub-buffer ends in whose middle `position` lies. Memory that is no ring's any more may say that it lies
+    /// Where the sub-buffer ends in whose middle `position` lies. Memory that is not a ring's any more may say that it lies
     /// at the end of all numbers.
     #[inline(always)]
     const fn end_of_sub_buffer(&self, position: u64) -> u64 {

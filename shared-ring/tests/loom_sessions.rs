@@ -32,7 +32,7 @@ const RECORD: u64 = 16;
 /// Most executions of one model.
 const MOST_EXECUTIONS: usize = 200_000;
 
-/// A region of which the checker knows the words that matter here.
+/// A region: the checker knows the words in it that matter here.
 #[derive(Clone)]
 struct ModelMemory {
     agreed: Arc<HashMap<usize, AtomicU64>>,

@@ -63,11 +63,11 @@ impl Opened {
     }
 
     fn number(&mut self, script: &str) -> f64 {
-        self.get(script).as_f64().unwrap_or_else(|| panic!("{script} is no number"))
+        self.get(script).as_f64().unwrap_or_else(|| panic!("{script} is not a number"))
     }
 
     fn text(&mut self, script: &str) -> String {
-        self.get(script).as_str().unwrap_or_else(|| panic!("{script} is no text")).to_owned()
+        self.get(script).as_str().unwrap_or_else(|| panic!("{script} is not text")).to_owned()
     }
 
     fn press(&mut self, keys: &[&str]) {

@@ -110,7 +110,7 @@ fn is(name: &str) -> impl Fn(&StreamRecord<'_>) -> bool {
     move |record| record.schema.name() == name
 }
 
-/// Whether `found` times, of which each border was rounded down to a nanosecond, are `told`, the sum of the same rounded.
+/// Whether `found` times, each with its borders rounded down to a nanosecond, are `told`, the sum of the same rounded.
 fn agree(found: (u64, u64), reported: u64) -> bool {
     found.1.abs_diff(reported) <= found.0 + 1
 }

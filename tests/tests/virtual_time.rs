@@ -26,7 +26,7 @@ fn installed_emulator_is_one_whose_faults_are_known() {
 
     let [before, after] = [&installed, &mended].map(|program| std::fs::read(program).unwrap());
     let changed = before.iter().zip(&after).filter(|(before, after)| before != after).count();
-    // a store of six bytes, of which some may be those of the no-op, and a return
+    // a store of six bytes, some perhaps those of the no-op already, and a return
     assert!(before.len() == after.len() && (2..=7).contains(&changed), "{changed} bytes changed");
     assert!(process::capture(Command::new(&mended).arg("--version")).unwrap().contains("QEMU"));
 }

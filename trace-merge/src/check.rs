@@ -12,7 +12,7 @@
 //!   only grow, and the manifest does not claim less loss than the streams.
 //! - Events that come in pairs are not alone without a reason (see [`pairs`]).
 //!
-//! Where the host's kernel has given up the TSC, a guest record beyond its vCPU's bound is no violation: that bound was
+//! Where the host's kernel has given up the TSC, a guest record beyond its vCPU's bound is not a violation: that bound was
 //! observed, and the stretch is called not bounded.
 //!
 //! The periods are the host kernel's where nothing of that layer is missing, else the VMM's, which are wider. Where
@@ -173,7 +173,7 @@ struct VmCheck<'t> {
     /// How far clocks may be apart when nothing else is known, ticks.
     error_bound: u64,
     pairs: Pairs,
-    /// Why pairs that are not whole are no violations, if so.
+    /// Why pairs that are not whole are not violations, if so.
     lenient: Option<String>,
 }
 

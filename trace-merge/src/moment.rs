@@ -40,7 +40,7 @@ pub enum MomentError {
     },
 }
 
-/// What is no moment.
+/// What is not a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "write a time after the first record in {LENGTH}; with a minus it is before the last record, as in -2s; or UTC, as in \

@@ -12,7 +12,7 @@ pub const DONE: u64 = 1000;
 
 /// From when on, and how often, progress is printed.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often on what is no terminal.
+/// How often on what is not a terminal.
 const LINE_EVERY: u32 = 10;
 
 /// What `task` gives, which counts up to [`DONE`] while it is shown how far it is, from a second on: as a bar called

@@ -1,4 +1,4 @@
-//! Two halves of one recording, of which the second got another clock, are merged back: the truth lies within the
+//! Two halves of one recording, the second with another clock, are merged back: the truth lies within the
 //! reported bound.
 //!
 //! Shows: Two unrelated clocks' relation lies inside its bound.

@@ -264,7 +264,7 @@ fn link_rust(libraries: &[PathBuf], script: &Path, object: &Path, log: &Path) ->
 }
 
 /// Removes two kinds of symbols that the linker keeps: undefined ones of code that it dropped, which the kernel's build
-/// would ask for, and the names of source files, of which objtool takes one per object.
+/// would ask for, and the names of source files: objtool takes one per object.
 fn drop_unused_symbols(object: &Path, log: &Path) -> Result<(), KmodError> {
     let bytes = fs::read(object).map_err(file_error(object))?;
     let unused = unused_symbols(&bytes, object)?;

@@ -39,7 +39,7 @@ pub enum BrowserError {
         #[source]
         source: io::Error,
     },
-    /// It answered with an error, or with what is no answer.
+    /// It answered with an error, or with what is not an answer.
     #[error("the browser refused {call}: {answer}")]
     Refused {
         /// The command.

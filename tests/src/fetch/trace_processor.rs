@@ -53,7 +53,7 @@ pub enum TraceProcessorError {
         /// What it should be.
         expected: &'static str,
     },
-    /// What came back is no answer.
+    /// What came back is not an answer.
     #[error("trace_processor's answer cannot be read")]
     Answer(#[source] serde_json::Error),
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// Where regions lie: in memory, as they have to.
 const MEMORY: &str = "/dev/shm";
-/// For a script that waits for what does not come. It is no measure of work: guests are watched by their heartbeats.
+/// For a script that waits for what does not come. It is not a measure of work: guests are watched by their heartbeats.
 const SCRIPT_LIMIT: Duration = Duration::from_secs(1500);
 
 /// `@RUNTIME@` and `@HEARTBEAT@` are filled in.

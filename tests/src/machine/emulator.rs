@@ -154,7 +154,7 @@ pub enum EmulatorError {
         source: io::Error,
     },
     /// The program is not an ELF file.
-    #[error("{} is no program that can be mended", path.display())]
+    #[error("{} is not a program that can be mended", path.display())]
     Format {
         /// The program.
         path: PathBuf,

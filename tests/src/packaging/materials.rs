@@ -203,7 +203,7 @@ fn url(package: &Package) -> String {
 }
 
 fn component(package: &Package) -> Value {
-    // Older crates write '/' for OR, which is no expression of SPDX.
+    // Older crates write '/' for OR, which is not an expression of SPDX.
     let licence = package.license.as_deref().unwrap_or_default();
     let licence = licence.split('/').map(str::trim).collect::<Vec<_>>().join(" OR ");
     library(&package.name, &package.version, &url(package), &licence)

@@ -29,7 +29,7 @@ pub(super) struct Crate {
 }
 
 impl Crate {
-    /// Adds the file at `path`, below the folder `src`, which says `text`. What is no Rust is passed over: the compiler
+    /// Adds the file at `path`, below the folder `src`, which says `text`. What is not Rust is passed over: the compiler
     /// says so.
     pub(super) fn add(&mut self, path: &Path, text: &str) {
         let Ok(tokens) = text.parse::<TokenStream>() else { return };

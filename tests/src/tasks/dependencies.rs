@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 const DOCUMENT: &str = "docs/dependencies.md";
 /// The registry that crates may come from, as cargo names it.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
-/// Crates of which two versions in one program mean two incompatible sets of types.
+/// Crates whose second version in one program means a second, incompatible set of types.
 const SINGLE_VERSION: [&str; 2] = ["vm-memory", "vmm-sys-util"];
-/// The licences of which a crate must offer one; the document says them too.
+/// A crate must offer one of these licences; the document says them too.
 const LICENCES: [&str; 8] =
     ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "Zlib", "bzip2-1.0.6", "Unicode-3.0", "NCSA"];
 

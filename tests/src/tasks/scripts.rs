@@ -12,7 +12,7 @@ use std::process::Command;
 const SHELLCHECK: Tool = Tool { program: "shellcheck", package: "shellcheck" };
 /// Where the programs lie, below the workspace, in a folder for each scenario.
 const FOLDER: &str = "tests/src/scenarios";
-/// What is no fault here: names in `@` are replaced by what may be one word or several (SC2043), a line may be read
+/// What is not a fault here: names in `@` are replaced by what may be one word or several (SC2043), a line may be read
 /// only to wait for it (SC2034), and all listed files have plain names (SC2010).
 const NO_FAULTS: &str = "SC2010,SC2034,SC2043";
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const FOLDERS: [&str; 7] = ["clock-sync", "fuzz", "guest-agent", "shared-ring", "tests", "trace-merge", "vmm"];
 /// Folders below these that hold what was built or found.
 const SKIPPED: [&str; 3] = ["target", "corpus", "artifacts"];
-/// Those whose modules may import each other: they are no part of the product.
+/// Those whose modules may import each other: they are not part of the product.
 const TOOLS: [&str; 2] = ["fuzz", "tests"];
 /// How a name that begins with an article begins.
 const ARTICLES: [&str; 3] = ["a_", "an_", "the_"];

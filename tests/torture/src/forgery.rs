@@ -238,7 +238,7 @@ fn pack(folder: &Path, chance: &mut fastrand::Rng) -> anyhow::Result<PathBuf> {
 pub fn read(path: &Path) -> anyhow::Result<std::process::ExitCode> {
     setrlimit(Resource::Data, Rlimit { current: Some(READ_MEMORY), maximum: Some(READ_MEMORY) })?;
     let mut shown = Shown { acts: false };
-    // What cannot be read is refused: that is no fault.
+    // What cannot be read is refused: that is not a fault.
     if let Ok(trace) = Trace::open(path) {
         let _ = events::list(&trace, &EventsOptions::default(), &mut shown);
     }

@@ -129,7 +129,7 @@ fn layer_of<'t>(trace: &'t Trace, honest: &Honest) -> Option<&'t TraceLayer> {
 /// where `on_full_disk` says so.
 ///
 /// # Errors
-/// When it cannot be judged; a broken promise is no error.
+/// When it cannot be judged; a broken promise is not an error.
 pub fn finished(
     setup: &VmSetup,
     tally: &Tally,
@@ -213,7 +213,7 @@ fn judge(
     } else if setup.flight_recorder {
         // Of a producer that records seldom, nothing may be left.
         let last = |(&(_, producer), &next): (&(u32, u32), &u64)| next == tally.attempted(producer);
-        // A process's threads record into several rings, of which each keeps what it has room for.
+        // A process's threads record into several rings; each keeps what it has room for.
         let is_whole =
             honest.pid.is_some() || held.skipped == held.lost && held.records > 0 && held.next.iter().all(last);
         let whole = || if is_whole { Ok(()) } else { Err(format!("{name}: {held:?} of {attempted}")) };

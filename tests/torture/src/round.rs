@@ -267,7 +267,7 @@ fn wait(child: &mut Child) -> anyhow::Result<std::process::ExitStatus> {
 /// Runs the round `plan` in `folder`, and notes on `board` what came of it.
 ///
 /// # Errors
-/// When the round cannot be run; a broken promise is no error.
+/// When the round cannot be run; a broken promise is not an error.
 pub fn run(plan: &Plan, folder: &Path, board: &mut Board) -> anyhow::Result<()> {
     let round = folder.join(format!("round-{}", plan.number));
     fs::create_dir(&round)?;

@@ -452,7 +452,7 @@ pub enum KvmAccess {
         /// Whether it writes.
         is_write: bool,
     },
-    /// A page of memory that is no RAM: its guest-physical address.
+    /// A page of memory that is not RAM: its guest-physical address.
     Page {
         /// Which.
         address: u64,

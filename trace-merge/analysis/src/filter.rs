@@ -32,7 +32,7 @@ const MAX_FIELDS: usize = 24;
 /// What joins filters, where it is written.
 const AND: &str = "&&";
 
-/// Why an expression is no filter of the records that there are.
+/// Why an expression is not a filter of the records that there are.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FilterError {
     /// It is empty or endless.
@@ -213,7 +213,7 @@ impl Filters {
     /// The filters that `words` are, as [`words`] tells them; may be none.
     ///
     /// # Errors
-    /// When one is no filter.
+    /// When one is not a filter.
     pub fn of_words(words: impl Iterator<Item = String>) -> Result<Self, FilterError> {
         let (mut filters, mut is_joined) = (Vec::new(), false);
         for word in words {

@@ -59,7 +59,7 @@ pub struct KernelSymbol<'s> {
 
 impl<'s> KernelSymbol<'s> {
     /// The symbol of `size` bytes at `address` that `label` names: its name, and its module in brackets where there is
-    /// one. `None` when that is no symbol of a kernel.
+    /// one. `None` when that is not a symbol of a kernel.
     fn new(address: u64, size: u64, label: &'s str) -> Option<Self> {
         let (name, module) = match label.split_once(" [") {
             Some((name, rest)) => (name, Some(rest.strip_suffix(']')?)),

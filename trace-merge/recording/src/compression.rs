@@ -35,7 +35,7 @@ pub(crate) const TABLE_BYTES: u64 = (TABLE_HEADER + TABLE_FOOTER) as u64;
 pub(crate) const MOST_OF_ANY: u64 = 1 << 30;
 
 /// Bytes to which a file of `compressed` bytes may be decompressed: [`MOST_OF_ANY`], or `ratio` times its own where that
-/// is more. What repeats without end is no recording.
+/// is more. What repeats without end is not a recording.
 pub(crate) const fn most_decompressed(compressed: u64, ratio: u64) -> u64 {
     let most = compressed.saturating_mul(ratio);
     if most > MOST_OF_ANY { most } else { MOST_OF_ANY }

@@ -103,7 +103,7 @@ impl Files {
         }
     }
 
-    /// The content of the file `path`, which is no stream.
+    /// The content of the file `path`, which is not a stream.
     ///
     /// # Errors
     /// When it is not there, cannot be read, or has more than [`MAX_MANIFEST_BYTES`].

@@ -122,7 +122,7 @@ pub enum Field {
     Hex(u64),
     /// A NUL-terminated text.
     Text(&'static str),
-    /// The six arguments of a system call, of which these are not 0.
+    /// The six arguments of a system call: these, then 0.
     Arguments([u64; 2]),
     /// A sequence of addresses.
     Stack(&'static [u64]),

@@ -55,7 +55,7 @@ pub struct VmPairs {
     pub vm: String,
     /// By kind of pair.
     pub pairs: Vec<PairCount>,
-    /// Why pairs that are not whole are no violations here, if so.
+    /// Why pairs that are not whole are not violations here, if so.
     pub lenient: Option<String>,
 }
 

@@ -96,7 +96,7 @@ impl<'o> Survey<'o> {
                     of_task.keep(Window { begin, end: time }, &within, most);
                 }
             }
-            // A sleep that it asked for is no wait: being late after it is.
+            // A sleep that it asked for is not a wait: being late after it is.
             _ if is_sleep(state) => of_task.waits = None,
             TaskState::Blocked { .. } | TaskState::Runnable { .. } => {
                 if has_run || has_slept || born == Some(time) {

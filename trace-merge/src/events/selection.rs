@@ -108,7 +108,7 @@ impl<'t> Selection<'t> {
 /// Tells the records of a stream that are wanted, and the task of each.
 #[derive(Debug)]
 pub(super) struct StreamFilter<'t> {
-    /// By the event type's position in its layer: of which fields of it what has to hold; `None` where it is not wanted.
+    /// By the event type's position in its layer: what its fields have to hold; `None` where it is not wanted.
     events: Vec<Option<FilterPlan>>,
     /// The stream's CPU, vCPU or thread.
     cpu: u32,

@@ -95,7 +95,7 @@ impl Description {
         let passed = strata_analysis::pass(trace, window, &mut [analysis]);
         let completeness = passed.completeness.restricted_to(layers, None);
         let finished = part.finish(trace, &passed).map_err(|error| match (error, &missed) {
-            // What else would have to be recorded is no advice then.
+            // What else would have to be recorded is not advice then.
             (ReportError::Nothing { .. }, Some(missed)) => ReportError::Nothing { missing: missed.clone() },
             (error, _) => error,
         });

@@ -378,7 +378,7 @@ fn fold(epochs: &mut Vec<ClockEpoch>) {
     let periodic = Cause::Periodic.name();
     let enough = epochs.len() / 4 * 3;
     thin(epochs, |epoch| epoch.cause == periodic);
-    // A guest causes others, by writing its TSC for instance, and each is no reason to keep more.
+    // A guest causes others, by writing its TSC for instance, and each is not a reason to keep more.
     let mut before = usize::MAX;
     while epochs.len() > enough && epochs.len() < before {
         before = epochs.len();

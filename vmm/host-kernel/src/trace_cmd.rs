@@ -127,7 +127,7 @@ pub(crate) fn value_of_text(text: &str, size: usize) -> Value {
             text.parse::<i128>().ok().and_then(|number| Some(u64::from_le_bytes(*number.to_le_bytes().first_chunk()?)))
         }
     };
-    let number = number.unwrap_or_else(|| panic!("{text:?} is no number"));
+    let number = number.unwrap_or_else(|| panic!("{text:?} is not a number"));
     let mask = u64::MAX >> (64 - 8 * size);
     Value::Number(number & mask)
 }

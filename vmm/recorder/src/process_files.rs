@@ -22,7 +22,7 @@ pub fn command_line(pid: u32) -> io::Result<Vec<u8>> {
 /// There is no such process, or this user may not look into it.
 pub fn maps(pid: u32, most: u64) -> io::Result<String> {
     let maps = begin(File::open(format!("/proc/{pid}/maps"))?, most, b'\n')?;
-    // A path need not be text: that is no reason to know nothing of the others.
+    // A path need not be text: that is not a reason to know nothing of the others.
     Ok(String::from_utf8_lossy(&maps).into_owned())
 }
 

@@ -15,7 +15,7 @@ pub enum ImageError {
     /// The compressed image cannot be unpacked.
     #[error("its image cannot be unpacked")]
     Payload(#[from] KernelError),
-    /// What is in it is no kernel.
+    /// What is in it is not a kernel.
     #[error("it is not an ELF file that can be read")]
     Elf(#[from] object::Error),
 }
@@ -41,7 +41,7 @@ impl KernelImage {
     /// Reads `file`, an ELF kernel or a bzImage.
     ///
     /// # Errors
-    /// It cannot be unpacked, or is no kernel.
+    /// It cannot be unpacked, or is not a kernel.
     pub fn read(file: &[u8]) -> Result<Self, ImageError> {
         let bytes = if file.starts_with(b"\x7fELF") { file.to_vec() } else { kernel_image::extract(file)? };
         let header = elf::FileHeader64::<Endianness>::parse(&*bytes)?;

@@ -160,7 +160,7 @@ impl FileSystem {
         }
     }
 
-    /// Where the symbolic link `path` leads; `None` if that is no path in UTF-8.
+    /// Where the symbolic link `path` leads; `None` if that is not a path in UTF-8.
     fn target(&self, path: &str, metadata: &Metadata) -> Result<Option<String>, BootableDiskError> {
         if metadata.len() > LINK_MAX {
             return Ok(None);
@@ -169,7 +169,7 @@ impl FileSystem {
         Ok(target.to_str().ok().map(str::to_owned))
     }
 
-    /// Refuses a folder that is larger than folders are. What is no folder is for the library to tell.
+    /// Refuses a folder that is larger than folders are. What is not a folder is for the library to tell.
     fn check_folder(&self, folder: &str) -> Result<(), BootableDiskError> {
         let metadata = self.ext4.symlink_metadata(folder).map_err(|source| self.damaged(source))?;
         if metadata.is_dir() && metadata.len() > FOLDER_MAX {

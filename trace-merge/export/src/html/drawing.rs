@@ -403,7 +403,7 @@ impl CpuRows {
         cpus
     }
 
-    /// The row in which records from `origin` are marked; `None` where that is no CPU's.
+    /// The row in which records from `origin` are marked; `None` where that is not a CPU's.
     fn row(&self, origin: Origin) -> Option<RowNumber> {
         match origin {
             Origin::Host { host, cpu, .. } => self.hosts.get(&(host, cpu)).map(HostCpu::row),

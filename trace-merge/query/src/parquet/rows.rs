@@ -67,10 +67,10 @@ pub(super) struct Rows {
     keyed: Vec<Keyed>,
     /// Whether rows are sorted by the first of them.
     is_sorted: bool,
-    /// Of which second rows begin, and end.
+    /// The seconds in which rows begin, and end.
     begins: Seconds,
     ends: Seconds,
-    /// Of which hour the rows are that are there.
+    /// The hour of the rows that are there.
     hour: Hour,
     rows: usize,
     /// Bytes that [`Output`] knows to be kept.

@@ -63,7 +63,7 @@ impl Database {
     /// The names of the tables that `question` asks.
     ///
     /// # Errors
-    /// When it is no question.
+    /// When it is not a question.
     pub fn tables_of(&self, question: &str) -> Result<Vec<String>, QueryError> {
         let statement = self.statement(question)?;
         let is_question = match &statement {

@@ -82,7 +82,7 @@ pub enum PackedError {
         source: io::Error,
     },
     /// There is something in it that no recording has.
-    #[error("{}: is no file of `strata cut`: {name:?} in it {problem}", .path.display())]
+    #[error("{}: is not a file of `strata cut`: {name:?} in it {problem}", .path.display())]
     Entry {
         /// The file.
         path: PathBuf,
@@ -92,13 +92,13 @@ pub enum PackedError {
         problem: &'static str,
     },
     /// There is more in it than recordings have.
-    #[error("{}: is no file of `strata cut`: more than {MAX_FILES} files are in it", .path.display())]
+    #[error("{}: is not a file of `strata cut`: more than {MAX_FILES} files are in it", .path.display())]
     TooMany {
         /// The file.
         path: PathBuf,
     },
     /// There is no recording in it.
-    #[error("{}: is no file of `strata cut`: there is no {MANIFEST_FILE} at the top of the archive", .path.display())]
+    #[error("{}: is not a file of `strata cut`: there is no {MANIFEST_FILE} at the top of the archive", .path.display())]
     NoTrace {
         /// The file.
         path: PathBuf,
@@ -237,7 +237,7 @@ fn index(path: &Path, archive: &[u8]) -> Result<BTreeMap<String, Range<usize>>, 
         match entry.header().entry_type() {
             EntryType::Directory => continue,
             EntryType::Regular if !place.is_empty() => {}
-            _ => return Err(refused("is no regular file")),
+            _ => return Err(refused("is not a regular file")),
         }
         let begin = usize::try_from(entry.raw_file_position()).unwrap_or(usize::MAX);
         let end = begin.saturating_add(usize::try_from(entry.size()).unwrap_or(usize::MAX));
@@ -435,7 +435,7 @@ mod tests {
         let twice = ["session.json", "./session.json"].map(|name| refused(name, EntryType::Regular));
 
         assert!(out.iter().all(|line| line.ends_with("in it leads out of it")), "{out:?}");
-        assert!(special.iter().all(|line| line.ends_with("in it is no regular file")), "{special:?}");
+        assert!(special.iter().all(|line| line.ends_with("in it is not a regular file")), "{special:?}");
         assert!(twice.iter().all(|line| line.ends_with("in it is there twice")), "{twice:?}");
         let all = [&out[..], &special, &twice].concat();
         assert!(all.iter().all(|line| !line.contains(['\n', '\u{1b}'])), "{all:?}");

@@ -91,7 +91,7 @@ fn make(path: &Path) -> Result<bool, TraceFolderError> {
     }
 }
 
-/// Opens the folder `path` of this user; `other` is the error for what is no folder. A link is not followed.
+/// Opens the folder `path` of this user; `other` is the error for what is not a folder. A link is not followed.
 fn open_own(path: &Path, other: fn(PathBuf) -> TraceFolderError) -> Result<OwnedFd, TraceFolderError> {
     let descriptor = match open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
         Ok(descriptor) => descriptor,

@@ -29,7 +29,7 @@ const PERFETTO: &str = "a Perfetto trace, it seems; `strata open` shows it";
 /// How the metadata of a CTF 1.8 trace begins, as text and as packets, and that of CTF 2.
 const CTF: [&[u8]; 3] = [b"/* CTF", b"\x57\x1d\xd1\x75", b"\x1e{"];
 
-/// What lies at `path`, which is no folder of a recording, and what to do; `None` for nothing that is known.
+/// What lies at `path`, which is not a folder of a recording, and what to do; `None` for nothing that is known.
 pub(super) fn recognised(path: &Path) -> Option<String> {
     // An empty path's parent, where a relative one has no more.
     let above = path.ancestors().skip(1).take(LEVELS).filter(|folder| !folder.as_os_str().is_empty());

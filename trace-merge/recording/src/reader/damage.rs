@@ -9,11 +9,11 @@ pub struct Damage {
     pub packets: u64,
     /// Packets that are missing between others, by their sequence numbers.
     pub missing_packets: u64,
-    /// Bytes inside packets that are no records.
+    /// Bytes inside packets that are not records.
     pub bytes: u64,
     /// Records of unknown type, or whose payload does not fit their type.
     pub records: u64,
-    /// Bytes at the end of the file that are no whole packet.
+    /// Bytes at the end of the file that are not whole packet.
     pub truncated_bytes: u64,
     /// Records that `session.json` says were written and that are not there, for whichever of these reasons or because
     /// whole packets were cut off.

@@ -211,7 +211,7 @@ impl Stream {
         (0..self.packets()).rev().find_map(|index| self.packet(index)).map_or(0, |(_, header)| header.time_end)
     }
 
-    /// The `index`th packet of the file and its header; `None` when it is no packet of this stream.
+    /// The `index`th packet of the file and its header; `None` when it is not a packet of this stream.
     pub fn packet(&self, index: usize) -> Option<(&[u8], PacketHeader)> {
         let chunk = match self.chunks.as_slice() {
             [only] => only,

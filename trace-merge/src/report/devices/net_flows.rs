@@ -142,7 +142,7 @@ impl Milestone {
         Self::Running,
     ];
 
-    /// Of which packets.
+    /// Which packets these are.
     #[must_use]
     pub fn direction(self) -> Direction {
         if self <= Self::Sent { Direction::Sent } else { Direction::Received }

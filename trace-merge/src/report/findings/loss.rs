@@ -43,7 +43,7 @@ pub(super) fn findings(
         finding(format!("{count} records of {name} are lost: {cause}"), next.into())
     });
     let rejected = (layer.rejected_bytes > 0).then(|| {
-        finding(format!("{} bytes of {name} were refused: they are no records", layer.rejected_bytes), next.check())
+        finding(format!("{} bytes of {name} were refused: they are not records", layer.rejected_bytes), next.check())
     });
     let damage = &layer.damage;
     let damaged = damage.any().then(|| match cut {
@@ -102,7 +102,7 @@ mod tests {
                 "1 records of the guest-kernel layer of vm0 are lost: a record was never finished, or the ring came \
                  around to it",
                 "2 records of the guest-kernel layer of vm0 are lost: each is larger than a sub-buffer",
-                "8 bytes of the guest-kernel layer of vm0 were refused: they are no records",
+                "8 bytes of the guest-kernel layer of vm0 were refused: they are not records",
                 "files of the guest-kernel layer of vm0 are damaged: 5 bytes of a truncated packet",
             ]
         );

@@ -81,7 +81,7 @@ fn with_lock(total_ns: u64) -> GuestLocks {
     GuestLocks { vm: "vm0".into(), kernel: vec![lock], futexes: Vec::new(), unfinished: 0, kernel_locks_recorded: true }
 }
 
-/// Requests of 100 ms all together, the slowest of which took `p99_ns`, and of which the host took `host_ns`.
+/// Requests of 100 ms all together; the slowest took `p99_ns`, and the host's part was `host_ns`.
 fn with_disk(p99_ns: u64, host_ns: u64) -> VmFlows {
     let step = |from, to, total_ns| StepTimes { from, to, times: time(5, total_ns, p99_ns) };
     VmFlows {

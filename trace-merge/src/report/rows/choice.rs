@@ -46,7 +46,7 @@ pub struct Sort {
     is_descending: bool,
 }
 
-/// What is no order.
+/// What is not an order.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("write a column, and :desc behind it for the largest first, as in wall_ns:desc")]
 pub struct BadSort;

@@ -191,7 +191,7 @@ impl Analysis for VcpuTimes {
         }
         // What runs meanwhile may change several times before the thread gets its turn.
         match state {
-            // What a limit makes longer is no latency.
+            // What a limit makes longer is not latency.
             VcpuState::Stolen { by, .. } if state_names::is_limit(by) => sums.waking = 0,
             VcpuState::Stolen { woken: true, .. } => sums.waking += window.length(),
             VcpuState::Unknown => sums.waking = 0,

@@ -8,7 +8,7 @@ use strata_analysis::timeline::states::TaskIndex;
 pub struct Ended<R> {
     /// Index of the VM.
     pub vm: usize,
-    /// The guest's task; `None` for what is no task's, and for idle CPUs.
+    /// The guest's task; `None` for what is not a task's, and for idle CPUs.
     pub task: Option<TaskIndex>,
     /// When it began, ticks; `None` where the trace does not tell.
     pub begin: Option<u64>,

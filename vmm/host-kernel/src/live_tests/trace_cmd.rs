@@ -225,7 +225,7 @@ fn interrupted_system_calls(calls: u32) {
     make_system_calls(calls);
 }
 
-/// The first event of which the two do not tell the same, with its CPU and index: the lists are too long to show.
+/// The first event in which the two differ, with its CPU and index: the lists are too long to show.
 fn first_unreported<'a>(
     ours: &'a BTreeMap<u32, Vec<Reported>>,
     theirs: &'a BTreeMap<u32, Vec<Reported>>,

@@ -48,7 +48,7 @@ impl Described {
         let mut header = |name| files.remove(name).unwrap().to_owned();
         let (header_page, header_event) = (header("header_page"), header("header_event"));
         let events = files.into_iter().filter_map(|(path, format)| {
-            // ftrace's own are no events that one can choose.
+            // ftrace's own are not events that one can choose.
             let (group, name) = path.split_once('/').filter(|(group, _)| *group != "ftrace")?;
             Some((EventName { group: group.to_owned(), name: name.to_owned() }, format!("{format}\n")))
         });
@@ -97,7 +97,7 @@ impl Place {
     }
 }
 
-/// Bytes that are no text, each other than its neighbours.
+/// Bytes that are not text, each other than its neighbours.
 fn bytes(seed: usize, count: usize) -> impl Iterator<Item = u8> {
     (0..count).map(move |at| 0x80 | u8::try_from((seed * 31 + at * 7 + 1) % 0x7f).unwrap())
 }
@@ -269,7 +269,7 @@ fn every_event_of_debians_kernels_is_read_as_by_trace_cmd() {
 
 /// A field's value as `trace-cmd` prints it of `record`.
 fn theirs_of(place: &Place, text: &str, record: &[u8]) -> Value {
-    // Of what is no array it prints the word that says where the bytes lie.
+    // Of what is not an array it prints the word that says where the bytes lie.
     if let (Content::Located { is_text: false, .. }, Ok(word)) = (place.content, text.parse::<u32>()) {
         let [begin, length] = [word & 0xffff, word >> 16].map(|part| usize::try_from(part).unwrap());
         return Value::Bytes(record[begin..begin + length].to_vec());

@@ -14,7 +14,7 @@ const MAX_FLAGS: usize = 256;
 /// Masks and names, in the order in which the kernel looks for them.
 pub type Flags = Vec<(u64, String)>;
 
-/// The fields that `print_fmt` prints by the names of flags, with those. A flag whose mask is no constant is left out.
+/// The fields that `print_fmt` prints by the names of flags, with those. A flag whose mask is not a constant is left out.
 pub fn flags(print_fmt: &str) -> Vec<(&str, Flags)> {
     let mut found = Vec::new();
     let mut rest = print_fmt;

@@ -45,7 +45,7 @@ impl fmt::Display for LockHolder {
 
 /// Locks `file` until it is closed, together with others that share it or alone.
 ///
-/// A file system without locks is no reason to refuse: the lock is a courtesy there.
+/// A file system without locks is not a reason to refuse: the lock is a courtesy there.
 ///
 /// # Errors
 /// Who holds a lock that this one does not go with.

@@ -87,7 +87,7 @@ pub struct Passt {
     /// A frame that has found only a part of its room, and how much of it is sent.
     outgoing: Vec<u8>,
     sent: usize,
-    /// Passt has ended, or sends what are no frames.
+    /// Passt has ended, or sends what are not frames.
     is_broken: bool,
 }
 

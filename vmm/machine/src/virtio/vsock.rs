@@ -100,7 +100,7 @@ impl Vsock {
     }
 
     /// Puts the next packet for the guest into the next chain of `queue`; returns the bytes of its data. `None` if there
-    /// is no packet, or the ring gives no chain after all.
+    /// is not a packet, or the ring gives no chain after all.
     fn deliver(&mut self, queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<Option<usize>, Error> {
         let Some(mut chain) = queue.iter(memory)?.next() else { return Ok(None) };
         let head = chain.head_index();

@@ -180,7 +180,7 @@ impl MachineControl {
     /// it can.
     ///
     /// # Errors
-    /// The machine does not run or has no balloon, or `bytes` is no number of pages that a guest can do without.
+    /// The machine does not run or has no balloon, or `bytes` is not a number of pages that a guest can do without.
     pub fn want_back(&self, bytes: u64) -> Result<BalloonState, ControlError> {
         let state = self.state();
         if state.vcpus.is_empty() {

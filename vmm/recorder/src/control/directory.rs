@@ -451,7 +451,7 @@ pub fn list_all(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
 pub fn list(runtime: &Path) -> Result<Vec<FoundVm>, DirectoryError> {
     let read = || Ok((Owner::of(fs::metadata(runtime)?.uid()), fs::read_dir(runtime)));
     let (owner, entries) = match read() {
-        // What another user's folder is like is no fault of this user's.
+        // What another user's folder is like is not a fault of this user's.
         Ok((owner, Err(_))) if owner.foreign().is_some() => return Ok(Vec::new()),
         Ok((owner, entries)) => (owner, entries),
         Err(error) => (Owner::Own, Err(error)),

@@ -54,7 +54,7 @@ impl Session {
     /// `every` so often, and to a snapshot a time `after` it has fired.
     ///
     /// # Errors
-    /// When it is no trigger, or about what is not recorded, or cannot be armed.
+    /// When it is not a trigger, or about what is not recorded, or cannot be armed.
     pub fn arm(
         &mut self,
         expression: &str,

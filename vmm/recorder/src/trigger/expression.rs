@@ -29,7 +29,7 @@ const MAX_TIME_NS: u64 = 3_600_000_000_000;
 const CONDITIONS: [&str; 9] =
     ["steal", "wakeup", "exit", "disk", "event", "guest-hang", "host-load", "guest-panic", "oom"];
 
-/// Why an expression is no trigger.
+/// Why an expression is not a trigger.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TriggerError {
     /// It is empty or endless.
@@ -111,7 +111,7 @@ pub enum TriggerError {
         fix: String,
     },
     /// A reason for which no vCPU leaves the guest here.
-    #[error("'{reason}' is no exit reason of {}{}", .of, suggestion(.nearest))]
+    #[error("'{reason}' is not an exit reason of {}{}", .of, suggestion(.nearest))]
     Reason {
         /// What was given.
         reason: String,
@@ -625,7 +625,7 @@ mod tests {
         let (no_vmm, vmm) = (layer(LayerKind::Vmm, &[], None), layer(LayerKind::Vmm, &VMM_EXITS, None));
         let check = |text: &str, vmm: &RecordedLayer<'_>| refused(text, &[host.clone(), vmm.clone()]);
 
-        assert!(check("exit:mmio>100us", &no_vmm).starts_with("'mmio' is no exit reason of "));
+        assert!(check("exit:mmio>100us", &no_vmm).starts_with("'mmio' is not an exit reason of "));
         assert_eq!(check("exit:mmio>100us", &vmm), "");
         assert!(check("exit:cpuidd>1ms", &vmm).contains("(nearest: cpuid"));
         assert_eq!(["exit:cpuid>1ms", "exit:*>1ms", "exit:0x7f>1ms"].map(|text| check(text, &no_vmm)), ["", "", ""]);

@@ -41,7 +41,7 @@ pub const AFTER: Duration = Duration::from_millis(100);
 /// Why a trigger is not armed, or not removed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ArmError {
-    /// It is no trigger, or names what there is not.
+    /// It is not a trigger, or names what there is not.
     #[error(transparent)]
     Trigger(#[from] TriggerError),
     /// It is armed already.

@@ -117,7 +117,7 @@ fn recorder_writes_its_recording_and_nothing_that_lies_beside_it() {
     fs::write(path(".bashrc"), []).unwrap();
     let Command::Run(args) = Cli::parse_from(["strata", "run", "--kernel", "k", "--no-agent", "--trace", "t"]).command
     else {
-        panic!("it is no run");
+        panic!("it is not a run");
     };
     let request = RunRequest::from(*args);
     let directory = VmDirectory::create(&path("runtime"), &describe_vm(&request)).unwrap();

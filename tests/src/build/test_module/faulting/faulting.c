@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Fires an event of the kernel whose argument is no pointer: who looks at it faults, and the task that loads this dies there. */
+/* Fires an event of the kernel whose argument is not a pointer: who looks at it faults, and the task that loads this dies there. */
 #include <linux/module.h>
 #include <linux/blkdev.h>
 #include <trace/events/block.h>

@@ -27,7 +27,7 @@ function rememberView() {
   addressTimer = setTimeout(() => history.replaceState(null, '', `#${addressOfView()}`), ADDRESS_RESTS);
 }
 
-/** A moment of the page, ns, from seconds since the first record; NaN for what is no number. */
+/** A moment of the page, ns, from seconds since the first record; NaN for what is not a number. */
 const momentFrom = (text) => (/^\d+(\.\d+)?$/.test(text ?? '') ? Number(text) * 1e9 - about.begin_ns : NaN);
 
 /** Shows what the address says; what it does not say stays, but for a filter of rows: that goes. */

@@ -11,7 +11,7 @@ const CATEGORIES = about.categories.length;
 const shares = new Float64Array(CATEGORIES);
 /** From below to above in a column: what runs, what keeps from running, what waits. */
 const STACKED = [1, 15, 2, 3, 4, 5, 6, 16, 8, 7, 14, 9, 10, 12, 11, 13, 0];
-/** Categories of which a column shows a pixel, however short they are. */
+/** Categories that a column shows with a pixel, however short they are. */
 const NEVER_HIDDEN = new Set([0, 6, 8]);
 
 let picture = null;

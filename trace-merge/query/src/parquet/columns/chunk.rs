@@ -161,7 +161,7 @@ fn write_keyed<T: DataType>(writer: &mut ColumnWriterImpl<'_, T>, keys: &[u32], 
     })
 }
 
-/// Writes what `fill` makes: levels, and the values that are no nulls. It is called until it makes nothing.
+/// Writes what `fill` makes: levels, and the values that are not nulls. It is called until it makes nothing.
 fn write_batches<T: DataType>(
     writer: &mut ColumnWriterImpl<'_, T>,
     mut fill: impl FnMut(&mut Vec<i16>, &mut Vec<T::T>),

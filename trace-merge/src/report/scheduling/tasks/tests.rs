@@ -195,7 +195,7 @@ const ENTRY_OF_VCPU_1: [(&str, strata_recording::test_trace::Field); 2] =
 const HALT_OF_VCPU_1: [(&str, strata_recording::test_trace::Field); 4] =
     [("common_pid", Number(101)), ("exit_reason", Number(0x78)), ("isa", Number(2)), ("vcpu_id", Number(1))];
 
-/// By name: the time of which it is known what tasks did, ticks.
+/// By name: the time in which what tasks did is known, ticks.
 fn known(report: &Tasks) -> Vec<(&str, u64)> {
     report.vms[0].tasks.iter().map(|task| (&*task.comm, task.wall_ticks - task.times.unknown)).collect()
 }

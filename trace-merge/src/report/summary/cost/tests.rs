@@ -16,7 +16,7 @@ fn text_of(cost: &RecordingCost) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// A vCPU of which nothing but the guest's records is there: one each 200 ticks, the first 300 after one another each
+/// A vCPU that has left nothing but the guest's records: one each 200 ticks, the first 300 after one another each
 /// 60.
 fn evenly_recorded(records: u64) -> TestTrace {
     let times = (0..records).map(|number| 10_000 + if number < 300 { number * 60 } else { number * 200 });

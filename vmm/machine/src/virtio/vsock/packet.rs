@@ -83,7 +83,7 @@ impl Header {
     /// The header of what the guest with the address `cid` sends.
     ///
     /// # Errors
-    /// It is no packet of a stream: then the ports that are to be reset, unless the addresses are wrong, too.
+    /// It is not a packet of a stream: then the ports that are to be reset, unless the addresses are wrong, too.
     pub fn from_guest<B: BitmapSlice>(packet: &VsockPacket<'_, B>, cid: u64) -> Result<Self, Option<Ports>> {
         if packet.src_cid() != cid || packet.dst_cid() != HOST_CID {
             return Err(None);

@@ -5,7 +5,7 @@
 //! | 8 | time, ticks; 0 where the frame is not a record |
 //! | 4 | CPU |
 //! | 2 | number of the event type; 0 where the frame is not a record |
-//! | 2 | bytes of the payload that follow, or one of the marks of frames that are no records |
+//! | 2 | bytes of the payload that follow, or one of the marks of frames that are not records |
 
 use super::Unrecorded;
 

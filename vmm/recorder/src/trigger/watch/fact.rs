@@ -115,7 +115,7 @@ enum Reported {
 }
 
 impl FactReader {
-    /// Reads the events of `schema`, of which `record` is one, if they tell any of `measures`.
+    /// Reads the events of `schema`, the type of `record`, if they tell any of `measures`.
     pub(super) fn new<'m>(
         layer: LayerKind,
         schema: &Schema,
