@@ -64,6 +64,25 @@ impl DebianRoot {
         Self::unpack(paths, "trixie-babeltrace2", "making a root with Debian 13's babeltrace2", "babeltrace2")
     }
 
+    /// Debian 13 with libvirt's daemons, QEMU and AppArmor, as they are installed. Made once and kept.
+    ///
+    /// # Errors
+    ///
+    /// When packages cannot be had; that takes root.
+    pub fn libvirt(paths: &Paths) -> Result<Self, PackageError> {
+        Self::make(paths, "trixie-libvirt", "making a root with Debian 13's libvirt", |command| {
+            let packages =
+                "libvirt-daemon-system,libvirt-clients,libvirt-daemon-driver-qemu,qemu-system-x86,dbus,apparmor";
+            command.args(["--variant=apt", &format!("--include={packages}")]);
+        })
+    }
+
+    /// The folder that is its `/`.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The root `name` with `packages`, separated by commas, and what they need: unpacked, not installed. No script of a
     /// package has run.
     fn unpack(paths: &Paths, name: &str, step: &str, packages: &str) -> Result<Self, PackageError> {

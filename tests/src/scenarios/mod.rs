@@ -21,6 +21,7 @@ pub mod guests;
 pub mod hotplug;
 pub mod idle;
 pub mod known_answers;
+pub mod libvirt;
 pub mod network;
 pub mod results;
 pub mod several_vms;
