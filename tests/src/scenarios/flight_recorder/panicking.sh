@@ -1,6 +1,6 @@
 workload --events 2000
 echo 'guest is up'
-(while :; do workload --events 500 > /dev/null; done) &
+(while :; do workload --events 500 > /dev/null; sleep 0.1; done) &
 (while :; do known_load reads /dev/vda 25 > /dev/null; sleep 1; done) &
 read -r line < /dev/ttyS0
 echo c > /proc/sysrq-trigger
