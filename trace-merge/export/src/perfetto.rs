@@ -296,7 +296,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
         for (vm, flow) in self.flows.take_ended(timeline, at_end) {
             self.requests.draw(&mut self.out, timeline, vm, &flow);
         }
-        for (vm, direction, flow) in self.net_flows.take_ended(timeline, at_end) {
+        for (vm, (direction, flow)) in self.net_flows.take_ended(timeline, at_end) {
             self.packets.draw_packet(&mut self.out, timeline, vm, (direction, &flow));
         }
     }

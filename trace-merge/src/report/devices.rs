@@ -4,4 +4,6 @@ pub mod blocks;
 pub mod flow_step;
 pub mod flows;
 mod followed;
+mod follower;
 pub mod net_flows;
+mod path;

@@ -76,7 +76,7 @@ fn packet_is_sent_under_the_name_of_that_time() {
     let mut flows = net_flows::NetFlowTimes::keeping_ended(&trace);
     let passed = strata_analysis::pass(&trace, ALL, &mut [&mut flows]);
 
-    let names = flows.take_ended(&passed.timeline, true).into_iter().map(|(.., flow)| flow.task.unwrap().comm);
+    let names = flows.take_ended(&passed.timeline, true).into_iter().map(|(_, (_, flow))| flow.task.unwrap().comm);
     assert_eq!(names.collect::<Vec<_>>(), ["dd"]);
 }
 

@@ -275,7 +275,7 @@ impl<'t> Drawing<'t> {
     }
 
     fn draw_packets(&mut self, timeline: &Timeline, at_end: bool) {
-        for (vm, direction, flow) in self.packets.take_ended(timeline, at_end) {
+        for (vm, (direction, flow)) in self.packets.take_ended(timeline, at_end) {
             let drawn = NewFlow::packet(direction, &flow, |ticks| self.ns(ticks));
             let Some(row) = self.draw_flow(timeline, vm, flow.begin, drawn) else { continue };
             let (Some(first), Some(last)) = (flow.steps.first(), flow.steps.last()) else { continue };

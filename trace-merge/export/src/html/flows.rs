@@ -6,9 +6,8 @@ use super::rows::{RowKind, RowNumber, Rows};
 use foldhash::HashMap;
 use serde::Serialize;
 use strata_recording::terminal::harmless;
-use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask};
-use trace_merge::report::devices::flows::{Flow, Milestone};
-use trace_merge::report::devices::net_flows;
+use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask, Side};
+use trace_merge::report::devices::flows::Flow;
 use trace_merge::report::devices::net_flows::{Direction, PacketFlow};
 use trace_merge::report::duration;
 
@@ -40,14 +39,10 @@ struct Step {
 }
 
 impl Step {
-    /// All of `steps`; `category` says whose time the step is that ends with a milestone.
-    fn all<M: FlowMilestone>(
-        steps: &[FlowStep<M>],
-        category: impl Fn(M) -> Category,
-        ns: impl Fn(u64) -> u64,
-    ) -> Vec<Self> {
+    /// All of `steps`.
+    fn all<M: FlowMilestone>(steps: &[FlowStep<M>], ns: impl Fn(u64) -> u64) -> Vec<Self> {
         let step = |step: &FlowStep<M>| Self {
-            category: category(step.to),
+            category: of_side(step.to.side()),
             name: step.name(),
             whose: step.whose(),
             begin: ns(step.end.saturating_sub(step.ticks)),
@@ -82,36 +77,12 @@ pub(super) struct Flows {
     lanes: HashMap<(usize, RowKind), Vec<(RowNumber, u64)>>,
 }
 
-/// Whose time the step of a request is that ends with `milestone`.
-const fn of_request(milestone: Milestone) -> Category {
-    match milestone {
-        Milestone::PickedUp | Milestone::Injected => Category::Kvm,
-        Milestone::Started | Milestone::Finished | Milestone::Raised => Category::Vmm,
-        Milestone::Issued
-        | Milestone::Kicked
-        | Milestone::Handled
-        | Milestone::Completed
-        | Milestone::Woken
-        | Milestone::Running => Category::Running,
-    }
-}
-
-/// Whose time the step of a packet is that ends with `milestone`.
-const fn of_packet(milestone: net_flows::Milestone) -> Category {
-    use net_flows::Milestone as M;
-    match milestone {
-        M::PickedUp | M::Noticed | M::Injected => Category::Kvm,
-        M::Taken | M::ToHost | M::Sent | M::FromHost | M::Read | M::Delivered | M::Raised => Category::Vmm,
-        M::Called
-        | M::Queued
-        | M::Given
-        | M::Kicked
-        | M::Handled
-        | M::Polled
-        | M::Received
-        | M::PassedUp
-        | M::Woken
-        | M::Running => Category::Running,
+/// What a step is drawn as.
+const fn of_side(side: Side) -> Category {
+    match side {
+        Side::Guest => Category::Running,
+        Side::Host => Category::Kvm,
+        Side::Vmm => Category::Vmm,
     }
 }
 
@@ -141,7 +112,7 @@ impl NewFlow {
             facts: facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
             begin: ns(flow.begin),
             end: ns(flow.begin.saturating_add(flow.ticks)),
-            steps: Step::all(&flow.steps, of_request, ns),
+            steps: Step::all(&flow.steps, ns),
         }
     }
 
@@ -165,7 +136,7 @@ impl NewFlow {
             facts: flow.task.iter().map(|task| (role, named(task))).collect(),
             begin: ns(flow.begin),
             end: ns(flow.begin.saturating_add(flow.ticks)),
-            steps: Step::all(&flow.steps, of_packet, ns),
+            steps: Step::all(&flow.steps, ns),
         }
     }
 }

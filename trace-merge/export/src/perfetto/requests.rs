@@ -9,9 +9,8 @@ use super::tracks::{self, Kind, uuid};
 use std::io::Write;
 use strata_analysis::timeline::Timeline;
 use strata_recording::terminal::harmless;
-use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask};
-use trace_merge::report::devices::flows::{Flow, Milestone};
-use trace_merge::report::devices::net_flows;
+use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask, Side};
+use trace_merge::report::devices::flows::Flow;
 use trace_merge::report::devices::net_flows::{Direction, PacketFlow};
 
 /// Lanes of a VM's requests of one sort: no more are under way at once.
@@ -52,58 +51,8 @@ const NETWORK: Sort = Sort {
     first: 1 << 63,
 };
 
-/// Whose time a step is.
-#[derive(Clone, Copy, Debug)]
-enum Side {
-    Guest,
-    Host,
-    Vmm,
-}
-
-impl Side {
-    const ALL: [Self; 3] = [Self::Guest, Self::Host, Self::Vmm];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Guest => "guest",
-            Self::Host => "host",
-            Self::Vmm => "VMM",
-        }
-    }
-
-    /// Whose time the step of a disk's request is that ends with `milestone`.
-    const fn of_disk(milestone: Milestone) -> Self {
-        match milestone {
-            Milestone::PickedUp | Milestone::Injected => Self::Host,
-            Milestone::Started | Milestone::Finished | Milestone::Raised => Self::Vmm,
-            Milestone::Issued
-            | Milestone::Kicked
-            | Milestone::Handled
-            | Milestone::Completed
-            | Milestone::Woken
-            | Milestone::Running => Self::Guest,
-        }
-    }
-
-    /// The same of a network's packet.
-    const fn of_network(milestone: net_flows::Milestone) -> Self {
-        use net_flows::Milestone as At;
-        match milestone {
-            At::PickedUp | At::Sent | At::FromHost | At::Noticed | At::Injected => Self::Host,
-            At::Taken | At::ToHost | At::Read | At::Delivered | At::Raised => Self::Vmm,
-            At::Called
-            | At::Queued
-            | At::Given
-            | At::Kicked
-            | At::Handled
-            | At::Polled
-            | At::Received
-            | At::PassedUp
-            | At::Woken
-            | At::Running => Self::Guest,
-        }
-    }
-}
+/// What the tracks of steps are called, by [`Side`].
+const SIDES: [&str; 3] = ["guest", "host", "VMM"];
 
 /// A step, as it is drawn.
 struct Step {
@@ -116,12 +65,12 @@ struct Step {
 }
 
 impl Step {
-    /// All of `steps`; `side` says whose time the step is that ends with a milestone.
-    fn all<M: FlowMilestone>(steps: &[FlowStep<M>], side: impl Fn(M) -> Side) -> Vec<Self> {
+    /// All of `steps`.
+    fn all<M: FlowMilestone>(steps: &[FlowStep<M>]) -> Vec<Self> {
         let step = |step: &FlowStep<M>| Self {
             name: step.name(),
             whose: step.whose(),
-            side: side(step.to),
+            side: step.to.side(),
             end: step.end,
             ticks: step.ticks,
         };
@@ -168,7 +117,7 @@ impl Requests {
         let tasks = [("issuer", &flow.issuer), ("woken", &flow.woken)];
         annotations.extend(tasks.into_iter().filter_map(|(name, task)| Some(text(name, task_name(task.as_ref()?)))));
         annotations.extend(flow.host_io_ns.map(|ns| number("host_io_ns", ns)));
-        let (name, steps) = (harmless(&flow.kind), Step::all(&flow.steps, Side::of_disk));
+        let (name, steps) = (harmless(&flow.kind), Step::all(&flow.steps));
         self.draw_one(out, timeline, vm, Drawing { name, begin: flow.begin, ticks: flow.ticks, annotations, steps });
     }
 
@@ -187,7 +136,7 @@ impl Requests {
             Direction::Received => "woken",
         };
         annotations.extend(flow.task.as_ref().map(|task| text(role, task_name(task))));
-        let (name, steps) = (direction.name().to_owned(), Step::all(&flow.steps, Side::of_network));
+        let (name, steps) = (direction.name().to_owned(), Step::all(&flow.steps));
         self.draw_one(out, timeline, vm, Drawing { name, begin: flow.begin, ticks: flow.ticks, annotations, steps });
     }
 
@@ -246,8 +195,8 @@ impl Requests {
             out.track(machine, time, tracks::named(group, None, name));
         }
         out.track(machine, time, tracks::named(uuid(self.sort.whole, vm, lane), Some(group), self.sort.whole_name));
-        for (side, kind) in Side::ALL.into_iter().zip(self.sort.sides) {
-            let track = tracks::named(uuid(kind, vm, lane), Some(group), format!("steps: {}", side.name()));
+        for (side, kind) in SIDES.into_iter().zip(self.sort.sides) {
+            let track = tracks::named(uuid(kind, vm, lane), Some(group), format!("steps: {side}"));
             out.track(machine, time, track);
         }
         lane

@@ -309,7 +309,7 @@ struct Packets {
 
 impl List<NetFlowTimes> for Packets {
     fn list(&mut self, times: &mut NetFlowTimes, timeline: &Timeline, at_end: bool) {
-        for (vm, direction, flow) in times.take_ended(timeline, at_end) {
+        for (vm, (direction, flow)) in times.take_ended(timeline, at_end) {
             self.add(vm, direction, &flow);
             self.count += 1;
         }

@@ -3,6 +3,7 @@
 use crate::report::duration;
 use crate::report::rows::columns::figure::{Figure, Figures};
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, times};
+use crate::report::rows::table::{Align, Table};
 use crate::report::statistics::distribution::Distribution;
 use serde::Serialize;
 use strata_analysis::event::Tid;
@@ -10,17 +11,106 @@ use strata_analysis::timeline::guest::Guest;
 use strata_analysis::timeline::states::TaskIndex;
 use strata_recording::clock::Clock;
 
-/// A moment that what is followed passes, told by an event.
+/// A moment that what is followed passes: the events of records tell when.
 pub trait FlowMilestone: Copy + Ord + 'static {
     /// All of them, in order.
     const ALL: &'static [Self];
+    /// The vCPU has left the guest to notify the host.
+    const KICKED: Self;
+    /// KVM has injected the interrupt.
+    const INJECTED: Self;
+    /// The guest's handler has begun.
+    const HANDLED: Self;
+    /// A task was woken.
+    const WOKEN: Self;
+    /// The task runs.
+    const RUNNING: Self;
+
+    /// Its place in [`FlowMilestone::ALL`].
+    fn place(self) -> usize;
+
+    /// What is known of it.
+    fn row(self) -> MilestoneRow;
 
     /// What has happened, in a word or two.
-    fn name(self) -> &'static str;
+    fn name(self) -> &'static str {
+        self.row().name
+    }
 
     /// Whose time it is that ends with this milestone, after the one before it.
-    fn whose(self) -> &'static str;
+    fn side(self) -> Side {
+        self.row().side
+    }
 }
+
+/// Whose time a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The guest's.
+    Guest,
+    /// The host's kernel's.
+    Host,
+    /// The VMM's.
+    Vmm,
+}
+
+/// A row of the table of milestones.
+#[derive(Clone, Copy, Debug)]
+pub struct MilestoneRow {
+    /// What has happened, in a word or two.
+    pub name: &'static str,
+    /// Whose time it is that ends with this milestone, after the one before it.
+    pub side: Side,
+    /// The same, in words.
+    pub whose: &'static str,
+    /// The event that stands for it, behind its layer.
+    pub event: &'static str,
+}
+
+/// Makes the milestones of a kind of their table: each with its name, whose time it is that ends with it, and its
+/// event. Their order is that in which they are passed.
+macro_rules! milestones {
+    (
+        $(#[$about:meta])*
+        $kind:ident {
+            $($(#[$about_one:meta])* $milestone:ident: $name:literal, $side:ident: $whose:literal, $event:literal;)*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum $kind {
+            $($(#[$about_one])* $milestone,)*
+        }
+
+        impl $kind {
+            /// All of them, in order.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$milestone),*];
+        }
+
+        impl crate::report::devices::flow_step::FlowMilestone for $kind {
+            const ALL: &'static [Self] = &Self::ALL;
+            const KICKED: Self = Self::Kicked;
+            const INJECTED: Self = Self::Injected;
+            const HANDLED: Self = Self::Handled;
+            const WOKEN: Self = Self::Woken;
+            const RUNNING: Self = Self::Running;
+
+            fn place(self) -> usize {
+                self as usize
+            }
+
+            fn row(self) -> crate::report::devices::flow_step::MilestoneRow {
+                use crate::report::devices::flow_step::{MilestoneRow, Side};
+                let (name, side, whose, event) = match self {
+                    $(Self::$milestone => ($name, Side::$side, $whose, $event),)*
+                };
+                MilestoneRow { name, side, whose, event }
+            }
+        }
+    };
+}
+pub(super) use milestones;
 
 /// A step of one of them, between two milestones `M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -108,13 +198,22 @@ pub(super) fn other_row(name: &str, place: &str, times: &Distribution) -> [Strin
     [name.into(), place.into(), times.count.to_string(), p50, p99, longest, all]
 }
 
+/// The table of the steps of one of them.
+pub(super) fn table<M: FlowMilestone>(steps: &[FlowStep<M>]) -> Table {
+    let mut table = Table::new(&[("step", Align::Left), ("time", Align::Right), ("", Align::Left)]);
+    for step in steps {
+        table.row([step.name(), duration(step.ns), step.whose()]);
+    }
+    table
+}
+
 fn step_name<M: FlowMilestone>(from: M, to: M) -> String {
     format!("{} → {}", from.name(), to.name())
 }
 
 fn whose<M: FlowMilestone>(from: M, to: M) -> String {
     let inside = M::ALL.iter().filter(|&&milestone| from < milestone && milestone <= to);
-    inside.map(|milestone| milestone.whose()).collect::<Vec<_>>().join(", ")
+    inside.map(|milestone| milestone.row().whose).collect::<Vec<_>>().join(", ")
 }
 
 /// A task of the guest.

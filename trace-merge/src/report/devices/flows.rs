@@ -10,23 +10,20 @@
 
 mod follow;
 
-use super::flow_step::{self, FlowMilestone, FlowTask};
-use super::followed::concerned;
+use super::flow_step::{self, FlowTask, milestones};
+use super::follower::{FollowedTimes, Follower};
 use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
 use crate::report::rows::columns;
-use crate::report::rows::table::{Align, Table};
 use crate::report::statistics::distribution::Distribution;
-use crate::report::statistics::ended::KeepsEnded;
-use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
-use follow::Follower;
+use follow::Requests;
 use serde::Serialize;
 use std::io::{self, Write};
-use strata_analysis::timeline::{ChangeKind, Input, Timeline};
-use strata_analysis::{Analysis, Gap, Passed, event};
-use strata_recording::layer::LayerKind;
-use strata_recording::reader::{Trace, TraceLayer};
+use strata_analysis::Passed;
+use strata_analysis::timeline::Vm;
+use strata_recording::clock::Clock;
+use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
 /// What describes the report.
@@ -44,98 +41,34 @@ pub const DESCRIPTION: Description = Description {
 /// Requests that are shown in full.
 const SLOWEST: usize = 10;
 
-/// What a request passes, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Milestone {
-    /// The guest's kernel gives the request to its driver: `block:block_rq_issue`.
-    Issued,
-    /// The vCPU leaves the guest to notify the host: the `kvm:kvm_exit` before a write to the device's queue register.
-    Kicked,
-    /// The disk's thread of the VMM serves the notification: `vmm:disk_notified`.
-    PickedUp,
-    /// The VMM begins the request: `vmm:block_request` with `done` 0.
-    Started,
-    /// The VMM has answered it: `vmm:block_request` with `done` 1.
-    Finished,
-    /// The VMM raises the interrupt: `vmm:disk_interrupt`.
-    Raised,
-    /// KVM injects it into the vCPU: `kvm:kvm_inj_virq`.
-    Injected,
-    /// The guest's handler begins, on whichever CPU: `irq:irq_handler_entry`.
-    Handled,
-    /// The guest's kernel completes the request, in the handler, or in a soft interrupt behind it, which may be another
-    /// CPU's: `block:block_rq_complete`.
-    Completed,
-    /// It wakes the task that waits: the next `sched:sched_waking` or `sched_wakeup` in the same interrupt.
-    /// (`ksoftirqd` is not one that waits.)
-    Woken,
-    /// The task runs: `sched:sched_switch`.
-    Running,
-}
-
-impl Milestone {
-    /// All of them, in order.
-    pub const ALL: [Self; 11] = [
-        Self::Issued,
-        Self::Kicked,
-        Self::PickedUp,
-        Self::Started,
-        Self::Finished,
-        Self::Raised,
-        Self::Injected,
-        Self::Handled,
-        Self::Completed,
-        Self::Woken,
-        Self::Running,
-    ];
-
-    /// What has happened, in a word or two.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Issued => "issued",
-            Self::Kicked => "kicked",
-            Self::PickedUp => "picked up",
-            Self::Started => "started",
-            Self::Finished => "finished",
-            Self::Raised => "raised",
-            Self::Injected => "injected",
-            Self::Handled => "handled",
-            Self::Completed => "completed",
-            Self::Woken => "woken",
-            Self::Running => "running",
-        }
-    }
-
-    /// Whose time it is that ends with this milestone, after the one before it.
-    #[must_use]
-    pub const fn whose(self) -> &'static str {
-        match self {
-            Self::Issued => "",
-            Self::Kicked => "guest driver",
-            Self::PickedUp => "host: wake the VMM's thread",
-            Self::Started => "VMM queue",
-            Self::Finished => "VMM and host I/O",
-            Self::Raised => "VMM: rest of the batch, answer",
-            Self::Injected => "KVM: reach the vCPU",
-            Self::Handled => "guest: enter the handler",
-            Self::Completed => "guest: handler, soft interrupt",
-            Self::Woken => "guest: wake the task",
-            Self::Running => "guest scheduler",
-        }
-    }
-}
-
-impl FlowMilestone for Milestone {
-    const ALL: &'static [Self] = &Self::ALL;
-
-    fn name(self) -> &'static str {
-        self.name()
-    }
-
-    fn whose(self) -> &'static str {
-        self.whose()
+milestones! {
+    /// What a request passes, in order.
+    Milestone {
+        /// The guest's kernel gives the request to its driver.
+        Issued: "issued", Guest: "", "guest-kernel:block:block_rq_issue";
+        /// The vCPU leaves the guest to notify the host: the `kvm:kvm_exit` before a write to the device's queue
+        /// register.
+        Kicked: "kicked", Guest: "guest driver", "host-kernel:kvm:kvm_mmio";
+        /// The disk's thread of the VMM serves the notification.
+        PickedUp: "picked up", Host: "host: wake the VMM's thread", "vmm:disk_notified";
+        /// The VMM begins the request, whose `done` is 0: it is the guest's of the same kind, first sector and size.
+        Started: "started", Vmm: "VMM queue", "vmm:block_request";
+        /// The VMM has answered it, with `done` 1.
+        Finished: "finished", Vmm: "VMM and host I/O", "vmm:block_request";
+        /// The VMM raises the interrupt for all that the disk has answered.
+        Raised: "raised", Vmm: "VMM: rest of the batch, answer", "vmm:disk_interrupt";
+        /// KVM injects it into the vCPU.
+        Injected: "injected", Host: "KVM: reach the vCPU", "host-kernel:kvm:kvm_inj_virq";
+        /// The guest's handler begins, on whichever CPU.
+        Handled: "handled", Guest: "guest: enter the handler", "guest-kernel:irq:irq_handler_entry";
+        /// The guest's kernel completes the request of the device and sector, in the handler, or in a soft interrupt
+        /// behind it, which may be another CPU's.
+        Completed: "completed", Guest: "guest: handler, soft interrupt", "guest-kernel:block:block_rq_complete";
+        /// It wakes the task that waits: the next `sched:sched_waking` or `sched_wakeup` in the same interrupt.
+        /// (`ksoftirqd` is not one that waits.)
+        Woken: "woken", Guest: "guest: wake the task", "guest-kernel:sched:sched_waking";
+        /// The task runs.
+        Running: "running", Guest: "guest scheduler", "guest-kernel:sched:sched_switch";
     }
 }
 
@@ -216,125 +149,7 @@ pub fn report(trace: &Trace, window: Window) -> Result<FlowsReport, ReportError>
 }
 
 /// The report in the making. Takes memory for the requests that are under way.
-#[derive(Debug)]
-pub struct FlowTimes {
-    /// By VM; `None` for one whose VMM recorded no requests.
-    vms: Vec<Option<Follower>>,
-    samples: Samples,
-}
-
-/// What tells of disk requests.
-const REPORTED_BY: [ReportedBy; 10] = [
-    reported(LayerKind::Vmm, event::name::DISK_REQUEST),
-    reported(LayerKind::Vmm, "vmm:disk_notified"),
-    reported(LayerKind::Vmm, event::name::DISK_INTERRUPT),
-    reported(LayerKind::HostKernel, "kvm:kvm_mmio"),
-    reported(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
-    reported(LayerKind::GuestKernel, event::name::BLOCK_ISSUE),
-    reported(LayerKind::GuestKernel, event::name::BLOCK_COMPLETE),
-    reported(LayerKind::GuestKernel, "irq:irq_handler_entry"),
-    reported(LayerKind::GuestKernel, "sched:sched_wak*"),
-    reported(LayerKind::GuestKernel, event::name::SWITCH),
-];
-
-impl Sampled for FlowTimes {
-    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
-        vec![(&REPORTED_BY, &mut self.samples)]
-    }
-}
-
-impl FlowTimes {
-    /// A report on `trace` before its first record.
-    #[must_use]
-    pub fn new(trace: &Trace) -> Self {
-        let follower = |vm: &strata_recording::manifest::Vm| {
-            let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
-            let vmm: Vec<_> = trace.layers_of(LayerKind::Vmm).filter(of_vm).collect();
-            if !vmm.iter().any(|layer| event::is_recorded(layer, event::name::DISK_REQUEST)) {
-                return None;
-            }
-            let guest_block_events = trace.kernel_layers(&vm.name).any(|layer| {
-                event::is_recorded(layer, event::name::BLOCK_ISSUE)
-                    && event::is_recorded(layer, event::name::BLOCK_COMPLETE)
-            });
-            let interrupts_are_recorded =
-                vmm.iter().any(|layer| event::is_recorded(layer, event::name::DISK_INTERRUPT));
-            Some(Follower::new(vm, guest_block_events, interrupts_are_recorded))
-        };
-        Self { vms: trace.manifest().vms.iter().map(follower).collect(), samples: Samples::default() }
-    }
-
-    /// The same, which keeps each request that ends for [`FlowTimes::take_ended`].
-    #[must_use]
-    pub fn keeping_ended(trace: &Trace) -> Self {
-        let mut times = Self::new(trace);
-        times.vms.iter_mut().flatten().for_each(Follower::keep_ended);
-        times
-    }
-
-    /// Whether records like `input` are looked at.
-    #[must_use]
-    pub const fn follows(input: &Input<'_>) -> bool {
-        Follower::takes(input)
-    }
-
-    /// The requests that have ended since the last call, each with the index of its VM. `at_end` says that no
-    /// record is to come.
-    pub fn take_ended(&mut self, timeline: &Timeline, at_end: bool) -> Vec<(usize, Flow)> {
-        let mut taken = Vec::new();
-        for (index, follower) in self.vms.iter_mut().enumerate() {
-            let (Some(follower), Some(vm)) = (follower, timeline.vm(index)) else { continue };
-            if at_end {
-                follower.end_completed();
-            }
-            if follower.has_ended() {
-                taken.extend(follower.take_ended(&vm.guest, timeline.clock()).into_iter().map(|flow| (index, flow)));
-            }
-        }
-        taken
-    }
-
-    /// Adds the steps of a request to the samples.
-    fn sample(&mut self, vm: usize, flow: &Flow) {
-        for step in &flow.steps {
-            self.samples.add(Some(vm), step.end, step.ticks, || step.name());
-        }
-        let end = flow.begin.saturating_add(flow.ticks);
-        self.samples.add(Some(vm), end, flow.ticks, || format!("whole request: {}", flow.kind));
-    }
-}
-
-impl KeepsEnded for FlowTimes {
-    fn has_ended(&self) -> bool {
-        self.vms.iter().flatten().any(Follower::has_ended)
-    }
-}
-
-impl Analysis for FlowTimes {
-    fn takes_change(&self, _kind: ChangeKind) -> bool {
-        false
-    }
-
-    fn takes_record(&self, input: &Input<'_>) -> bool {
-        Follower::takes(input)
-    }
-
-    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        if input.event.is_some() {
-            concerned(&mut self.vms, input.origin, timeline)
-                .for_each(|(vm, follower)| follower.add(vm, input, timeline));
-        }
-        if self.samples.is_on() {
-            for (vm, flow) in self.take_ended(timeline, false) {
-                self.sample(vm, &flow);
-            }
-        }
-    }
-
-    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
-        concerned(&mut self.vms, gap.origin, timeline).for_each(|(_, follower)| follower.gap(gap.begins));
-    }
-}
+pub type FlowTimes = FollowedTimes<Requests>;
 
 impl ReportBuilder for FlowTimes {
     type Report = FlowsReport;
@@ -343,7 +158,7 @@ impl ReportBuilder for FlowTimes {
         let followers = self.vms.into_iter().enumerate();
         let flows = followers.filter_map(|(index, follower)| {
             let vm = passed.timeline.vm(index)?;
-            Some(follower?.finish(vm.name.clone(), &vm.guest, trace.clock()))
+            Some(VmFlows::of(follower?, vm, trace.clock()))
         });
         let vms: Vec<_> =
             flows.filter(|flows| flows.total.count + flows.unfinished + flows.across_lost_records > 0).collect();
@@ -368,6 +183,22 @@ impl Report for FlowsReport {
 }
 
 impl VmFlows {
+    /// What became of the requests of `vm`.
+    fn of(mut follower: Follower<Requests>, vm: &Vm, clock: &Clock) -> Self {
+        follower.end_all();
+        let Follower { kind: requests, path } = follower;
+        Self {
+            vm: vm.name.clone(),
+            total: requests.ended.total(clock),
+            steps: requests.ended.steps(clock),
+            host_io: requests.host_io.distribution(clock),
+            slowest: requests.ended.slowest(&vm.guest, clock).collect(),
+            guest_block_events: requests.guest_block_events,
+            unfinished: requests.unfinished + requests.under_way() as u64,
+            across_lost_records: path.across_lost_records,
+        }
+    }
+
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}: {} disk requests", self.vm, self.total.count)?;
         if !self.guest_block_events {
@@ -412,10 +243,7 @@ impl Flow {
             "\n{place}. {}: {kind} of {bytes} bytes at sector {sector} of disk {disk}{device}{issuer}{woken}",
             duration(self.total_ns)
         )?;
-        let mut table = Table::new(&[("step", Align::Left), ("time", Align::Right), ("", Align::Left)]);
-        for step in &self.steps {
-            table.row([step.name(), duration(step.ns), step.whose()]);
-        }
+        let mut table = flow_step::table(&self.steps);
         if let Some(ns) = self.host_io_ns {
             table.row(["(host block I/O)".into(), duration(ns), "inside finished".into()]);
         }

@@ -4,19 +4,51 @@ use super::flow_step::{FlowMilestone, StepTimes};
 use crate::report::statistics::distribution::{Distribution, Durations};
 use crate::report::statistics::ended::Keep;
 use std::collections::BTreeMap;
-use strata_analysis::timeline::{Origin, Timeline};
+use std::fmt::Debug;
+use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::states::TaskIndex;
 use strata_recording::clock::Clock;
 
 /// Something that passes milestones.
-pub(super) trait Followed: Clone {
+pub trait Followed: Clone + Debug + Default + Send {
     /// What it passes.
     type Milestone: FlowMilestone;
+    /// One that has ended, as reports show it.
+    type Flow;
 
     /// How many of the slowest are shown in full.
     const SLOWEST: usize;
 
+    /// When it passed each milestone, ticks.
+    fn times(&self) -> &[Option<u64>];
+
+    /// The same, to be noted.
+    fn times_mut(&mut self) -> &mut [Option<u64>];
+
+    /// The task that it wakes.
+    fn woken(&mut self) -> &mut Option<TaskIndex>;
+
+    /// What it was, having taken `ticks`.
+    fn flow(&self, ticks: u64, guest: &Guest, clock: &Clock) -> Self::Flow;
+
     /// When it passed `milestone`, ticks.
-    fn at(&self, milestone: Self::Milestone) -> Option<u64>;
+    fn at(&self, milestone: Self::Milestone) -> Option<u64> {
+        self.times()[milestone.place()]
+    }
+
+    /// Passes `milestone` at `time`, unless it has already.
+    fn pass(&mut self, milestone: Self::Milestone, time: u64) {
+        self.times_mut()[milestone.place()].get_or_insert(time);
+    }
+
+    /// The guest handles the interrupt that the VMM raised for it at `raised`.
+    fn pass_handler(&mut self, raised: u64, handler: Handler) {
+        // What came before the VMM raised the interrupt was another one's.
+        if let Some(injected) = handler.injected.filter(|&injected| injected >= raised) {
+            self.pass(Self::Milestone::INJECTED, injected);
+        }
+        self.pass(Self::Milestone::HANDLED, handler.time);
+    }
 
     /// The milestones that were passed, in time order: one whose event came late does not turn time back.
     fn passed(&self) -> Vec<(Self::Milestone, u64)> {
@@ -31,6 +63,14 @@ pub(super) trait Followed: Clone {
     }
 }
 
+/// A device's handler that the guest entered.
+#[derive(Clone, Copy, Debug)]
+pub struct Handler {
+    pub(super) time: u64,
+    /// When KVM injected the interrupt.
+    pub(super) injected: Option<u64>,
+}
+
 /// What is known of those that are at their end.
 #[derive(Debug)]
 pub(super) struct Ended<T: Followed> {
@@ -38,34 +78,17 @@ pub(super) struct Ended<T: Followed> {
     total: Durations,
     /// The slowest first, each with its ticks.
     slowest: Vec<(u64, T)>,
-    /// Those that were not taken yet, and their ticks.
-    kept: Keep<(u64, T)>,
 }
 
 impl<T: Followed> Default for Ended<T> {
     fn default() -> Self {
-        Self { steps: BTreeMap::new(), total: Durations::default(), slowest: Vec::new(), kept: Keep::none() }
+        Self { steps: BTreeMap::new(), total: Durations::default(), slowest: Vec::new() }
     }
 }
 
 impl<T: Followed> Ended<T> {
-    /// Keeps those that end from now on, to be taken one by one.
-    pub(super) fn keep(&mut self) {
-        self.kept.begin();
-    }
-
-    /// Whether some have ended that were not taken yet.
-    pub(super) fn are_kept(&self) -> bool {
-        !self.kept.is_empty()
-    }
-
-    /// Those that have ended since the last call, with their ticks.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = (u64, T)> {
-        self.kept.take()
-    }
-
-    /// One is at its end. Whether it is counted: it has passed anything.
-    pub(super) fn record(&mut self, ended: T) -> bool {
+    /// One is at its end, and kept with its ticks. Whether it is counted: it has passed anything.
+    pub(super) fn record(&mut self, ended: T, kept: &mut Keep<(u64, T)>) -> bool {
         let passed = ended.passed();
         let (Some(&(_, begin)), Some(&(_, end))) = (passed.first(), passed.last()) else { return false };
         for step in passed.windows(2) {
@@ -74,7 +97,7 @@ impl<T: Followed> Ended<T> {
             }
         }
         self.total.add(end - begin);
-        self.kept.add(|| (end - begin, ended.clone()));
+        kept.add(|| (end - begin, ended.clone()));
         let place = self.slowest.partition_point(|&(ticks, _)| ticks >= end - begin);
         if place < T::SLOWEST {
             self.slowest.insert(place, (end - begin, ended));
@@ -103,24 +126,8 @@ impl<T: Followed> Ended<T> {
         self.steps.keys().any(|&(from, to)| from == milestone || to == milestone)
     }
 
-    /// The slowest first, each with its ticks.
-    pub(super) fn slowest(&self) -> &[(u64, T)] {
-        &self.slowest
+    /// The slowest first.
+    pub(super) fn slowest(&self, guest: &Guest, clock: &Clock) -> impl Iterator<Item = T::Flow> {
+        self.slowest.iter().map(|(ticks, slow)| slow.flow(*ticks, guest, clock))
     }
-}
-
-/// Those of `followers`, by VM, whose VM a record of `origin` may be about, with their indices.
-pub(super) fn concerned<'f, F>(
-    followers: &'f mut [Option<F>],
-    origin: Origin,
-    timeline: &'f Timeline,
-) -> impl Iterator<Item = (usize, &'f mut F)> {
-    followers.iter_mut().enumerate().filter_map(move |(index, follower)| {
-        let is_concerned = match origin {
-            Origin::Host { host, .. } => timeline.vm(index).is_some_and(|vm| vm.host == host),
-            Origin::Vmm { vm, .. } | Origin::Guest { vm, .. } => vm == index,
-            Origin::User { .. } => false,
-        };
-        Some((index, follower.as_mut().filter(|_| is_concerned)?))
-    })
 }

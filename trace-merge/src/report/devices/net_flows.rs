@@ -12,25 +12,21 @@
 mod follow;
 mod packet;
 
-use super::flow_step::{self, FlowMilestone, FlowTask};
-use super::followed::concerned;
+use super::flow_step::{self, FlowMilestone, FlowTask, milestones};
+use super::follower::{FollowedTimes, Follower};
 use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
 use crate::report::rows::columns;
-use crate::report::rows::table::{Align, Table};
 use crate::report::statistics::distribution::Distribution;
-use crate::report::statistics::ended::KeepsEnded;
-use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
-use follow::Follower;
+use follow::Packets;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use strata_analysis::event::{self, Event};
-use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
-use strata_analysis::{Analysis, Gap, Passed};
-use strata_recording::layer::LayerKind;
-use strata_recording::reader::{Trace, TraceLayer};
+use strata_analysis::Passed;
+use strata_analysis::timeline::Vm;
+use strata_recording::clock::Clock;
+use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
 /// What describes the report.
@@ -69,171 +65,60 @@ impl Direction {
     }
 }
 
-/// What a packet passes, in order: first what one that the guest sends does, then what one that it receives does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Milestone {
-    /// A task of the guest enters the system call that sends: `raw_syscalls:sys_enter`. Only of a packet that is queued
-    /// by the task itself, and not by an interrupt on top of it.
-    Called,
-    /// The guest's kernel queues the packet: `net:net_dev_queue`.
-    Queued,
-    /// The guest's driver gets it: `net:net_dev_start_xmit`.
-    Given,
-    /// The vCPU leaves the guest to notify the host: the `kvm:kvm_exit` before a write to the device's queue register.
-    Kicked,
-    /// The VMM's thread begins to serve the queue: `vmm:net_notified`.
-    PickedUp,
-    /// The VMM takes the packet: `vmm:net_send` with `done` 0.
-    Taken,
-    /// The host's kernel has it on the tap: `net:netif_receive_skb` or `net:netif_rx` of the tap while the VMM writes.
-    ToHost,
-    /// The VMM is done with it: `vmm:net_send` with `done` 1.
-    Sent,
-    /// The host's kernel gives a packet to the tap: `net:net_dev_start_xmit`.
-    FromHost,
-    /// The VMM's thread begins to serve the queue: `vmm:net_notified`.
-    Noticed,
-    /// The VMM has read it: `vmm:net_receive` with `done` 0.
-    Read,
-    /// It is in the guest's memory: `vmm:net_receive` with `done` 1.
-    Delivered,
-    /// The VMM raises the interrupt: `vmm:net_interrupt`.
-    Raised,
-    /// KVM injects it into the vCPU: `kvm:kvm_inj_virq`.
-    Injected,
-    /// The guest's handler begins: `irq:irq_handler_entry`.
-    Handled,
-    /// The soft interrupt of the network begins: `irq:softirq_entry` with `vec` 3.
-    Polled,
-    /// The guest's driver has the packet: `net:napi_gro_receive_entry`.
-    Received,
-    /// The guest's protocols get it, or the packet that it was merged into: `net:netif_receive_skb`.
-    PassedUp,
-    /// A task is woken: the next `sched:sched_waking` or `sched_wakeup` in the same soft interrupt. (`ksoftirqd` is not
-    /// one that waits.)
-    Woken,
-    /// The task runs: `sched:sched_switch`.
-    Running,
+milestones! {
+    /// What a packet passes, in order: first what one that the guest sends does, then what one that it receives does.
+    Milestone {
+        /// A task of the guest enters the system call that sends. Only of a packet that is queued by the task itself,
+        /// and not by an interrupt on top of it.
+        Called: "called", Guest: "", "guest-kernel:raw_syscalls:sys_enter";
+        /// The guest's kernel queues the packet.
+        Queued: "queued", Guest: "guest: system call, protocols", "guest-kernel:net:net_dev_queue";
+        /// The guest's driver gets it: it has the same structure.
+        Given: "given to the driver", Guest: "guest: queueing discipline", "guest-kernel:net:net_dev_start_xmit";
+        /// The vCPU leaves the guest to notify the host: the `kvm:kvm_exit` before a write to the device's queue
+        /// register.
+        Kicked: "kicked", Guest: "guest driver", "host-kernel:kvm:kvm_mmio";
+        /// The VMM's thread begins to serve the queue.
+        PickedUp: "picked up", Host: "host: wake the VMM's thread", "vmm:net_notified";
+        /// The VMM takes the packet, with `done` 0: the oldest that the driver got, of the same length.
+        Taken: "taken", Vmm: "VMM: packets before it, limits", "vmm:net_send";
+        /// The host's kernel has it on the tap (`net:netif_rx`, too), of the same length, while the VMM writes.
+        ToHost: "on the tap", Vmm: "VMM, host's tap", "host-kernel:net:netif_receive_skb";
+        /// The VMM is done with it, with `done` 1 and the same id.
+        Sent: "sent", Host: "host's protocols", "vmm:net_send";
+        /// The host's kernel gives a packet to the tap.
+        FromHost: "given to the tap", Host: "", "host-kernel:net:net_dev_start_xmit";
+        /// The VMM's thread begins to serve the queue.
+        Noticed: "noticed", Host: "host: wake the VMM's thread", "vmm:net_notified";
+        /// The VMM has read it, with `done` 0: the oldest on the tap, of the same length.
+        Read: "read", Vmm: "VMM: packets before it", "vmm:net_receive";
+        /// It is in the guest's memory, with `done` 1 and the same id.
+        Delivered: "delivered", Vmm: "VMM: limits, copy", "vmm:net_receive";
+        /// The VMM raises the interrupt for all that it has delivered.
+        Raised: "raised", Vmm: "VMM: rest of the batch", "vmm:net_interrupt";
+        /// KVM injects it into the vCPU.
+        Injected: "injected", Host: "KVM: reach the vCPU", "host-kernel:kvm:kvm_inj_virq";
+        /// The guest's handler begins.
+        Handled: "handled", Guest: "guest: enter the handler", "guest-kernel:irq:irq_handler_entry";
+        /// The soft interrupt of the network begins: its `vec` is 3.
+        Polled: "polled", Guest: "guest: handler, soft interrupt", "guest-kernel:irq:softirq_entry";
+        /// The guest's driver has the packet: the oldest that the VMM delivered, of the same length.
+        Received: "received", Guest: "guest driver: packets before it", "guest-kernel:net:napi_gro_receive_entry";
+        /// The guest's protocols get it, or the packet that it was merged into: it has the same structure.
+        PassedUp: "passed up", Guest: "guest: merging", "guest-kernel:net:netif_receive_skb";
+        /// A task is woken: the next `sched:sched_waking` or `sched_wakeup` in the same soft interrupt. (`ksoftirqd` is
+        /// not one that waits.)
+        Woken: "woken", Guest: "guest's protocols", "guest-kernel:sched:sched_waking";
+        /// The task runs.
+        Running: "running", Guest: "guest scheduler", "guest-kernel:sched:sched_switch";
+    }
 }
 
 impl Milestone {
-    /// All of them, in order.
-    pub const ALL: [Self; 20] = [
-        Self::Called,
-        Self::Queued,
-        Self::Given,
-        Self::Kicked,
-        Self::PickedUp,
-        Self::Taken,
-        Self::ToHost,
-        Self::Sent,
-        Self::FromHost,
-        Self::Noticed,
-        Self::Read,
-        Self::Delivered,
-        Self::Raised,
-        Self::Injected,
-        Self::Handled,
-        Self::Polled,
-        Self::Received,
-        Self::PassedUp,
-        Self::Woken,
-        Self::Running,
-    ];
-
     /// Which packets these are.
     #[must_use]
     pub fn direction(self) -> Direction {
         if self <= Self::Sent { Direction::Sent } else { Direction::Received }
-    }
-
-    /// What has happened, in a word or two.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Called => "called",
-            Self::Queued => "queued",
-            Self::Given => "given to the driver",
-            Self::Kicked => "kicked",
-            Self::PickedUp => "picked up",
-            Self::Taken => "taken",
-            Self::ToHost => "on the tap",
-            Self::Sent => "sent",
-            Self::FromHost => "given to the tap",
-            Self::Noticed => "noticed",
-            Self::Read => "read",
-            Self::Delivered => "delivered",
-            Self::Raised => "raised",
-            Self::Injected => "injected",
-            Self::Handled => "handled",
-            Self::Polled => "polled",
-            Self::Received => "received",
-            Self::PassedUp => "passed up",
-            Self::Woken => "woken",
-            Self::Running => "running",
-        }
-    }
-
-    /// Whose time it is that ends with this milestone, after the one before it.
-    #[must_use]
-    pub const fn whose(self) -> &'static str {
-        match self {
-            Self::Called | Self::FromHost => "",
-            Self::Queued => "guest: system call, protocols",
-            Self::Given => "guest: queueing discipline",
-            Self::Kicked => "guest driver",
-            Self::PickedUp | Self::Noticed => "host: wake the VMM's thread",
-            Self::Taken => "VMM: packets before it, limits",
-            Self::ToHost => "VMM, host's tap",
-            Self::Sent => "host's protocols",
-            Self::Read => "VMM: packets before it",
-            Self::Delivered => "VMM: limits, copy",
-            Self::Raised => "VMM: rest of the batch",
-            Self::Injected => "KVM: reach the vCPU",
-            Self::Handled => "guest: enter the handler",
-            Self::Polled => "guest: handler, soft interrupt",
-            Self::Received => "guest driver: packets before it",
-            Self::PassedUp => "guest: merging",
-            Self::Woken => "guest's protocols",
-            Self::Running => "guest scheduler",
-        }
-    }
-
-    /// The event that stands for it.
-    #[must_use]
-    pub const fn event(self) -> &'static str {
-        match self {
-            Self::Called => "guest-kernel:raw_syscalls:sys_enter",
-            Self::Queued => "guest-kernel:net:net_dev_queue",
-            Self::Given => "guest-kernel:net:net_dev_start_xmit",
-            Self::Kicked => "host-kernel:kvm:kvm_mmio",
-            Self::PickedUp | Self::Noticed => "vmm:net_notified",
-            Self::Taken | Self::Sent => "vmm:net_send",
-            Self::ToHost => "host-kernel:net:netif_receive_skb",
-            Self::FromHost => "host-kernel:net:net_dev_start_xmit",
-            Self::Read | Self::Delivered => "vmm:net_receive",
-            Self::Raised => "vmm:net_interrupt",
-            Self::Injected => "host-kernel:kvm:kvm_inj_virq",
-            Self::Handled => "guest-kernel:irq:irq_handler_entry",
-            Self::Polled => "guest-kernel:irq:softirq_entry",
-            Self::Received => "guest-kernel:net:napi_gro_receive_entry",
-            Self::PassedUp => "guest-kernel:net:netif_receive_skb",
-            Self::Woken => "guest-kernel:sched:sched_waking",
-            Self::Running => "guest-kernel:sched:sched_switch",
-        }
-    }
-}
-
-impl FlowMilestone for Milestone {
-    const ALL: &'static [Self] = &Self::ALL;
-
-    fn name(self) -> &'static str {
-        self.name()
-    }
-
-    fn whose(self) -> &'static str {
-        self.whose()
     }
 }
 
@@ -321,132 +206,7 @@ pub fn report(trace: &Trace, window: Window) -> Result<NetFlowsReport, ReportErr
 }
 
 /// The report in the making. Takes memory for the packets that are under way.
-#[derive(Debug)]
-pub struct NetFlowTimes {
-    /// By VM; `None` for one whose VMM can have recorded no packets.
-    vms: Vec<Option<Follower>>,
-    /// VMs and devices whose packets the host's kernel moved.
-    vhost: BTreeSet<(usize, u32)>,
-    samples: Samples,
-}
-
-/// What tells of packets.
-const REPORTED_BY: [ReportedBy; 13] = [
-    reported(LayerKind::Vmm, event::name::NET_SEND),
-    reported(LayerKind::Vmm, event::name::NET_RECEIVE),
-    reported(LayerKind::Vmm, "vmm:net_notified"),
-    reported(LayerKind::Vmm, "vmm:net_interrupt"),
-    reported(LayerKind::HostKernel, "kvm:kvm_mmio"),
-    reported(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
-    reported(LayerKind::HostKernel, "net:net*"),
-    reported(LayerKind::GuestKernel, "net:n*"),
-    reported(LayerKind::GuestKernel, event::name::SYSCALL_ENTER),
-    reported(LayerKind::GuestKernel, "irq:irq_handler_entry"),
-    reported(LayerKind::GuestKernel, "irq:softirq_e*"),
-    reported(LayerKind::GuestKernel, "sched:sched_wak*"),
-    reported(LayerKind::GuestKernel, event::name::SWITCH),
-];
-
-impl Sampled for NetFlowTimes {
-    fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
-        vec![(&REPORTED_BY, &mut self.samples)]
-    }
-}
-
-impl NetFlowTimes {
-    /// A report on `trace` before its first record.
-    #[must_use]
-    pub fn new(trace: &Trace) -> Self {
-        let follower = |vm: &strata_recording::manifest::Vm| {
-            let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
-            let reports = |layer: &TraceLayer| {
-                event::is_recorded(layer, event::name::NET_SEND) || event::is_recorded(layer, event::name::NET_RECEIVE)
-            };
-            trace.layers_of(LayerKind::Vmm).filter(of_vm).any(reports).then(Follower::default)
-        };
-        Self {
-            vms: trace.manifest().vms.iter().map(follower).collect(),
-            vhost: BTreeSet::new(),
-            samples: Samples::default(),
-        }
-    }
-
-    /// The same, which keeps each packet that ends for [`NetFlowTimes::take_ended`].
-    #[must_use]
-    pub fn keeping_ended(trace: &Trace) -> Self {
-        let mut times = Self::new(trace);
-        times.vms.iter_mut().flatten().for_each(Follower::keep_ended);
-        times
-    }
-
-    /// Whether records like `input` are looked at.
-    #[must_use]
-    pub const fn follows(input: &Input<'_>) -> bool {
-        Follower::takes(input)
-    }
-
-    /// The packets that have ended since the last call, each with the index of its VM. `at_end` says that no
-    /// record is to come.
-    pub fn take_ended(&mut self, timeline: &Timeline, at_end: bool) -> Vec<(usize, Direction, PacketFlow)> {
-        let mut taken = Vec::new();
-        for (index, follower) in self.vms.iter_mut().enumerate() {
-            let (Some(follower), Some(vm)) = (follower, timeline.vm(index)) else { continue };
-            if at_end {
-                follower.end_all();
-            }
-            if follower.has_ended() {
-                let ended = follower.take_ended(&vm.guest, timeline.clock());
-                taken.extend(ended.into_iter().map(|(direction, flow)| (index, direction, flow)));
-            }
-        }
-        taken
-    }
-
-    /// Adds the steps of a packet to the samples.
-    fn sample(&mut self, vm: usize, direction: Direction, flow: &PacketFlow) {
-        for step in &flow.steps {
-            let row = || format!("{}: {}", direction.name(), step.name());
-            self.samples.add(Some(vm), step.end, step.ticks, row);
-        }
-        let end = flow.begin.saturating_add(flow.ticks);
-        self.samples.add(Some(vm), end, flow.ticks, || format!("whole packet: {}", direction.name()));
-    }
-}
-
-impl KeepsEnded for NetFlowTimes {
-    fn has_ended(&self) -> bool {
-        self.vms.iter().flatten().any(Follower::has_ended)
-    }
-}
-
-impl Analysis for NetFlowTimes {
-    fn takes_change(&self, _kind: ChangeKind) -> bool {
-        false
-    }
-
-    fn takes_record(&self, input: &Input<'_>) -> bool {
-        Follower::takes(input) || matches!(input.event, Some(Event::NetVhost { .. }))
-    }
-
-    fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        if let (Some(Event::NetVhost { net, moves: true }), Origin::Vmm { vm, .. }) = (&input.event, input.origin) {
-            self.vhost.insert((vm, *net));
-        }
-        if input.event.is_some() {
-            concerned(&mut self.vms, input.origin, timeline)
-                .for_each(|(vm, follower)| follower.add(vm, input, timeline));
-        }
-        if self.samples.is_on() {
-            for (vm, direction, flow) in self.take_ended(timeline, false) {
-                self.sample(vm, direction, &flow);
-            }
-        }
-    }
-
-    fn gap(&mut self, gap: &Gap, timeline: &Timeline) {
-        concerned(&mut self.vms, gap.origin, timeline).for_each(|(_, follower)| follower.gap(gap.begins));
-    }
-}
+pub type NetFlowTimes = FollowedTimes<Packets>;
 
 impl ReportBuilder for NetFlowTimes {
     type Report = NetFlowsReport;
@@ -455,10 +215,7 @@ impl ReportBuilder for NetFlowTimes {
         let followers = self.vms.into_iter().enumerate();
         let flows = followers.filter_map(|(index, follower)| {
             let vm = passed.timeline.vm(index)?;
-            let mut flows = follower?.finish(vm.name.clone(), &vm.guest, trace.clock());
-            let of_vm = self.vhost.iter().filter(|(vm, _)| *vm == index);
-            flows.moved_by_host_kernel.extend(of_vm.map(|(_, net)| net));
-            Some(flows)
+            Some(VmNetFlows::of(follower?, vm, trace.clock()))
         });
         let of = |flows: &PacketFlows| flows.total.count + flows.dropped + flows.unmatched + flows.unfinished;
         let is_there = |vm: &VmNetFlows| of(&vm.sent) + of(&vm.received) + vm.across_lost_records > 0;
@@ -486,6 +243,19 @@ impl Report for NetFlowsReport {
 }
 
 impl VmNetFlows {
+    /// What became of the packets of `vm`.
+    fn of(mut follower: Follower<Packets>, vm: &Vm, clock: &Clock) -> Self {
+        follower.end_all();
+        let Follower { kind: packets, path } = follower;
+        Self {
+            vm: vm.name.clone(),
+            sent: packets.sent.flows(Direction::Sent, &vm.guest, clock),
+            received: packets.got.flows(Direction::Received, &vm.guest, clock),
+            across_lost_records: path.across_lost_records,
+            moved_by_host_kernel: packets.moved_by_host_kernel,
+        }
+    }
+
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         self.sent.write(&self.vm, Direction::Sent, out)?;
         writeln!(out)?;
@@ -514,7 +284,8 @@ impl PacketFlows {
         table.row(flow_step::other_row("whole packet", "", &self.total));
         table.write(out)?;
         if self.total.count > 0 && !self.never_met.is_empty() {
-            let never: Vec<_> = self.never_met.iter().map(|met| format!("{} ({})", met.name(), met.event())).collect();
+            let never: Vec<_> =
+                self.never_met.iter().map(|met| format!("{} ({})", met.name(), met.row().event)).collect();
             writeln!(out, "NOTE: no packet met: {}", never.join(", "))?;
         }
         let notes = [
@@ -542,11 +313,7 @@ impl PacketFlow {
         let device = device.map_or_else(String::new, |device| format!(" ({} in the guest)", harmless(device)));
         let (total, bytes, net, id) = (duration(self.total_ns), self.bytes, self.net, self.id);
         writeln!(out, "\n{place}. {total}: packet {id} of {bytes} bytes, {verb} on network {net}{device}{task}")?;
-        let mut table = Table::new(&[("step", Align::Left), ("time", Align::Right), ("", Align::Left)]);
-        for step in &self.steps {
-            table.row([step.name(), duration(step.ns), step.whose()]);
-        }
-        table.write(out)
+        flow_step::table(&self.steps).write(out)
     }
 }
 

@@ -1,42 +1,39 @@
 //! Follows requests from milestone to milestone.
 
-use super::{Flow, Milestone, SLOWEST, VmFlows};
+use super::{Flow, Milestone, SLOWEST};
 use crate::report::devices::flow_step::{FlowTask, steps};
 use crate::report::devices::followed::{Ended, Followed};
+use crate::report::devices::follower::{GuestRecord, Kind};
+use crate::report::devices::path::{Path, UNDER_WAY};
 use crate::report::statistics::distribution::Durations;
+use crate::report::statistics::samples::{ReportedBy, Samples, reported};
 use foldhash::HashMap;
-use std::collections::BTreeMap;
-use strata_analysis::event::{self, BlockRequest, Event, FIRST_SYSTEM_VECTOR, Interrupt, Task, Tid};
+use strata_analysis::event::{self, BlockRequest, Event, Interrupt, Tid};
 use strata_analysis::timeline::guest::Guest;
 use strata_analysis::timeline::states::{Current, TaskIndex};
-use strata_analysis::timeline::{Input, Origin, Timeline};
+use strata_analysis::timeline::{Input, Origin};
 use strata_recording::clock::Clock;
+use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{DISK_THREAD, Vm};
+use strata_recording::reader::{Trace, TraceLayer};
 
-/// Offset of the queue notification register of a virtio device on MMIO, in its page (virtio 1.2, 4.2.2).
-const QUEUE_NOTIFY: u64 = 0x50;
-const PAGE: u64 = 0x1000;
 /// Minor numbers of the guest's virtio disks count by partitions: 16 for each disk.
 const MINORS_PER_DISK: u64 = 16;
 /// The kernel's device number: major above, minor in the lower 20 bits.
 const MINOR_BITS: u32 = 20;
-/// Requests under way at once that are followed: more than any queue holds.
-const UNDER_WAY: usize = 4096;
-/// What the kernel's threads are called that run soft interrupts which came too often.
-const SOFTIRQ_THREADS: &[u8] = b"ksoftirqd/";
-
 /// What a request does, as far as both sides tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Operation {
     Read,
     Write,
     Flush,
+    #[default]
     Other,
 }
 
 /// A request under way.
-#[derive(Clone, Debug)]
-struct Request {
+#[derive(Clone, Debug, Default)]
+pub struct Request {
     times: [Option<u64>; Milestone::ALL.len()],
     operation: Operation,
     kind: String,
@@ -53,14 +50,7 @@ struct Request {
 
 impl Request {
     fn new(operation: Operation, sector: u64, bytes: u64) -> Self {
-        let times = [None; Milestone::ALL.len()];
-        let (kind, device, disk, issuer) = (String::new(), None, None, None);
-        Self { times, operation, kind, sector, bytes, device, disk, issuer, woken: None, host_io: None }
-    }
-
-    /// Passes `milestone` at `time`, unless it has already.
-    fn pass(&mut self, milestone: Milestone, time: u64) {
-        self.times[milestone as usize].get_or_insert(time);
+        Self { operation, sector, bytes, ..Self::default() }
     }
 
     /// Whether the VMM's request is this one of the guest.
@@ -69,8 +59,26 @@ impl Request {
         let is_there = operation == Operation::Flush || (self.sector, self.bytes) == (sector, bytes);
         self.operation == operation && is_there
     }
+}
 
-    /// What it was, having taken `ticks`.
+impl Followed for Request {
+    type Milestone = Milestone;
+    type Flow = Flow;
+
+    const SLOWEST: usize = SLOWEST;
+
+    fn times(&self) -> &[Option<u64>] {
+        &self.times
+    }
+
+    fn times_mut(&mut self) -> &mut [Option<u64>] {
+        &mut self.times
+    }
+
+    fn woken(&mut self) -> &mut Option<TaskIndex> {
+        &mut self.woken
+    }
+
     fn flow(&self, ticks: u64, guest: &Guest, clock: &Clock) -> Flow {
         let passed = self.passed();
         Flow {
@@ -90,46 +98,12 @@ impl Request {
     }
 }
 
-impl Followed for Request {
-    type Milestone = Milestone;
-
-    const SLOWEST: usize = SLOWEST;
-
-    fn at(&self, milestone: Milestone) -> Option<u64> {
-        self.times[milestone as usize]
-    }
-}
-
-/// The kicks of a device's page, ticks.
-#[derive(Clone, Debug, Default)]
-struct Kicks {
-    /// Those that the VMM picked up last.
-    picked_up: Vec<u64>,
-    /// Those that it has not picked up yet.
-    pending: Vec<u64>,
-}
-
-/// A vCPU.
-#[derive(Clone, Debug, Default)]
-struct Vcpu {
-    /// When it left the guest last.
-    exit: u64,
-    /// When KVM injected the device's interrupt that the guest has not entered the handler of yet, for the first time.
-    injected: Option<u64>,
-    /// The request that was completed last there and may wake a task: its number, and the interrupt it was completed in.
-    completed: Option<(u64, Option<Interrupt>)>,
-}
-
-/// Follows the requests of one VM. Takes the records of its layers and of its host's kernel in time order.
-#[derive(Debug)]
-pub(super) struct Follower {
-    guest_block_events: bool,
+/// The requests of the disks of one VM.
+#[derive(Debug, Default)]
+pub struct Requests {
+    pub(super) guest_block_events: bool,
+    /// Whether the VMM's interrupts are recorded: a recording of an older version has no event for them.
     interrupts_are_recorded: bool,
-    vcpus: HashMap<u32, Vcpu>,
-    /// By page of the device.
-    kicks: BTreeMap<u64, Kicks>,
-    /// The page of each disk, once one notification could only be its.
-    pages: HashMap<u32, u64>,
     /// The disk of each of the guest's interrupts, once one handler could only be its.
     disks: HashMap<i32, u32>,
     /// The disks of the VMM's threads that serve one each.
@@ -137,82 +111,60 @@ pub(super) struct Follower {
     /// The disks for which the host's block I/O under way was issued, by device and sector; `None` where that is not
     /// known.
     host_io_of: HashMap<(Option<u64>, Option<u64>), Option<u32>>,
-    /// By disk: when its queue was served last.
-    picked_up: HashMap<u32, u64>,
     /// Issued by the guest, not begun by the VMM; the oldest first.
     issued: Vec<Request>,
     /// Begun by the VMM and not completed by the guest; the oldest first.
     begun: Vec<Request>,
-    /// Completed, and waiting for the task that they wake, by number.
-    completed: HashMap<u64, Request>,
-    /// The completed requests whose task was woken, by task.
-    woken: HashMap<TaskIndex, Vec<u64>>,
-    next_number: u64,
-    /// Streams whose records are missing at the moment.
-    gaps: usize,
-    ended: Ended<Request>,
-    host_io: Durations,
-    unfinished: u64,
-    across_lost_records: u64,
+    pub(super) ended: Ended<Request>,
+    pub(super) host_io: Durations,
+    pub(super) unfinished: u64,
 }
 
-impl Follower {
-    /// Follows the requests of `vm`.
-    pub(super) fn new(vm: &Vm, guest_block_events: bool, interrupts_are_recorded: bool) -> Self {
+impl Kind for Requests {
+    type Item = Request;
+
+    const REPORTED_BY: &'static [ReportedBy] = &[
+        reported(LayerKind::Vmm, event::name::DISK_REQUEST),
+        reported(LayerKind::Vmm, "vmm:disk_notified"),
+        reported(LayerKind::Vmm, event::name::DISK_INTERRUPT),
+        reported(LayerKind::HostKernel, "kvm:kvm_mmio"),
+        reported(LayerKind::HostKernel, "kvm:kvm_inj_virq"),
+        reported(LayerKind::GuestKernel, event::name::BLOCK_ISSUE),
+        reported(LayerKind::GuestKernel, event::name::BLOCK_COMPLETE),
+        reported(LayerKind::GuestKernel, "irq:irq_handler_entry"),
+        reported(LayerKind::GuestKernel, "sched:sched_wak*"),
+        reported(LayerKind::GuestKernel, event::name::SWITCH),
+    ];
+
+    fn begin(trace: &Trace, vm: &Vm) -> Option<Self> {
+        let of_vm = |layer: &&TraceLayer| layer.description.vm.as_ref() == Some(&vm.name);
+        let vmm: Vec<_> = trace.layers_of(LayerKind::Vmm).filter(of_vm).collect();
+        let is_recorded = |event| vmm.iter().any(|layer| event::is_recorded(layer, event));
+        if !is_recorded(event::name::DISK_REQUEST) {
+            return None;
+        }
+        let guest_block_events = trace.kernel_layers(&vm.name).any(|layer| {
+            event::is_recorded(layer, event::name::BLOCK_ISSUE)
+                && event::is_recorded(layer, event::name::BLOCK_COMPLETE)
+        });
         let disk_of = |name: &str| name.strip_prefix(DISK_THREAD)?.parse().ok();
         let disk_threads = vm.strata_threads.iter().filter_map(|thread| Some((thread.tid, disk_of(&thread.name)?)));
-        Self {
+        Some(Self {
             guest_block_events,
-            interrupts_are_recorded,
-            vcpus: HashMap::default(),
-            kicks: BTreeMap::new(),
-            pages: HashMap::default(),
-            disks: HashMap::default(),
+            interrupts_are_recorded: is_recorded(event::name::DISK_INTERRUPT),
             disk_threads: disk_threads.collect(),
-            host_io_of: HashMap::default(),
-            picked_up: HashMap::default(),
-            issued: Vec::new(),
-            begun: Vec::new(),
-            completed: HashMap::default(),
-            woken: HashMap::default(),
-            next_number: 0,
-            gaps: 0,
-            ended: Ended::default(),
-            host_io: Durations::default(),
-            unfinished: 0,
-            across_lost_records: 0,
-        }
+            ..Self::default()
+        })
     }
 
-    /// Keeps the requests that end, to be taken one by one.
-    pub(super) fn keep_ended(&mut self) {
-        self.ended.keep();
-    }
-
-    /// The requests that have ended since the last call.
-    pub(super) fn take_ended(&mut self, guest: &Guest, clock: &Clock) -> Vec<Flow> {
-        self.ended.take().map(|(ticks, request)| request.flow(ticks, guest, clock)).collect()
-    }
-
-    /// Whether requests have ended that were not taken yet.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.are_kept()
-    }
-
-    /// Whether it takes in records like `input`.
-    pub(super) const fn takes(input: &Input<'_>) -> bool {
+    fn takes(input: &Input<'_>) -> bool {
         match input.event {
-            Some(Event::BlockIssue(_) | Event::BlockComplete(_)) => true,
+            Some(Event::InterruptEnter(Interrupt::Irq(_)) | Event::InterruptExit(_)) => {
+                matches!(input.origin, Origin::Guest { .. })
+            }
             Some(
-                Event::InterruptEnter(Interrupt::Irq(_))
-                | Event::InterruptExit(_)
-                | Event::Wakeup { .. }
-                | Event::Switch { .. },
-            ) => matches!(input.origin, Origin::Guest { .. }),
-            Some(
-                Event::KvmExit { .. }
-                | Event::KvmInject { .. }
-                | Event::KvmMmio { .. }
+                Event::BlockIssue(_)
+                | Event::BlockComplete(_)
                 | Event::DiskNotified { .. }
                 | Event::DiskRequest { .. }
                 | Event::DiskInterrupt { .. },
@@ -221,163 +173,25 @@ impl Follower {
         }
     }
 
-    /// Takes in a record about the VM at `vm`.
-    pub(super) fn add(&mut self, vm: usize, input: &Input<'_>, timeline: &Timeline) {
-        let Some(event) = input.event else { return };
-        match input.origin {
-            Origin::Guest { cpu, .. } => {
-                if let Some(known) = timeline.vm(vm) {
-                    self.add_guest(cpu, input, event, &known.guest, timeline.recorder());
+    fn add_guest(&mut self, path: &mut Path<Request>, record: &GuestRecord<'_>) {
+        match *record.event {
+            Event::BlockIssue(ref reported) => self.issue(path, reported, record),
+            Event::BlockComplete(ref reported) => self.complete(path, reported, record),
+            Event::InterruptEnter(_) => {
+                if let Some(number) = record.virtio_handler() {
+                    self.handle(path, number, record);
                 }
             }
-            Origin::Host { host, .. } => self.add_host((host, vm), input.time(), event, timeline),
-            Origin::Vmm { .. } => self.add_vmm(input.time(), event),
-            Origin::User { .. } => {}
-        }
-    }
-
-    /// Takes in that records of a stream are missing from now on, or that they go on. Whatever is under way while they are
-    /// may go on unseen.
-    pub(super) fn gap(&mut self, begins: bool) {
-        self.gaps = if begins { self.gaps + 1 } else { self.gaps.saturating_sub(1) };
-        if !begins {
-            return;
-        }
-        let under_way = self.issued.len() + self.begun.len() + self.completed.len();
-        self.across_lost_records += under_way as u64;
-        self.issued.clear();
-        self.begun.clear();
-        self.completed.clear();
-        self.woken.clear();
-        self.kicks.clear();
-        self.picked_up.clear();
-        self.host_io_of.clear();
-        self.vcpus.clear();
-    }
-
-    fn add_guest(&mut self, cpu: u32, input: &Input<'_>, event: Event<'_>, guest: &Guest, recorder: Current) {
-        let time = input.time();
-        match event {
-            Event::BlockIssue(reported) => self.issue(&reported, time, recorder),
-            Event::BlockComplete(reported) => {
-                let interrupt = guest.cpu(cpu).and_then(|cpu| cpu.view().0.interrupt);
-                self.complete(cpu, &reported, time, interrupt);
-            }
-            Event::InterruptEnter(Interrupt::Irq(number)) => {
-                let is_disk = event::handler_name(&input.record).is_none_or(|name| name.starts_with("virtio"));
-                if is_disk {
-                    self.handle(cpu, number, time);
-                }
-            }
-            Event::InterruptExit(interrupt) => {
-                let vcpu = self.vcpus.entry(cpu).or_default();
-                if let Some((number, _)) = vcpu.completed.take_if(|(_, within)| *within == Some(interrupt)) {
-                    self.end(number);
-                }
-            }
-            Event::Wakeup { task, .. } => self.wake(cpu, task, time, guest),
-            Event::Switch { next, .. } => {
-                if let Some((number, _)) = self.vcpus.get_mut(&cpu).and_then(|vcpu| vcpu.completed.take()) {
-                    self.end(number);
-                }
-                let numbers = guest.living(next.tid).and_then(|next| self.woken.remove(&next));
-                for number in numbers.unwrap_or_default() {
-                    if let Some(request) = self.completed.get_mut(&number) {
-                        request.pass(Milestone::Running, time);
-                    }
-                    self.end(number);
-                }
+            Event::InterruptExit(interrupt)
+                if path.within(record.cpu).is_some_and(|(within, _)| within == interrupt) =>
+            {
+                self.leave(path, record.cpu);
             }
             _ => {}
         }
     }
 
-    fn issue(&mut self, reported: &BlockRequest<'_>, time: u64, recorder: Current) {
-        let Some(mut request) = guest_request(reported) else { return };
-        if self.gaps > 0 {
-            self.across_lost_records += 1;
-            return;
-        }
-        request.pass(Milestone::Issued, time);
-        request.issuer = match recorder {
-            Current::Task(task) => Some(task),
-            Current::Idle | Current::Unknown => None,
-        };
-        if self.issued.len() == UNDER_WAY {
-            self.issued.remove(0);
-            self.unfinished += 1;
-        }
-        self.issued.push(request);
-    }
-
-    /// The guest's `cpu` enters the handler of the interrupt `number`, which is a virtio device's.
-    fn handle(&mut self, cpu: u32, number: i32, time: u64) {
-        let injected = self.vcpus.get_mut(&cpu).and_then(|vcpu| vcpu.injected.take());
-        // A recording of an older version has no event for the interrupt.
-        let last = if self.interrupts_are_recorded { Milestone::Raised } else { Milestone::Finished };
-        let is_answered = |request: &Request| request.at(last).is_some() && request.at(Milestone::Handled).is_none();
-        if !self.disks.contains_key(&number) {
-            let taken = |disk: &u32| self.disks.values().any(|taken| taken == disk);
-            let mut waiting: Vec<u32> =
-                self.begun.iter().filter(|request| is_answered(request)).filter_map(|request| request.disk).collect();
-            waiting.retain(|disk| !taken(disk));
-            waiting.sort_unstable();
-            waiting.dedup();
-            if let [only] = *waiting {
-                self.disks.insert(number, only);
-            }
-        }
-        let Some(&disk) = self.disks.get(&number) else { return };
-        for request in self.begun.iter_mut().filter(|request| request.disk == Some(disk) && is_answered(request)) {
-            let raised = request.at(last).unwrap_or(0);
-            // What came before the VMM raised the interrupt was another one's.
-            if let Some(injected) = injected.filter(|&injected| injected >= raised) {
-                request.pass(Milestone::Injected, injected);
-            }
-            request.pass(Milestone::Handled, time);
-        }
-        if !self.guest_block_events {
-            // A request ends with the first handler after its interrupt.
-            let handled = |request: &mut Request| request.at(Milestone::Handled).is_some();
-            let handled: Vec<_> = self.begun.extract_if(.., handled).collect();
-            handled.into_iter().for_each(|request| self.record(request));
-        }
-    }
-
-    fn complete(&mut self, cpu: u32, reported: &BlockRequest<'_>, time: u64, interrupt: Option<Interrupt>) {
-        let Some(reported) = guest_request(reported) else { return };
-        let is_it = |request: &Request| {
-            let same_place = reported.operation == Operation::Flush || request.sector == reported.sector;
-            request.device == reported.device && request.operation == reported.operation && same_place
-        };
-        let Some(at) = self.begun.iter().position(is_it) else { return };
-        let mut request = self.begun.remove(at);
-        request.pass(Milestone::Completed, time);
-        let vcpu = self.vcpus.entry(cpu).or_default();
-        let before = vcpu.completed.replace((self.next_number, interrupt));
-        self.completed.insert(self.next_number, request);
-        self.next_number += 1;
-        if let Some((before, _)) = before {
-            self.end(before);
-        }
-    }
-
-    /// Something on the guest's `cpu` wakes `task`.
-    fn wake(&mut self, cpu: u32, task: Task<'_>, time: u64, guest: &Guest) {
-        let Some(index) = guest.living(task.tid) else { return };
-        if guest.task(index).is_some_and(|task| task.comm.starts_with(SOFTIRQ_THREADS)) {
-            return;
-        }
-        let Some((number, _)) = self.vcpus.get_mut(&cpu).and_then(|vcpu| vcpu.completed.take()) else { return };
-        if let Some(request) = self.completed.get_mut(&number) {
-            request.pass(Milestone::Woken, time);
-            request.woken = Some(index);
-            self.woken.entry(index).or_default().push(number);
-        }
-    }
-
-    fn add_host(&mut self, (host, vm): (usize, usize), time: u64, event: Event<'_>, timeline: &Timeline) {
-        let vcpu_of = |tid| timeline.vcpu_of_thread(host, tid).filter(|&(of, _)| of == vm).map(|(_, vcpu)| vcpu);
+    fn add_host(&mut self, time: u64, event: &Event<'_>, is_vcpu: &dyn Fn(Tid) -> bool) {
         match event {
             // Completions interrupt whatever thread.
             Event::BlockComplete(reported) => {
@@ -385,59 +199,22 @@ impl Follower {
                 self.host_io(disk, time);
             }
             // A vCPU's thread issues nothing.
-            Event::BlockIssue(reported) if reported.thread.and_then(vcpu_of).is_none() => {
+            Event::BlockIssue(reported) if !reported.thread.is_some_and(is_vcpu) => {
                 let disk = reported.thread.and_then(|thread| self.disk_threads.get(&thread).copied());
                 if self.host_io_of.len() < UNDER_WAY {
                     self.host_io_of.insert((reported.device, reported.sector), disk);
                 }
                 self.host_io(disk, time);
             }
-            Event::KvmExit { tid, .. } => {
-                if let Some(vcpu) = vcpu_of(tid) {
-                    self.vcpus.entry(vcpu).or_default().exit = time;
-                }
-            }
-            Event::KvmInject { tid, vector, again, .. } if vector < FIRST_SYSTEM_VECTOR => {
-                if let Some(vcpu) = tid.and_then(vcpu_of) {
-                    let injected = &mut self.vcpus.entry(vcpu).or_default().injected;
-                    // What is injected again has been on its way since the first time.
-                    *injected = if again { *injected } else { Some(time) };
-                }
-            }
-            Event::KvmMmio { tid, address, is_write: true, .. } if address % PAGE == QUEUE_NOTIFY => {
-                let Some(vcpu) = tid.and_then(vcpu_of) else { return };
-                let exit = self.vcpus.get(&vcpu).map_or(0, |vcpu| vcpu.exit);
-                let kicks = self.kicks.entry(address / PAGE).or_default();
-                if kicks.pending.len() < UNDER_WAY {
-                    kicks.pending.push(if exit == 0 { time } else { exit });
-                }
-            }
             _ => {}
         }
     }
 
-    /// There was block I/O of the host for the request that is being served: that of `disk`, if that is known, else the
-    /// one that was begun last.
-    fn host_io(&mut self, disk: Option<u32>, time: u64) {
-        let serving = |request: &&mut Request| {
-            request.at(Milestone::Finished).is_none() && (disk.is_none() || request.disk == disk)
-        };
-        if let Some(request) = self.begun.iter_mut().rev().find(serving) {
-            request.host_io = Some((request.host_io.map_or(time, |(begin, _)| begin), time));
-        }
-    }
-
-    fn add_vmm(&mut self, time: u64, event: Event<'_>) {
-        match event {
-            Event::DiskNotified { disk } => {
-                self.picked_up.insert(disk, time);
-                self.learn_page(disk);
-                if let Some(kicks) = self.pages.get(&disk).and_then(|page| self.kicks.get_mut(page)) {
-                    kicks.picked_up = std::mem::take(&mut kicks.pending);
-                }
-            }
+    fn add_vmm(&mut self, path: &mut Path<Request>, time: u64, event: &Event<'_>) {
+        match *event {
+            Event::DiskNotified { disk } => path.pick_up(disk, time),
             Event::DiskRequest { disk, is_done: false, kind, sector, bytes } => {
-                self.begin(disk, time, kind, (sector, bytes));
+                self.start(path, disk, time, kind, (sector, bytes));
             }
             Event::DiskRequest { disk, is_done: true, .. } => {
                 let serving =
@@ -455,19 +232,118 @@ impl Follower {
         }
     }
 
-    /// Which page is `disk`'s: the only one with a kick that was not picked up and that is no other disk's.
-    fn learn_page(&mut self, disk: u32) {
-        if self.pages.contains_key(&disk) {
-            return;
-        }
-        let free = |page: &u64| !self.pages.values().any(|taken| taken == page);
-        let mut kicked = self.kicks.iter().filter(|(page, kicks)| !kicks.pending.is_empty() && free(page));
-        if let (Some((&page, _)), None) = (kicked.next(), kicked.next()) {
-            self.pages.insert(disk, page);
+    fn forget(&mut self) -> usize {
+        let under_way = self.under_way();
+        self.issued.clear();
+        self.begun.clear();
+        self.host_io_of.clear();
+        under_way
+    }
+
+    fn end(&mut self, path: &mut Path<Request>, request: Request) {
+        let host_io = request.host_io;
+        if self.ended.record(request, &mut path.kept)
+            && let Some((begin, end)) = host_io
+        {
+            self.host_io.add(end.saturating_sub(begin));
         }
     }
 
-    fn begin(&mut self, disk: u32, time: u64, kind: &[u8], (sector, bytes): (u64, u64)) {
+    fn sample(samples: &mut Samples, vm: usize, flow: &Flow) {
+        for step in &flow.steps {
+            samples.add(Some(vm), step.end, step.ticks, || step.name());
+        }
+        let end = flow.begin.saturating_add(flow.ticks);
+        samples.add(Some(vm), end, flow.ticks, || format!("whole request: {}", flow.kind));
+    }
+}
+
+impl Requests {
+    /// How many requests the guest has issued or the VMM has begun, and the guest has not completed.
+    pub(super) const fn under_way(&self) -> usize {
+        self.issued.len() + self.begun.len()
+    }
+
+    fn issue(&mut self, path: &mut Path<Request>, reported: &BlockRequest<'_>, record: &GuestRecord<'_>) {
+        let Some(mut request) = guest_request(reported) else { return };
+        if path.counts_as_lost() {
+            return;
+        }
+        request.pass(Milestone::Issued, record.time());
+        request.issuer = match record.recorder {
+            Current::Task(task) => Some(task),
+            Current::Idle | Current::Unknown => None,
+        };
+        if self.issued.len() == UNDER_WAY {
+            self.issued.remove(0);
+            self.unfinished += 1;
+        }
+        self.issued.push(request);
+    }
+
+    /// The guest enters the handler of the interrupt `number`, which is a virtio device's.
+    fn handle(&mut self, path: &mut Path<Request>, number: i32, record: &GuestRecord<'_>) {
+        let handler = path.enter_handler(record.cpu, record.time());
+        let answered = if self.interrupts_are_recorded { Milestone::Raised } else { Milestone::Finished };
+        let is_answered =
+            |request: &Request| request.at(answered).is_some() && request.at(Milestone::Handled).is_none();
+        if !self.disks.contains_key(&number) {
+            let taken = |disk: &u32| self.disks.values().any(|taken| taken == disk);
+            let mut waiting: Vec<u32> =
+                self.begun.iter().filter(|request| is_answered(request)).filter_map(|request| request.disk).collect();
+            waiting.retain(|disk| !taken(disk));
+            waiting.sort_unstable();
+            waiting.dedup();
+            if let [only] = *waiting {
+                self.disks.insert(number, only);
+            }
+        }
+        let Some(&disk) = self.disks.get(&number) else { return };
+        for request in self.begun.iter_mut().filter(|request| request.disk == Some(disk) && is_answered(request)) {
+            request.pass_handler(request.at(answered).unwrap_or(0), handler);
+        }
+        if !self.guest_block_events {
+            // A request ends with the first handler after its interrupt.
+            let handled = |request: &mut Request| request.at(Milestone::Handled).is_some();
+            let handled: Vec<_> = self.begun.extract_if(.., handled).collect();
+            handled.into_iter().for_each(|request| self.end(path, request));
+        }
+    }
+
+    fn complete(&mut self, path: &mut Path<Request>, reported: &BlockRequest<'_>, record: &GuestRecord<'_>) {
+        let Some(reported) = guest_request(reported) else { return };
+        let is_it = |request: &Request| {
+            let same_place = reported.operation == Operation::Flush || request.sector == reported.sector;
+            request.device == reported.device && request.operation == reported.operation && same_place
+        };
+        let Some(at) = self.begun.iter().position(is_it) else { return };
+        let mut request = self.begun.remove(at);
+        request.pass(Milestone::Completed, record.time());
+        self.leave(path, record.cpu);
+        let number = path.arrive(record.cpu, request);
+        path.may_wake(record.cpu, number);
+        if let Some(interrupt) = record.interrupt() {
+            path.enter(record.cpu, interrupt, record.time());
+        }
+    }
+
+    /// What was completed on the guest's `cpu` has woken nobody.
+    fn leave(&mut self, path: &mut Path<Request>, cpu: u32) {
+        path.leave(cpu).into_iter().for_each(|request| self.end(path, request));
+    }
+
+    /// There was block I/O of the host for the request that is being served: that of `disk`, if that is known, else the
+    /// one that was begun last.
+    fn host_io(&mut self, disk: Option<u32>, time: u64) {
+        let serving = |request: &&mut Request| {
+            request.at(Milestone::Finished).is_none() && (disk.is_none() || request.disk == disk)
+        };
+        if let Some(request) = self.begun.iter_mut().rev().find(serving) {
+            request.host_io = Some((request.host_io.map_or(time, |(begin, _)| begin), time));
+        }
+    }
+
+    fn start(&mut self, path: &mut Path<Request>, disk: u32, time: u64, kind: &[u8], (sector, bytes): (u64, u64)) {
         let operation = match kind {
             b"read" => Operation::Read,
             b"write" => Operation::Write,
@@ -483,19 +359,13 @@ impl Follower {
             Some(at) => self.issued.remove(at),
             // Not the guest's block layer's: an identification, or one that was issued before the recording.
             None if self.guest_block_events => return,
-            None if self.gaps > 0 => {
-                self.across_lost_records += 1;
-                return;
-            }
+            None if path.counts_as_lost() => return,
             None => Request::new(operation, sector, bytes),
         };
         (request.disk, request.kind) = (Some(disk), String::from_utf8_lossy(kind).into_owned());
         let issued = request.at(Milestone::Issued).unwrap_or(u64::MAX);
-        if let Some(kicks) = self.pages.get(&disk).and_then(|page| self.kicks.get(page)) {
-            let kick = kicks.picked_up.iter().chain(&kicks.pending).find(|&&kick| kick >= issued);
-            kick.into_iter().for_each(|&kick| request.pass(Milestone::Kicked, kick));
-        }
-        if let Some(&picked_up) = self.picked_up.get(&disk)
+        path.pass_kick(&mut request, disk, issued);
+        if let Some(picked_up) = path.served(disk)
             && (picked_up >= issued || !self.guest_block_events)
         {
             request.pass(Milestone::PickedUp, picked_up);
@@ -506,44 +376,6 @@ impl Follower {
             self.unfinished += 1;
         }
         self.begun.push(request);
-    }
-
-    /// The request is at its end.
-    fn end(&mut self, number: u64) {
-        if let Some(request) = self.completed.remove(&number) {
-            self.record(request);
-        }
-    }
-
-    fn record(&mut self, request: Request) {
-        let host_io = request.host_io;
-        if self.ended.record(request)
-            && let Some((begin, end)) = host_io
-        {
-            self.host_io.add(end.saturating_sub(begin));
-        }
-    }
-
-    /// Ends the requests that were completed without a task that was seen to run.
-    pub(super) fn end_completed(&mut self) {
-        let mut numbers: Vec<_> = self.completed.keys().copied().collect();
-        numbers.sort_unstable();
-        numbers.into_iter().for_each(|number| self.end(number));
-    }
-
-    pub(super) fn finish(mut self, vm: String, guest: &Guest, clock: &Clock) -> VmFlows {
-        self.end_completed();
-        let unfinished = self.unfinished + (self.issued.len() + self.begun.len()) as u64;
-        VmFlows {
-            vm,
-            total: self.ended.total(clock),
-            steps: self.ended.steps(clock),
-            host_io: self.host_io.distribution(clock),
-            slowest: self.ended.slowest().iter().map(|(ticks, request)| request.flow(*ticks, guest, clock)).collect(),
-            guest_block_events: self.guest_block_events,
-            unfinished,
-            across_lost_records: self.across_lost_records,
-        }
     }
 }
 

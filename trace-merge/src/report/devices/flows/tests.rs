@@ -1,4 +1,6 @@
 use super::*;
+use crate::report::devices::flow_step::FlowMilestone;
+use strata_recording::layer::LayerKind;
 use strata_recording::test_trace::Field::{Number, Text};
 use strata_recording::test_trace::TestTrace;
 use strata_recording::test_trace::disk_request::{
@@ -10,6 +12,11 @@ const ALL: Window = Window { begin: 0, end: u64::MAX };
 fn flows(trace: TestTrace) -> VmFlows {
     let (_dir, trace) = trace.open();
     report(&trace, ALL).unwrap().vms.remove(0)
+}
+
+/// How long it took from the beginning to the notification.
+fn kicked(flow: &Flow) -> Option<u64> {
+    flow.steps.iter().find(|step| step.to == Milestone::Kicked).map(|step| step.ticks)
 }
 
 #[test]
@@ -152,6 +159,48 @@ fn request_that_another_cpu_completes_in_a_soft_interrupt_is_followed() {
         [("raised", 10), ("injected", 30), ("handled", 30), ("completed", 30), ("woken", 10), ("running", 30)];
     assert_eq!(steps, expected);
     assert_eq!((flow.ticks, flow.woken.as_ref().unwrap().tid), (290, 7));
+}
+
+#[test]
+fn wakeup_in_an_interrupt_on_top_of_the_completion_is_not_the_requests() {
+    let place = Place(VDA, 0, 64);
+    let woken = |trace: TestTrace, time, pid| trace.guest(0, time, "sched:sched_wakeup", &[("pid", Number(pid))]);
+    let [softirq, irq] = [[("vec", Number(4))], [("irq", Number(30))]];
+    let trace = issue(TestTrace::new().switch(0, 5, 7, 8).switch(0, 9, 8, 7), 10, place);
+    let trace = interrupt(serve(trace, 60, 160, place), 170, place).guest(0, 250, "irq:softirq_entry", &softirq);
+    let trace = guest_block(trace, "block:block_rq_complete", 0, 260, place);
+    let trace = woken(trace.guest(0, 262, "irq:irq_handler_entry", &irq), 264, 8);
+    let trace = woken(trace.guest(0, 266, "irq:irq_handler_exit", &irq), 270, 7);
+    let trace = trace.guest(0, 280, "irq:softirq_exit", &softirq).switch(0, 300, 0, 7);
+
+    let flows = flows(trace);
+
+    let flow = &flows.slowest[0];
+    assert_eq!((flow.woken.as_ref().unwrap().tid, flow.ticks), (7, 290));
+}
+
+#[test]
+fn notifications_of_another_kind_of_device_do_not_hide_those_of_a_disk() {
+    // A network device's, before the disk is used.
+    let trace = kick(TestTrace::new(), 1_000, 0xd0008);
+
+    let flows = flows(whole(whole(trace, 10_000, Place(VDA, 0, 64)), 20_000, Place(VDA, 0, 128)));
+
+    assert_eq!(
+        flows.slowest.iter().map(|flow| (flow.sector, kicked(flow))).collect::<Vec<_>>(),
+        [(64, None), (128, Some(20))]
+    );
+}
+
+#[test]
+fn disk_does_not_get_the_notifications_of_the_disk_that_was_notified_with_it() {
+    let [first, second] = [Place(VDA, 0, 64), Place(VDB, 1, 64)];
+    let trace = kick(kick(TestTrace::new(), 1_000, 0xd0000), 1_010, 0xd0001);
+    let trace = notified(kick(notified(trace, 1_020, first), 1_030, 0xd0000), 1_040, second);
+
+    let flows = flows(whole(whole(trace, 10_000, first), 20_000, second));
+
+    assert_eq!(flows.slowest.iter().map(kicked).collect::<Vec<_>>(), [Some(20), Some(20)]);
 }
 
 #[test]

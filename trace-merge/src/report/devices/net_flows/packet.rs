@@ -8,8 +8,8 @@ use strata_analysis::timeline::states::TaskIndex;
 use strata_recording::clock::Clock;
 
 /// A packet under way.
-#[derive(Clone, Debug)]
-pub(super) struct Packet {
+#[derive(Clone, Debug, Default)]
+pub struct Packet {
     pub(super) times: [Option<u64>; Milestone::ALL.len()],
     pub(super) net: u32,
     pub(super) id: u64,
@@ -22,19 +22,32 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    pub(super) const fn new(net: u32, id: u64, bytes: u64) -> Self {
-        Self { times: [None; Milestone::ALL.len()], net, id, bytes, skb: 0, device: None, task: None }
+    pub(super) fn new(net: u32, id: u64, bytes: u64) -> Self {
+        Self { net, id, bytes, ..Self::default() }
+    }
+}
+
+impl Followed for Packet {
+    type Milestone = Milestone;
+    type Flow = (Direction, PacketFlow);
+
+    const SLOWEST: usize = SLOWEST;
+
+    fn times(&self) -> &[Option<u64>] {
+        &self.times
     }
 
-    /// Passes `milestone` at `time`, unless it has already.
-    pub(super) fn pass(&mut self, milestone: Milestone, time: u64) {
-        self.times[milestone as usize].get_or_insert(time);
+    fn times_mut(&mut self) -> &mut [Option<u64>] {
+        &mut self.times
     }
 
-    /// What it was, having taken `ticks`.
-    pub(super) fn flow(&self, ticks: u64, guest: &Guest, clock: &Clock) -> PacketFlow {
+    fn woken(&mut self) -> &mut Option<TaskIndex> {
+        &mut self.task
+    }
+
+    fn flow(&self, ticks: u64, guest: &Guest, clock: &Clock) -> (Direction, PacketFlow) {
         let passed = self.passed();
-        PacketFlow {
+        let flow = PacketFlow {
             net: self.net,
             id: self.id,
             device: self.device.as_ref().map(|name| String::from_utf8_lossy(name).into_owned()),
@@ -44,17 +57,8 @@ impl Packet {
             ticks,
             total_ns: clock.ticks_to_ns(ticks),
             steps: steps(&passed, clock),
-        }
-    }
-}
-
-impl Followed for Packet {
-    type Milestone = Milestone;
-
-    const SLOWEST: usize = SLOWEST;
-
-    fn at(&self, milestone: Milestone) -> Option<u64> {
-        self.times[milestone as usize]
+        };
+        (passed.first().map_or(Direction::Sent, |&(first, _)| first.direction()), flow)
     }
 }
 
@@ -68,18 +72,12 @@ pub(super) struct Gone {
 }
 
 impl Gone {
-    /// Those that have ended since the last call.
-    pub(super) fn take(&mut self, guest: &Guest, clock: &Clock) -> Vec<PacketFlow> {
-        self.ended.take().map(|(ticks, packet)| packet.flow(ticks, guest, clock)).collect()
-    }
-
     pub(super) fn flows(self, direction: Direction, guest: &Guest, clock: &Clock) -> PacketFlows {
         let of_direction = Milestone::ALL.into_iter().filter(|milestone| milestone.direction() == direction);
-        let slowest = self.ended.slowest().iter();
         PacketFlows {
             total: self.ended.total(clock),
             steps: self.ended.steps(clock),
-            slowest: slowest.map(|(ticks, packet)| packet.flow(*ticks, guest, clock)).collect(),
+            slowest: self.ended.slowest(guest, clock).map(|(_, flow)| flow).collect(),
             never_met: of_direction.filter(|&milestone| !self.ended.met(milestone)).collect(),
             dropped: self.dropped,
             unmatched: self.unmatched,

@@ -1,4 +1,5 @@
 use super::*;
+use strata_recording::layer::LayerKind;
 use strata_recording::test_trace::Field::{Number, Text};
 use strata_recording::test_trace::TestTrace;
 use strata_recording::test_trace::packet::{
