@@ -4,11 +4,8 @@
 //! concerns several layers at once is drawn on the host's machine, because Perfetto's flows do not cross machines.
 //! `docs/perfetto.md` says what is drawn where, and what is not.
 
-mod annotations;
 mod applications;
-mod by_place;
 mod generic;
-mod generic_type;
 mod host_clocks;
 mod host_processes;
 mod kernel;
@@ -16,7 +13,6 @@ mod losses;
 mod packets;
 mod proto;
 mod requests;
-mod running;
 mod states;
 mod tracks;
 mod vmm;
@@ -26,11 +22,11 @@ use super::{ExportError, Exported, Options};
 use applications::Applications;
 use generic::GenericRecords;
 use host_clocks::HostClocks;
+use kernel::running::{RunningThreads, is_end, unknown_tid};
 use kernel::{KernelRecord, KernelRecords};
 use losses::Losses;
 use packets::{Machine, PacketWriter};
 use requests::Requests;
-use running::{RunningThreads, unknown_tid};
 use states::States;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -271,7 +267,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
         };
         if let Some(Event::Switch { prev, prev_state, next }) = &input.event {
             self.kernel.switch(&mut self.out, (machine, cpu), time);
-            if running::is_end(*prev_state) {
+            if is_end(*prev_state) {
                 self.kernel.end_task(&mut self.out, &record);
             }
             let next = (next, event::next_priority(&input.record));

@@ -1,7 +1,7 @@
 //! Records that Perfetto has no form for: events that describe themselves, each type of them once, with the fields that
 //! they have.
 
-use super::generic_type::GenericType;
+use super::packets::generic_type::GenericType;
 use super::packets::{FtraceKind, Machine, PacketWriter};
 use std::io::Write;
 use strata_analysis::address_symbols::AddressSymbols;

@@ -3,8 +3,11 @@
 //! Perfetto ends an interrupt or a call by the record of its end. Where that was lost, one is written in its place, at the
 //! moment from which on it is not known: nothing goes on longer than records say.
 
-use super::by_place::ByPlace;
+mod by_place;
+pub(super) mod running;
+
 use super::packets::{FtraceKind, Machine, PacketWriter};
+use by_place::ByPlace;
 use foldhash::HashMap;
 use std::borrow::Cow;
 use std::io::Write;

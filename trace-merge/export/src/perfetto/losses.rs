@@ -1,9 +1,9 @@
 //! What is not there: periods in which records of a stream may be missing, how many were lost, and a note of it all.
 
 use super::host_clocks::HostClocks;
+use super::kernel::running::NOT_RECORDED;
 use super::packets::{Machine, Name, PacketWriter, number, text};
 use super::proto::TrackEvent;
-use super::running::NOT_RECORDED;
 use super::tracks::{self, Kind, uuid};
 use crate::stream_name;
 use std::collections::BTreeMap;

@@ -3,8 +3,9 @@
 //! Packets need not be in the order of their times: Perfetto sorts all of a trace. Those of one time stay in the order in
 //! which they were written.
 
-use super::annotations;
-use super::generic_type::GenericType;
+mod annotations;
+pub(super) mod generic_type;
+
 use super::proto::wire::{close_message, open_message, put_bytes, put_message, put_number};
 use super::proto::{
     ClockSnapshot, DebugAnnotation, EventName, EventType, FTRACE_CLOCK_MONO_RAW, GenericEventDescriptor, InternedData,
@@ -12,6 +13,7 @@ use super::proto::{
     TrackDescriptor, TrackEvent, Utsname, field,
 };
 use foldhash::HashMap;
+use generic_type::GenericType;
 use prost::Message;
 use std::io::{self, Write};
 use strata_analysis::event::WakeupStage;

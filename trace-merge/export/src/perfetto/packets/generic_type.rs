@@ -1,7 +1,7 @@
 //! An event type that describes itself to Perfetto, and the fields of its records.
 
-use super::proto::wire::{Key, put_bytes_behind, put_message_behind, put_number_behind};
-use super::proto::{DescriptorProto, FieldDescriptorProto, FieldType, GenericEventDescriptor};
+use crate::perfetto::proto::wire::{Key, put_bytes_behind, put_message_behind, put_number_behind};
+use crate::perfetto::proto::{DescriptorProto, FieldDescriptorProto, FieldType, GenericEventDescriptor};
 use shared_ring::event::FieldDescription;
 use std::io::Write;
 use strata_analysis::address_symbols::AddressSymbols;
@@ -18,9 +18,9 @@ const THREAD: &str = "common_pid";
 
 /// An event type that describes itself.
 #[derive(Debug)]
-pub(super) struct GenericType {
+pub(in crate::perfetto) struct GenericType {
     /// Its number among the fields of Perfetto's own ones.
-    pub(super) number: u32,
+    pub(in crate::perfetto) number: u32,
     /// Its fields, as far as Perfetto takes them.
     fields: Vec<GenericField>,
 }
@@ -55,7 +55,12 @@ impl FieldKey {
 }
 
 impl GenericType {
-    pub(super) fn new(number: u32, layer: &TraceLayer, schema: &Schema, symbols: &mut AddressSymbols<'_>) -> Self {
+    pub(in crate::perfetto) fn new(
+        number: u32,
+        layer: &TraceLayer,
+        schema: &Schema,
+        symbols: &mut AddressSymbols<'_>,
+    ) -> Self {
         let fields = &schema.description().fields;
         let mut placed = schema.placed_fields().iter();
         // Names come behind all fields.
@@ -74,7 +79,7 @@ impl GenericType {
     }
 
     /// What Perfetto gets of it, the event type `schema`.
-    pub(super) fn describe(&self, schema: &Schema) -> GenericEventDescriptor {
+    pub(in crate::perfetto) fn describe(&self, schema: &Schema) -> GenericEventDescriptor {
         let name = schema.name();
         let described = |name: &str, number: u32, of: FieldType| FieldDescriptorProto {
             name: Some(harmless(name)),
@@ -96,7 +101,7 @@ impl GenericType {
     }
 
     /// Appends the fields of `record`, one of its records, as its description has them.
-    pub(super) fn encode(&self, record: &StreamRecord<'_>, out: &mut Vec<u8>) {
+    pub(in crate::perfetto) fn encode(&self, record: &StreamRecord<'_>, out: &mut Vec<u8>) {
         let mut behind = None;
         for field in &self.fields {
             if let Some(PlacedField::Integer(place)) = field.place {

@@ -5,13 +5,13 @@
 //! thread called [`NOT_RECORDED`], up to the next switch.
 
 use super::by_place::ByPlace;
-use super::packets::{Machine, PacketWriter};
-use super::proto::TaskState;
+use crate::perfetto::packets::{Machine, PacketWriter};
+use crate::perfetto::proto::TaskState;
 use std::io::Write;
 use strata_analysis::event::{Task, Tid};
 
 /// What stands in place of a thread that is not known.
-pub(super) const NOT_RECORDED: &str = "not recorded";
+pub(in crate::perfetto) const NOT_RECORDED: &str = "not recorded";
 /// Thread id of [`NOT_RECORDED`] on CPU 0, above all that the kernel gives out (`PID_MAX_LIMIT`).
 const FIRST_NOT_RECORDED: i64 = 1 << 30;
 
@@ -58,17 +58,17 @@ struct Cpu {
 
 /// Draws what the CPUs of all machines run.
 #[derive(Debug, Default)]
-pub(super) struct RunningThreads {
+pub(in crate::perfetto) struct RunningThreads {
     cpus: ByPlace<Cpu>,
 }
 
 /// The thread that stands for what is not known on `cpu`.
-pub(super) fn unknown_tid(cpu: u32) -> i64 {
+pub(in crate::perfetto) fn unknown_tid(cpu: u32) -> i64 {
     FIRST_NOT_RECORDED + i64::from(cpu)
 }
 
 /// Whether a thread that is switched out with `prev_state` has ended.
-pub(super) const fn is_end(prev_state: u64) -> bool {
+pub(in crate::perfetto) const fn is_end(prev_state: u64) -> bool {
     prev_state & ENDED != 0
 }
 
@@ -106,7 +106,7 @@ impl RunningThreads {
 
     /// The thread `by` made a record on `cpu`; `None` where all of the CPU's switches are recorded, so that whatever ran
     /// still does.
-    pub(super) fn recorded(&mut self, machine: Machine, cpu: u32, time: u64, by: Option<Tid>) {
+    pub(in crate::perfetto) fn recorded(&mut self, machine: Machine, cpu: u32, time: u64, by: Option<Tid>) {
         let cpu = self.cpu(machine, cpu);
         let is_it = match (&cpu.doing, by) {
             (_, None) => true,
@@ -120,7 +120,7 @@ impl RunningThreads {
     }
 
     /// `cpu` switches from `prev`, which is in `prev_state` then, to `next` of this priority, if it is known.
-    pub(super) fn switch<W: Write>(
+    pub(in crate::perfetto) fn switch<W: Write>(
         &mut self,
         out: &mut PacketWriter<W>,
         (machine, number): (Machine, u32),
@@ -156,12 +156,12 @@ impl RunningThreads {
     }
 
     /// Records of `cpu` are missing from `time` on.
-    pub(super) fn begin_gap(&mut self, machine: Machine, cpu: u32, time: u64) {
+    pub(in crate::perfetto) fn begin_gap(&mut self, machine: Machine, cpu: u32, time: u64) {
         self.cpu(machine, cpu).lose(time);
     }
 
     /// Draws from `time` on what has begun before, when nothing was to be drawn.
-    pub(super) fn resume<W: Write>(&mut self, out: &mut PacketWriter<W>, time: u64) {
+    pub(in crate::perfetto) fn resume<W: Write>(&mut self, out: &mut PacketWriter<W>, time: u64) {
         for ((machine, number), cpu) in self.cpus.iter_mut() {
             (cpu.since, cpu.known_until) = (cpu.since.max(time), cpu.known_until.max(time));
             match &cpu.doing {
@@ -174,7 +174,7 @@ impl RunningThreads {
     }
 
     /// Ends at `time` what is not known to have gone on until then: all but what `goes_on` says of a machine's threads.
-    pub(super) fn finish<W: Write>(
+    pub(in crate::perfetto) fn finish<W: Write>(
         &mut self,
         out: &mut PacketWriter<W>,
         time: u64,

@@ -1,6 +1,6 @@
 //! What belongs to the CPUs of machines.
 
-use super::packets::Machine;
+use crate::perfetto::packets::Machine;
 use strata_analysis::timeline::by_number::ByNumber;
 
 /// Values by machine and CPU. Mostly the next one that is requested is of the same machine as the last one.

@@ -1,8 +1,8 @@
 //! The fields of a record as annotations of an event of a track.
 
 use super::generic_type::append_list;
-use super::proto::field;
-use super::proto::wire::{put_bytes, put_message, put_number};
+use crate::perfetto::proto::field;
+use crate::perfetto::proto::wire::{put_bytes, put_message, put_number};
 use strata_recording::reader::StreamRecord;
 use strata_recording::schema::Value;
 
