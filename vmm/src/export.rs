@@ -195,7 +195,7 @@ fn explain(
 /// Those of [`run`].
 pub fn write_page(args: &PageArgs, notify: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
     refuse_existing(&args.output, args.force)?;
-    let part = Part::of(&args.trace, args.from, args.to)?;
+    let part = args.part.of(&args.trace)?;
     let trace = open(&args.trace, part, &args.kernels, &notify)?;
     let why = explain(&trace, args.why.options(part).as_ref())?;
     let exported = write_file(part, &args.output, args.force, &notify, |options, out| {
@@ -295,7 +295,7 @@ fn with_progress<T>(part: Part, notify: &(impl Fn(&str) + Sync), export: impl Fn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::DrawnWhyArgs;
+    use crate::cli::{DrawnWhyArgs, PartArgs};
     use std::fs;
 
     fn args(output: &Path, force: bool) -> ExportArgs {
@@ -384,8 +384,7 @@ mod tests {
         let args = |force| PageArgs {
             trace: "/nowhere/at-all".into(),
             output: output.clone(),
-            from: None,
-            to: None,
+            part: PartArgs::default(),
             symbols: None,
             kernels: SymbolArgs::default(),
             why: DrawnWhyArgs::default(),

@@ -190,7 +190,7 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let Some(trace) = args.trace else { anyhow::bail!("no trace was given; see strata events --help") };
-    let Part { from, to } = Part::of(&trace, args.from, args.to)?;
+    let Part { from, to } = args.part.of(&trace)?;
     let options = EventsOptions {
         layers: args.layers,
         vms: args.vms,

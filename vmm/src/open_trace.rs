@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use strata_recording::files::packed;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use thiserror::Error;
-use trace_merge::moment::{MomentError, Part};
+use trace_merge::moment::MomentError;
 use uuid::Uuid;
 
 const VIEWER: &str = "https://ui.perfetto.dev";
@@ -92,7 +92,7 @@ pub fn run(args: &OpenArgs, notify: impl Fn(&str) + Sync) -> Result<(), OpenErro
         let folder = tempfile::Builder::new().prefix("strata-open-").tempdir();
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let path = folder.path().join("trace.pftrace");
-        let part = Part::of(&args.trace, args.from, args.to)?;
+        let part = args.part.of(&args.trace)?;
         export::write_perfetto(
             &export::open(&args.trace, part, &args.symbols, &notify)?,
             part,
@@ -103,7 +103,7 @@ pub fn run(args: &OpenArgs, notify: impl Fn(&str) + Sync) -> Result<(), OpenErro
         )?;
         let guard = RemovedOnSignal::new(folder.path()).map_err(file_error(folder.path()))?;
         (path, Some((guard, folder)))
-    } else if args.from.is_some() || args.to.is_some() {
+    } else if args.part.from.is_some() || args.part.to.is_some() {
         return Err(OpenError::Part { path: args.trace.clone() });
     } else {
         (args.trace.clone(), None)
@@ -185,7 +185,7 @@ fn answer(stream: &TcpStream, name: &str, file: &File, length: u64) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::SymbolArgs;
+    use crate::cli::{PartArgs, SymbolArgs};
     use std::io::{Read, Write};
     use std::net::SocketAddr;
     use std::thread;
@@ -199,7 +199,13 @@ mod tests {
     }
 
     fn args(trace: &Path, port: u16) -> OpenArgs {
-        OpenArgs { trace: trace.into(), from: None, to: None, symbols: SymbolArgs::default(), port, no_browser: true }
+        OpenArgs {
+            trace: trace.into(),
+            part: PartArgs::default(),
+            symbols: SymbolArgs::default(),
+            port,
+            no_browser: true,
+        }
     }
 
     #[test]
@@ -264,7 +270,8 @@ mod tests {
     #[test]
     fn file_that_is_not_there_and_a_part_of_a_file_are_refused() {
         let missing = run(&args(Path::new("/nowhere/at-all"), 0), |_| ()).unwrap_err();
-        let part = OpenArgs { from: Some(Duration::from_secs(1).into()), ..args(Path::new("/nowhere/at-all"), 0) };
+        let part = PartArgs { from: Some(Duration::from_secs(1).into()), to: None };
+        let part = OpenArgs { part, ..args(Path::new("/nowhere/at-all"), 0) };
 
         assert!(matches!(missing, OpenError::File { .. }), "{missing}");
         assert!(matches!(run(&part, |_| ()).unwrap_err(), OpenError::Part { .. }));

@@ -3,39 +3,32 @@
 mod attach;
 pub mod config_file;
 mod control;
-mod export;
 mod groups;
 mod jail;
-mod query;
+mod reading;
 mod recording;
 mod region;
-mod report;
 mod run;
 mod short_help;
-mod symbols;
-mod terminal;
-mod trace;
 pub(crate) mod values;
 
 pub use attach::AttachArgs;
 pub use control::{CtlArgs, CtlCommand, MetricsArgs, PsArgs, RecoverArgs, SessionCommand, TopArgs, TriggerCommand};
-pub use export::{DrawnWhyArgs, ExportArgs, Format, OpenArgs, VIEWER_PORT};
 pub use jail::JailArgs;
-pub use query::QueryArgs;
+pub use reading::{
+    CutArgs, DiffArgs, DrawnWhyArgs, EventsArgs, ExportArgs, Format, MergeArgs, OpenArgs, PageArgs, PartArgs,
+    QueryArgs, ReadArgs, ReportArgs, ReportCommand, ReportRequest, SymbolArgs, TerminalArgs, VIEWER_PORT, WhyArgs,
+    WindowArgs,
+};
 pub use recording::{BoundArgs, RecordingArgs};
 pub use region::{CreateArgs, RegionArgs, RegionCommand};
-pub use report::{PageArgs, ReportArgs, ReportCommand, ReportRequest, WindowArgs};
 pub use run::RunArgs;
-pub use symbols::SymbolArgs;
-pub use terminal::TerminalArgs;
-pub use trace::{CutArgs, DiffArgs, EventsArgs, MergeArgs, ReadArgs, WhyArgs};
 
 use crate::agent_command::AgentArgs;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use short_help::SEE_MORE;
 use std::path::PathBuf;
-use trace_merge::moment;
 pub use trace_merge::moment::{BadMoment, Moment};
 
 /// The version; a released program names the commit, too, that it was built from.

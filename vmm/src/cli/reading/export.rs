@@ -1,13 +1,13 @@
 //! `strata export` and `strata open`: recordings in the forms of other tools.
 
-use super::SymbolArgs;
-use super::moment::Moment;
+use super::part::PartArgs;
+use super::symbols::SymbolArgs;
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::nearest::nearest;
 use trace_merge::critical_path::CriticalPathOptions;
-use trace_merge::moment::Part;
+use trace_merge::moment::{Moment, Part};
 
 /// The only port that the viewer's page may fetch from: that of `trace_processor`.
 pub const VIEWER_PORT: u16 = 9001;
@@ -145,13 +145,9 @@ impl DrawnWhyArgs {
 pub struct OpenArgs {
     /// Trace, a folder or a file of `strata cut`; or a file that `strata export --format perfetto` wrote
     pub trace: PathBuf,
-    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
-    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub from: Option<Moment>,
-    /// End this long after the first record. Takes the same forms as --from
-    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
-    pub to: Option<Moment>,
+    /// Which part of it.
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Symbols of kernels.
     #[command(flatten)]
     pub symbols: SymbolArgs,

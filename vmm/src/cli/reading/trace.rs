@@ -1,9 +1,10 @@
 //! `strata events`, `strata why`, `strata diff`, `strata check`, `strata cut` and `strata merge`: reading
 //! recordings.
 
-use super::moment::Moment;
-use super::values;
-use super::{SymbolArgs, TerminalArgs};
+use super::part::PartArgs;
+use super::symbols::SymbolArgs;
+use super::terminal::TerminalArgs;
+use crate::cli::values;
 use clap::Args;
 use std::path::PathBuf;
 use strata_analysis::filter::Filters;
@@ -11,7 +12,7 @@ use strata_analysis::task_choice::TaskChoice;
 use strata_recording::layer::LayerKind;
 use trace_merge::critical_path::CriticalPathOptions;
 use trace_merge::match_rule::MatchRule;
-use trace_merge::moment::{MomentError, Part};
+use trace_merge::moment::{Moment, MomentError, Part};
 use trace_merge::report::ReportOptions;
 
 /// Arguments of `strata events`.
@@ -60,13 +61,9 @@ pub struct EventsArgs {
     /// Only records of this VM, not of the host or other VMs. May be repeated
     #[arg(long = "vm", value_name = "NAME")]
     pub vms: Vec<String>,
-    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
-    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub from: Option<Moment>,
-    /// End this long after the first record. Takes the same forms as --from
-    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
-    pub to: Option<Moment>,
+    /// Which part of it.
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Symbols of kernels.
     #[command(flatten)]
     pub symbols: SymbolArgs,
@@ -108,13 +105,9 @@ pub struct WhyArgs {
     /// Only tasks of this VM
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
-    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
-    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub from: Option<Moment>,
-    /// End this long after the first record. Takes the same forms as --from
-    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
-    pub to: Option<Moment>,
+    /// Which part of it.
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Explain the N longest waits of all these tasks: from giving up the CPU, or being woken from a sleep, until running
     /// again
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -137,7 +130,7 @@ impl WhyArgs {
     /// # Errors
     /// When the recording cannot be read, to find its end, or has nothing at a time of UTC.
     pub fn options(&self) -> Result<CriticalPathOptions, MomentError> {
-        let Part { from, to } = Part::of(&self.trace, self.from, self.to)?;
+        let Part { from, to } = self.part.of(&self.trace)?;
         Ok(CriticalPathOptions {
             task: self.task.clone(),
             vm: self.vm.clone(),
@@ -289,7 +282,7 @@ mod tests {
         let before_end = |ms| Some(Moment::BeforeEnd(Duration::from_millis(ms)));
         for parsed in parsed {
             let Command::Events(events) = parsed else { unreachable!("{parsed:?}") };
-            assert_eq!((events.from, events.to), (before_end(2_000), before_end(500)));
+            assert_eq!((events.part.from, events.part.to), (before_end(2_000), before_end(500)));
         }
     }
 

@@ -1,8 +1,9 @@
 //! `strata report`: its commands are made from the list of the reports.
 
 use super::export::DrawnWhyArgs;
-use super::moment::Moment;
-use super::{SymbolArgs, TerminalArgs};
+use super::part::PartArgs;
+use super::symbols::SymbolArgs;
+use super::terminal::TerminalArgs;
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
@@ -44,13 +45,9 @@ pub struct ReportArgs {
     // Takes two, so that a command that does not exist is distinguished from a trace.
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     pub trace: Vec<PathBuf>,
-    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
-    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub from: Option<Moment>,
-    /// End this long after the first record. Takes the same forms as --from
-    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
-    pub to: Option<Moment>,
+    /// Which part of it.
+    #[command(flatten)]
+    pub part: PartArgs,
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,
@@ -81,10 +78,8 @@ pub struct PageArgs {
     pub trace: PathBuf,
     /// The file.
     pub output: PathBuf,
-    /// Only what is then, or later.
-    pub from: Option<Moment>,
-    /// Only what is then, or earlier.
-    pub to: Option<Moment>,
+    /// Which part of it.
+    pub part: PartArgs,
     /// Folder that holds the guest's root folder.
     pub symbols: Option<PathBuf>,
     /// Symbols of kernels.
@@ -110,20 +105,20 @@ impl ReportArgs {
     /// # Errors
     /// What is wrong, in words, when the first word is neither a command nor all there is.
     pub fn into_request(self) -> Result<ReportRequest, String> {
-        let Self { command, trace, from, to, json, html, symbols, kernels, why, force, terminal } = self;
+        let Self { command, trace, part, json, html, symbols, kernels, why, force, terminal } = self;
         let mut words = trace.into_iter();
         match (command, words.next(), words.next()) {
             (Some(command), ..) => Ok(ReportRequest::Report(command)),
             (None, Some(trace), None) => Ok(match html {
                 Some(output) => {
-                    ReportRequest::Page(Box::new(PageArgs { trace, output, from, to, symbols, kernels, why, force }))
+                    ReportRequest::Page(Box::new(PageArgs { trace, output, part, symbols, kernels, why, force }))
                 }
                 None if why.is_requested() => {
                     return Err("--why and --worst draw on a page: give --html FILE, too, or see `strata why`".into());
                 }
                 None => {
                     let [report, ..] = REPORTS;
-                    let window = WindowArgs { trace, from, to, kernels, json, terminal };
+                    let window = WindowArgs { trace, part, kernels, json, terminal };
                     ReportRequest::Report(ReportCommand { report, window, symbols: None, choice: Box::default() })
                 }
             }),
@@ -273,13 +268,9 @@ impl Subcommand for ReportCommand {
 pub struct WindowArgs {
     /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
-    /// Begin this long after the first record, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
-    /// the last record; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub from: Option<Moment>,
-    /// End this long after the first record. Takes the same forms as --from
-    #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
-    pub to: Option<Moment>,
+    /// Which part of it.
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Symbols of kernels.
     #[command(flatten)]
     pub kernels: SymbolArgs,
@@ -297,7 +288,7 @@ impl WindowArgs {
     /// # Errors
     /// When the recording cannot be read, to find its end, or has nothing at a time of UTC.
     pub fn options(&self) -> Result<ReportOptions, MomentError> {
-        let Part { from, to } = Part::of(&self.trace, self.from, self.to)?;
+        let Part { from, to } = self.part.of(&self.trace)?;
         Ok(ReportOptions { json: self.json, from, to })
     }
 }
@@ -421,7 +412,7 @@ mod tests {
         let page = requested(&["trace", "--html", "out.html", "--from", "1.5", "--force"]).unwrap().unwrap();
 
         let ReportRequest::Page(page) = page else { panic!("another request") };
-        assert_eq!((page.from, page.to, page.force), (Some(Duration::from_millis(1500).into()), None, true));
+        assert_eq!((page.part.from, page.part.to, page.force), (Some(Duration::from_millis(1500).into()), None, true));
         assert_eq!((page.trace, page.output), ("trace".into(), "out.html".into()));
         assert!(requested(&["trace", "--html", "out.html", "--json"]).is_none());
         assert!(
