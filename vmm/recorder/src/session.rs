@@ -78,6 +78,8 @@ pub struct Session {
     /// Takes what snapshots have beside the layers; of the session that the VM is started with.
     at_snapshot: Option<AtSnapshot>,
     recording: Recording,
+    /// What the kernel's clocks showed.
+    clock_log: ClockLog,
     /// When the manifest is written again.
     pace: SavePace,
     /// Whether the manifest lacks packets, or what was reported since it was written.
@@ -235,12 +237,12 @@ impl Session {
         events: String,
         kernel: Option<KernelRings>,
         layers: Layers,
-        mut recording: Recording,
+        recording: Recording,
         notify: Notify,
     ) -> Self {
         let keep = if mode == Mode::Discard { Keep::Written } else { Keep::Latest };
-        recording.clock_log = ClockLog::new(keep, recording.rotation.clone());
-        recording.read_clocks();
+        let mut clock_log = ClockLog::new(keep, recording.rotation.clone());
+        recording.read_clocks(&mut clock_log);
         Self {
             name,
             mode,
@@ -251,6 +253,7 @@ impl Session {
             triggers: None,
             at_snapshot: None,
             recording,
+            clock_log,
             pace: SavePace::new(Instant::now()),
             is_news: false,
             is_copy_old: false,
@@ -299,8 +302,8 @@ impl Session {
                 self.enable();
             }
         }
-        if self.recording.clock_log.is_due(Instant::now()) {
-            self.recording.read_clocks();
+        if self.clock_log.is_due(Instant::now()) {
+            self.recording.read_clocks(&mut self.clock_log);
         }
         let is_changed = self.recording.update();
         self.is_copy_old |= is_changed;
@@ -488,7 +491,7 @@ impl Session {
         let triggers = armed(&mut self.triggers, &self.recording);
         self.layers.stop(&mut self.recording, triggers);
         self.report_triggers(Some(self.recording.clocks.time().now()));
-        self.recording.read_clocks();
+        self.recording.read_clocks(&mut self.clock_log);
         let untaken = self.triggers.as_ref().and_then(Triggers::untaken);
         let outcome = untaken.map_or_else(|| outcome.into(), |why| format!("{outcome}; {why}"));
         let layers = self.layers.finish(&mut self.recording);

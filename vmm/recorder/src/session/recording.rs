@@ -18,7 +18,7 @@ use strata_abi::class;
 use strata_analysis::event::name::RECORDING_STOPS;
 use strata_clock::{EpochSink, VcpuClocks, kernel_clocks};
 use strata_host_kernel::namespace::recorded_thread_id;
-use strata_recording::clock_snapshots::{ClockLog, Keep};
+use strata_recording::clock_snapshots::ClockLog;
 use strata_recording::files::MANIFEST_FILE;
 use strata_recording::files::access::Readers;
 use strata_recording::files::reserve::Reserve;
@@ -62,8 +62,6 @@ pub struct Recording {
     pub rotation: Option<Rotation>,
     /// Room for the last manifest.
     pub reserve: Reserve,
-    /// What the kernel's clocks showed.
-    pub clock_log: ClockLog,
     /// Name of the VM.
     pub vm: String,
     /// Which events are wanted.
@@ -123,7 +121,6 @@ impl Recording {
             manifest,
             rotation: None,
             reserve: Reserve::default(),
-            clock_log: ClockLog::new(Keep::Latest, None),
             vm,
             selection,
             vcpu_threads: VcpuThreads::default(),
@@ -189,15 +186,15 @@ impl Recording {
         clock.error_bound_ns = clock.error_bound_ns.max(worst);
     }
 
-    /// Reads the kernel's clocks, and writes what they show into the recording's folder, if it has one, and beside the
-    /// region.
-    pub fn read_clocks(&mut self) {
+    /// Reads the kernel's clocks, and adds what they show to `log`, which writes it into the recording's folder, if it has
+    /// one, and beside the region.
+    pub fn read_clocks(&self, log: &mut ClockLog) {
         let snapshot = kernel_clocks::read(self.clocks.time(), self.manifest.clock.frequency_hz);
         let begin = self.begin();
         let beside = self.guest.as_ref().and_then(|guest| guest.beside_region.as_deref());
         let dirs: Vec<&Path> = self.dir.as_deref().into_iter().chain(beside).collect();
         // What cannot be written is kept: that the disk is full is reported when the manifest is saved.
-        let _ = self.clock_log.add(snapshot, Instant::now(), begin, &dirs);
+        let _ = log.add(snapshot, Instant::now(), begin, &dirs);
     }
 
     /// From when on something of each stream is there, ticks: what is older was dropped.

@@ -7,7 +7,7 @@ use crate::session::layers::Layers;
 use crate::session::recording::{Recording, RecordingError, note_threads};
 use crate::trigger::Triggers;
 use std::path::Path;
-use strata_recording::clock_snapshots;
+use strata_recording::clock_snapshots::{self, ClockLog};
 use strata_recording::files::CLOCKS_FILE;
 use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::manifest::{Manifest, SNAPSHOT};
@@ -32,12 +32,12 @@ impl Session {
             return Err(SessionError::RelativePath(dir.into()));
         }
         let mut folder = TraceFolder::create(dir, self.recording.readers)?;
-        self.recording.read_clocks();
+        self.recording.read_clocks(&mut self.clock_log);
         let mut triggers = self.triggers.as_mut().filter(|triggers| triggers.is_armed());
         recorder.poll(&self.recording, triggers.as_deref_mut());
         // Before the other layers, so that the vCPUs' periods cover the guest's records.
         let taken = self.at_snapshot.as_mut().map(|take| take(dir));
-        let written = write_snapshot(recorder, &self.recording, triggers, dir, outcome);
+        let written = write_snapshot(recorder, &self.recording, &self.clock_log, triggers, dir, outcome);
         let completed = written.and_then(|manifest| match taken {
             Some(add) => add(manifest),
             None => Ok(manifest),
@@ -52,6 +52,7 @@ impl Session {
 fn write_snapshot(
     recorder: &mut FlightRecorder,
     recording: &Recording,
+    clock_log: &ClockLog,
     triggers: Option<&mut Triggers>,
     dir: &Path,
     outcome: &str,
@@ -66,7 +67,7 @@ fn write_snapshot(
     }
     manifest.layers = layers;
     manifest.save(dir)?;
-    clock_snapshots::write(recording.clock_log.kept(), dir)
+    clock_snapshots::write(clock_log.kept(), dir)
         .map_err(|source| WriteError::Write { path: dir.join(CLOCKS_FILE), source })?;
     Ok(manifest)
 }
