@@ -443,7 +443,7 @@ fn append_hex(bytes: &[u8], out: &mut Vec<u8>) {
     out.push(0);
 }
 
-fn until_nul(bytes: &[u8]) -> &[u8] {
+pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0);
     &bytes[..end.unwrap_or(bytes.len())]
 }

@@ -1,6 +1,7 @@
 //! `trace-cmd` as judge of what is read: pages with their format files as a trace.dat file, and the values in its report.
 
-use crate::schema::EventName;
+use crate::schema::{EventName, EventSchema, until_nul};
+use shared_ring::event::FieldType;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
@@ -95,6 +96,30 @@ impl TraceDat<'_> {
 fn append_sized(file: &mut Vec<u8>, content: &[u8]) {
     file.extend((content.len() as u64).to_le_bytes());
     file.extend(content);
+}
+
+/// The fields of a record that `schema` has packed: of each its name, its type and its bytes.
+pub(crate) fn packed_fields<'s>(schema: &'s EventSchema, packed: &'s [u8]) -> Vec<(&'s str, FieldType, &'s [u8])> {
+    let mut rest = packed;
+    let mut fields = Vec::new();
+    for field in &schema.description.fields {
+        let length = field.ty.fixed_size().unwrap_or_else(|| rest.iter().position(|byte| *byte == 0).unwrap() + 1);
+        let (bytes, behind) = rest.split_at(length);
+        fields.push((&*field.name, field.ty, bytes));
+        rest = behind;
+    }
+    assert!(rest.is_empty(), "{}", schema.name);
+    fields
+}
+
+/// The value of a packed field that is no part of an array.
+pub(crate) fn value_of_field(ty: FieldType, bytes: &[u8]) -> Value {
+    if let FieldType::CharArray(_) | FieldType::String = ty {
+        return Value::Text(String::from_utf8_lossy(until_nul(bytes)).into_owned());
+    }
+    let mut number = [0; 8];
+    number[..bytes.len()].copy_from_slice(bytes);
+    Value::Number(u64::from_le_bytes(number))
 }
 
 /// The values of these fields, in their order, in what a line has behind the event's name: ` NAME=VALUE NAME=VALUE`. A

@@ -5,7 +5,9 @@
 use super::*;
 use crate::page::format as page_format;
 use crate::reader;
-use crate::trace_cmd::{Pages, TraceDat, Value, has_trace_cmd, value_of_text, values_in};
+use crate::trace_cmd::{
+    Pages, TraceDat, Value, has_trace_cmd, packed_fields, value_of_field, value_of_text, values_in,
+};
 use shared_ring::event::FieldType;
 
 /// Groups of the events that are compared.
@@ -136,27 +138,15 @@ fn read_pages(instance: &Instance, cpu: u32) -> Vec<Vec<u8>> {
 /// The values of a packed record, `common_pid` left out, the elements of an array together.
 fn values(schema: &EventSchema, packed: &[u8]) -> Vec<Value> {
     let mut values = Vec::new();
-    let mut rest = packed;
-    for field in &schema.description.fields {
-        let length = field.ty.fixed_size().unwrap_or_else(|| rest.iter().position(|byte| *byte == 0).unwrap() + 1);
-        let (bytes, behind) = rest.split_at(length);
-        rest = behind;
-        match (element_of_array(&field.name), field.ty) {
-            _ if field.name == "common_pid" => {}
-            (Some(0), _) => values.push(Value::Bytes(bytes.to_vec())),
-            (Some(_), _) => {
-                let Some(Value::Bytes(array)) = values.last_mut() else { panic!("{}", field.name) };
+    for (name, ty, bytes) in packed_fields(schema, packed) {
+        match element_of_array(name) {
+            _ if name == "common_pid" => {}
+            Some(0) => values.push(Value::Bytes(bytes.to_vec())),
+            Some(_) => {
+                let Some(Value::Bytes(array)) = values.last_mut() else { panic!("{name}") };
                 array.extend(bytes);
             }
-            (None, FieldType::CharArray(_) | FieldType::String) => {
-                let text = bytes.split(|byte| *byte == 0).next().unwrap();
-                values.push(Value::Text(String::from_utf8_lossy(text).into_owned()));
-            }
-            (None, _) => {
-                let mut number = [0; 8];
-                number[..length].copy_from_slice(bytes);
-                values.push(Value::Number(u64::from_le_bytes(number)));
-            }
+            None => values.push(value_of_field(ty, bytes)),
         }
     }
     values

@@ -13,7 +13,9 @@ use crate::item::HostItem;
 use crate::page::format as page_format;
 use crate::reader;
 use crate::stats::ReaderStats;
-use crate::trace_cmd::{Pages, TraceDat, Value, has_trace_cmd, value_of_text, values_in};
+use crate::trace_cmd::{
+    Pages, TraceDat, Value, has_trace_cmd, packed_fields, value_of_field, value_of_text, values_in,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -154,29 +156,16 @@ fn pages(page_bytes: usize, records: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 /// The values of each of the kernel's fields in what was packed of a record; `None` for those that are left out.
 fn recorded(schema: &EventSchema, places: &[Place], packed: &[u8]) -> Vec<Option<Value>> {
-    let mut rest = packed;
-    let mut values: BTreeMap<&str, (FieldType, Vec<u8>)> = BTreeMap::new();
-    for field in &schema.description.fields {
-        let length = field.ty.fixed_size().unwrap_or_else(|| rest.iter().position(|byte| *byte == 0).unwrap() + 1);
-        let (value, behind) = rest.split_at(length);
-        rest = behind;
-        values.insert(&field.name, (field.ty, value.to_vec()));
-    }
-    assert!(rest.is_empty(), "{}", schema.name);
+    let fields = packed_fields(schema, packed).into_iter();
+    let values: BTreeMap<&str, (FieldType, &[u8])> = fields.map(|(name, ty, bytes)| (name, (ty, bytes))).collect();
     let is_skipped = |name: &str| schema.skipped.iter().any(|skipped| skipped.name == name);
     let value = |place: &Place| match values.get(&*place.name) {
         _ if is_skipped(&place.name) => None,
-        Some((FieldType::CharArray(_), bytes)) => Some(Value::Text(until_nul_lossy(bytes))),
         Some((FieldType::String, bytes)) if is_hexadecimal(place) => Some(Value::Bytes(of_hexadecimal(bytes))),
-        Some((FieldType::String, bytes)) => Some(Value::Text(until_nul_lossy(bytes))),
-        Some((_, bytes)) => {
-            let mut number = [0; 8];
-            number[..bytes.len()].copy_from_slice(bytes);
-            Some(Value::Number(u64::from_le_bytes(number)))
-        }
+        Some(&(ty, bytes)) => Some(value_of_field(ty, bytes)),
         None => {
             let elements = (0..).map_while(|element| values.get(&*format!("{}_{element}", place.name)));
-            Some(Value::Bytes(elements.flat_map(|(_, bytes)| bytes.clone()).collect()))
+            Some(Value::Bytes(elements.flat_map(|(_, bytes)| bytes.to_vec()).collect()))
         }
     };
     places.iter().map(value).collect()
@@ -184,10 +173,6 @@ fn recorded(schema: &EventSchema, places: &[Place], packed: &[u8]) -> Vec<Option
 
 fn is_hexadecimal(place: &Place) -> bool {
     matches!(place.content, Content::Bytes | Content::Located { is_text: false, .. })
-}
-
-fn until_nul_lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(until_nul(bytes)).into_owned()
 }
 
 fn of_hexadecimal(digits: &[u8]) -> Vec<u8> {
