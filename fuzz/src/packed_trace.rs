@@ -7,7 +7,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use strata_recording::pack::pack;
+use strata_recording::one_file::pack::pack;
 use strata_recording::reader::Trace;
 use strata_recording::reader::merge::Merge;
 use tempfile::TempDir;

@@ -19,7 +19,7 @@ use strata_recorder::control::protocol::{
 };
 use strata_recording::files::MANIFEST_FILE;
 use strata_recording::manifest::Manifest;
-use strata_recording::pack::pack;
+use strata_recording::one_file::pack::pack;
 use strata_recording::reader::Trace;
 use strata_recording::writer::PacketBuilder;
 use uuid::Uuid;

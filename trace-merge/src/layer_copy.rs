@@ -6,7 +6,7 @@ use std::path::Path;
 use strata_recording::clock_snapshots::{self, ClockSnapshot};
 use strata_recording::files::CLOCKS_FILE;
 use strata_recording::files::access::Readers;
-use strata_recording::kallsyms;
+use strata_recording::files::kallsyms;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest};
 use strata_recording::reader::merge::{Merge, MergedRecord, Step};

@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use strata_analysis::completeness::Completeness;
-use strata_recording::compression::Compression;
+use strata_recording::files::compression::Compression;
 use strata_recording::files::reserve::Reserve;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Dropped, Manifest, Vm};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use strata_recording::files::MANIFEST_FILE;
-use strata_recording::pack;
+use strata_recording::one_file::pack;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::acts;
 use trace_merge::check::{self, CheckOptions};

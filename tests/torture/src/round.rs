@@ -21,7 +21,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-use strata_recording::compression::Compression;
+use strata_recording::files::compression::Compression;
 
 /// Longest end of a recording, ms.
 const STOP_LIMIT: u64 = 2000;

@@ -7,7 +7,7 @@ use shared_ring::layout::{Geometry, Mode};
 use shared_ring::region::{RegionConfig, RegionLayout, Rings};
 use std::fs;
 use std::path::{Path, PathBuf};
-use strata_recording::compression::Compression;
+use strata_recording::files::compression::Compression;
 use strata_recording::layer::LayerKind;
 
 /// vCPUs of each VM.

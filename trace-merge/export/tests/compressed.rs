@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_export::{Options, ctf};
-use strata_recording::compression::Compression;
+use strata_recording::files::compression::Compression;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, Vm};
 use strata_recording::reader::merge::Merge;

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::fs;
 use std::path::Path;
-use strata_recording::compression::Compression;
+use strata_recording::files::compression::Compression;
 use strata_recording::manifest::Manifest;
 use strata_recording::reader::Trace;
 use strata_recording::writer::{LayerWriter, NewLayer};

@@ -1,6 +1,9 @@
-//! Where the files of a recording are: in its folder, or in one file ([`packed`]).
+//! The files of a recording: where they are, in its folder or in one file ([`packed`]), how they are opened, and how they
+//! are compressed.
 
 pub mod access;
+pub mod compression;
+pub mod kallsyms;
 pub(crate) mod mapped_file;
 pub mod packed;
 pub mod removed_on_signal;

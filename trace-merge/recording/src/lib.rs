@@ -9,16 +9,12 @@
 
 pub mod clock;
 pub mod clock_snapshots;
-pub mod compression;
 pub mod files;
-pub mod foreign;
-pub mod kallsyms;
 pub mod layer;
 pub mod manifest;
 pub mod metadata;
 pub mod nearest;
 pub mod one_file;
-pub mod pack;
 pub mod reader;
 pub mod schema;
 pub mod terminal;

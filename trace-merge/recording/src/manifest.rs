@@ -2,12 +2,12 @@
 //! included, so that nothing but this file and the streams is needed to decode a recording.
 
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
-use crate::compression::Compression;
 use crate::files::access::Readers;
+use crate::files::compression::Compression;
 use crate::files::reserve::Reserve;
 use crate::files::{Files, MANIFEST_FILE, MAX_MANIFEST_BYTES};
-use crate::foreign::Foreign;
 use crate::layer::LayerKind;
+use crate::terminal::foreign::Foreign;
 pub use flag_names::FlagNames;
 pub use limit::RecordLimit;
 use serde::{Deserialize, Serialize};

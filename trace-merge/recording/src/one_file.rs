@@ -1,8 +1,10 @@
 //! Making the [one file](crate::files::packed) of a recording, which appears when it is complete.
 
+pub mod pack;
+
 use crate::files::removed_on_signal::RemovedOnSignal;
-use crate::pack::{self, PackError};
 use crate::reader::Trace;
+use pack::PackError;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};

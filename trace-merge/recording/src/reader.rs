@@ -4,9 +4,9 @@
 use self::chunks::StreamFiles;
 use crate::clock::Clock;
 use crate::clock_snapshots::{self, ClockSnapshot};
+use crate::files::kallsyms;
 use crate::files::packed::{Packed, PackedError};
 use crate::files::{CLOCKS_FILE, Files, JOURNAL_FILE, MANIFEST_FILE, METADATA_FILE};
-use crate::kallsyms;
 use crate::layer::LayerKind;
 use crate::manifest::{Layer, Manifest, ManifestError};
 use crate::metadata::FIRST_LINE;

@@ -1,5 +1,7 @@
 //! Text of others on a terminal: which characters act on it instead of being shown, and how they are shown all the same.
 
+pub mod foreign;
+
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;

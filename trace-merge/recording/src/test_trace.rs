@@ -7,7 +7,7 @@ pub mod packet;
 
 use crate::clock::{Clock, NS_PER_SECOND, UtcAnchor};
 use crate::clock_snapshots::{self, ClockReading, ClockSnapshot};
-use crate::kallsyms;
+use crate::files::kallsyms;
 use crate::layer::LayerKind;
 use crate::manifest::{
     Attached, CpuLimit, FORMAT_VERSION, FlagNames, Guest, Host, Manifest, Process, Started, StrataThread, VcpuThread,

@@ -16,10 +16,10 @@ pub use rotation::{MIN_ROTATED_SIZE, Rotation};
 pub use stream::StreamWriter;
 
 use crate::clock::Clock;
-use crate::compression::Compression;
 use crate::files::access::{Readers, append_line, open_to_append};
+use crate::files::compression::Compression;
+use crate::files::kallsyms;
 use crate::files::{JOURNAL_FILE, METADATA_FILE};
-use crate::kallsyms;
 use crate::layer::LayerKind;
 use crate::manifest::{
     Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,

@@ -26,13 +26,13 @@ use strata_recording::files::access::Readers;
 use strata_recording::files::packed;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::files::{CLOCKS_FILE, open_regular};
-use strata_recording::foreign::Foreign;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{
     FORMAT_VERSION, Guest, Host, Layer, Manifest, ManifestError, Missing, Process, Started, Vm, is_vm_name,
 };
 use strata_recording::one_file::{OneFile, OneFileError};
 use strata_recording::reader::Trace;
+use strata_recording::terminal::foreign::Foreign;
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use thiserror::Error;
 use uuid::Uuid;

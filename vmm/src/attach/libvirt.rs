@@ -12,8 +12,8 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use strata_jail::user::{User, UserError};
-use strata_recording::foreign::Foreign;
 use strata_recording::nearest::nearest;
+use strata_recording::terminal::foreign::Foreign;
 use strata_recording::terminal::{shell_option, shell_word};
 use thiserror::Error;
 

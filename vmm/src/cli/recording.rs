@@ -11,8 +11,8 @@ use strata_recorder::selection;
 use strata_recorder::session::{FilesRequest, LayersRequest, RecordingRequest};
 use strata_recorder::trigger::TriggerRequest;
 use strata_recorder::trigger::expression::Trigger;
-use strata_recording::compression::Compression;
 use strata_recording::files::access::Readers;
+use strata_recording::files::compression::Compression;
 
 /// The heading of options that say what is recorded, and where.
 pub(super) const RECORDING: &str = "Recording";

@@ -20,8 +20,8 @@ use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{
     Answer, BalloonStatus, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
 };
-use strata_recording::foreign::Foreign;
 use strata_recording::manifest::Attached;
+use strata_recording::terminal::foreign::Foreign;
 use strata_recording::terminal::harmless_json;
 use thiserror::Error;
 

@@ -7,7 +7,7 @@
 
 use super::mapped_file::MappedFile;
 use super::{MANIFEST_FILE, open_regular, temporary_folder};
-use crate::compression::most_decompressed;
+use crate::files::compression::most_decompressed;
 use memmap2::Mmap;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -273,7 +273,7 @@ mod tests {
 
     use super::*;
     use crate::manifest::{Manifest, ManifestError};
-    use crate::pack::pack;
+    use crate::one_file::pack::pack;
     use crate::reader::merge::Merge;
     use crate::reader::{ReadError, Trace};
     use crate::test_trace::{Field, TestTrace, manifest};

@@ -3,8 +3,8 @@
 use super::ReadError;
 use super::decompressed::DecompressedFile;
 use super::gaps::PacketGaps;
-use crate::compression::EXTENSION;
 use crate::files::Files;
+use crate::files::compression::EXTENSION;
 use crate::files::mapped_file::MappedFile;
 use crate::manifest::StreamDescription;
 use std::collections::BTreeMap;

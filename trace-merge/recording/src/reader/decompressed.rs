@@ -6,7 +6,7 @@
 //! written, and of all other bytes no more than [`Room`] has.
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
-use crate::compression::{Frames, MOST_OF_ANY, decompress, most_decompressed};
+use crate::files::compression::{Frames, MOST_OF_ANY, decompress, most_decompressed};
 use crate::files::mapped_file::MappedFile;
 use crate::files::temporary_folder;
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
@@ -198,7 +198,7 @@ mod tests {
     //! Shows: A recording that decompresses to many times its size fills no disk.
 
     use super::*;
-    use crate::compression::compress;
+    use crate::files::compression::compress;
     use std::io::Write;
 
     const SIZE: usize = 1 << 16;

@@ -1,8 +1,8 @@
 //! A file of whole packets, one after another, as they are or compressed.
 
 use super::WriteError;
-use crate::compression::{Compression, EXTENSION, Frames, compress};
 use crate::files::access::Readers;
+use crate::files::compression::{Compression, EXTENSION, Frames, compress};
 use rustix::io::{pwritev, retry_on_intr};
 use std::fs::File;
 use std::io::{self, IoSlice};

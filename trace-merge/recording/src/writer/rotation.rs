@@ -8,7 +8,7 @@
 use super::WriteError;
 use super::chunks::{ChunkLedger, StreamIndex, WrittenPacket};
 use super::packet_file::{PacketFile, StoredPacket, stored_path, stream_file};
-use crate::compression::{Compression, TABLE_BYTES, TABLE_ENTRY};
+use crate::files::compression::{Compression, TABLE_BYTES, TABLE_ENTRY};
 use crate::files::reserve::{Reserve, blocks, room_after};
 use crate::files::{MANIFEST_FILE, MAX_MANIFEST_BYTES, METADATA_FILE};
 use crate::manifest::{Dropped, Layer, Manifest, ManifestError, replace_text};

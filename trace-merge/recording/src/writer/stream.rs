@@ -3,7 +3,7 @@
 use super::WriteError;
 use super::packet_file::{PacketFile, StoredPacket};
 use super::rotation::RotatedStream;
-use crate::compression::Compression;
+use crate::files::compression::Compression;
 use shared_ring::packet::Packet;
 use std::path::{Path, PathBuf};
 

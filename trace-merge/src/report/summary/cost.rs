@@ -20,7 +20,7 @@ use strata_analysis::timeline::fused::Fused;
 use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};
 use strata_analysis::timeline::{Change, Input, Timeline};
 use strata_analysis::{Gap, Passed};
-use strata_recording::compression::Compression;
+use strata_recording::files::compression::Compression;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{RECORDING_THREADS, StrataThread, Vm};
 use strata_recording::reader::{Stream, Trace};

@@ -4,8 +4,8 @@ use super::directory::{FoundVm, VmDescription};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use strata_recording::foreign::Foreign;
 use strata_recording::manifest::Attached;
+use strata_recording::terminal::foreign::Foreign;
 
 /// A VM in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

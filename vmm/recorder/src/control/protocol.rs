@@ -5,9 +5,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use strata_recording::foreign::Foreign;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Attached, RecordLimit};
+use strata_recording::terminal::foreign::Foreign;
 
 /// Longest request or answer, bytes.
 pub const MAX_LINE: usize = 1 << 20;

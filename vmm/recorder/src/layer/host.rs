@@ -18,7 +18,7 @@ use std::time::Instant;
 use strata_clock::HostTime;
 use strata_host_kernel::{EventSchema, EventSchemas, HostItem, HostTracer, ReaderError, Rest, Sink};
 use strata_recording::clock::Clock;
-use strata_recording::kallsyms;
+use strata_recording::files::kallsyms;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{FlagNames, Layer, Manifest, Missing, StreamDescription, Vm};
 use strata_recording::writer::{LayerWriter, OpenPacket, Rotation, WriteError};

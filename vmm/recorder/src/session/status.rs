@@ -8,9 +8,9 @@ use crate::trigger::Triggers;
 use crate::vmm_events::VmmTracer;
 use shared_ring::consumer::Lost;
 use shared_ring::layout::AGENT_ABSENT;
-use strata_recording::foreign::Foreign;
 use strata_recording::layer::loss::{Cause, Setting, causes};
 use strata_recording::manifest::{Layer, StreamDescription};
+use strata_recording::terminal::foreign::Foreign;
 
 impl Session {
     /// What `strata ctl VM status` says about it.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use strata_export::{Options, ctf};
 use strata_recorder::control::protocol::{Answer, Request, Status};
-use strata_recording::compression::Compression;
+use strata_recording::files::compression::Compression;
 
 /// A file system in memory at a VM's folder `traces`.
 struct SmallDisk(PathBuf);

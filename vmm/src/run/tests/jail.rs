@@ -24,7 +24,7 @@ use strata_recorder::drain::cpu_list::CpuList;
 use strata_recorder::drain::scheduling::{Drain, Scheduling};
 use strata_recorder::session::RecordingRequest;
 use strata_recording::clock_snapshots;
-use strata_recording::compression::Compression;
+use strata_recording::files::compression::Compression;
 use strata_recording::layer::LayerKind;
 use tempfile::TempDir;
 

@@ -1,7 +1,7 @@
 //! Texts and paths that another process, another user or a file has chosen: shown only so that nothing in them acts on
 //! a terminal or a shell.
 
-use crate::terminal::{harmless, shell_option, shell_path, shell_word};
+use super::{harmless, shell_option, shell_path, shell_word};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fmt;
