@@ -1,10 +1,10 @@
 //! Guests in which a CPU never begins to record, or may not follow sessions: it is never there, or tasks that nothing ordinary
 //! preempts keep every CPU. One boot of the host.
 //!
-//! Each scenario leaves `NAME.log`, `NAME.status` and `NAME.trace`; `absent-status.log` is what `strata ctl status` said of
-//! the guest whose second CPU never comes, and `kept-control.log` what it said while all CPUs of another were kept.
-//! There `kept-other.trace` and `kept-fresh.trace` are of sessions that were made meanwhile, the latter of an event that no
-//! session had before.
+//! Each scenario leaves `NAME.log`, `NAME.status` and `NAME.trace`. The second CPU of `absent` never comes; `alone` is the
+//! same guest without one. `absent-status.log` is what `strata ctl status` said of the former, and `kept-control.log` what
+//! it said while all CPUs of another were kept. There `kept-other.trace` and `kept-fresh.trace` are of sessions that were
+//! made meanwhile, the latter of an event that no session had before.
 
 use crate::build::binaries::{self, Purpose};
 use crate::fetch::kernel_packages::{KernelChoice, Suite};
