@@ -21,9 +21,18 @@ pub fn of(programs: &[PathBuf]) -> Result<Vec<PathBuf>, ProcessError> {
 /// When it is not installed, or `ldd` does not know what it needs.
 pub fn with_program(name: &str) -> Result<Vec<(String, PathBuf)>, ProcessError> {
     let program = process::find_program(name).unwrap_or_else(|| name.into());
-    let objects = of(std::slice::from_ref(&program))?;
+    let objects = named(std::slice::from_ref(&program))?;
+    Ok(std::iter::once((name.to_owned(), program)).chain(objects).collect())
+}
+
+/// The libraries and the loader of all `programs`, each once with its file name.
+///
+/// # Errors
+///
+/// When a program is not there, or `ldd` does not know what it needs.
+pub fn named(programs: &[PathBuf]) -> Result<Vec<(String, PathBuf)>, ProcessError> {
     let named = |path: PathBuf| Some((path.file_name()?.to_str()?.to_owned(), path));
-    Ok(std::iter::once((name.to_owned(), program)).chain(objects.into_iter().filter_map(named)).collect())
+    Ok(of(programs)?.into_iter().filter_map(named).collect())
 }
 
 /// The absolute paths in the lines of `ldd`: `libm.so.6 => /lib/libm.so.6 (0x…)` and, of the loader,

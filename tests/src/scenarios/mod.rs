@@ -23,6 +23,7 @@ pub mod idle;
 pub mod known_answers;
 pub mod libvirt;
 pub mod network;
+pub mod other_vmms;
 pub mod results;
 pub mod several_vms;
 pub mod tracepoints;
