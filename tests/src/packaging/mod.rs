@@ -25,7 +25,7 @@ use std::process::Command;
 pub use contents::{PackagingError, VERSION};
 
 /// The version without Debian's revision.
-const RELEASE: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
 const LICENSE: &str = env!("CARGO_PKG_LICENSE");
 /// When this version was released, seconds of Unix time, by the day that CHANGELOG.md names. Every file in a package
 /// has this time: the same programs are packaged as the same bytes on every day.

@@ -10,6 +10,7 @@ pub mod analysis;
 pub mod applications;
 pub mod blinded;
 pub mod claims;
+pub mod container;
 pub mod deaths;
 pub mod debian_guest;
 pub mod debug_kernel;
