@@ -245,7 +245,7 @@ fn permission_finding(root: bool, has_first_users: bool, kvm: &KvmKind) -> Findi
             "root of a user namespace: guests run, the host-kernel layer needs the host's root",
             "run strata outside of the user namespace (podman: start it with sudo)",
         ),
-        (true, _) => Finding::works("permissions", "root: every layer can be traced"),
+        (true, _) => Finding::works("permissions", "root: permissions keep no layer from being traced"),
         (false, KvmKind::NoPermission) => {
             Finding::missing("permissions", "neither KVM nor tracefs", "run as root, or join the group 'kvm'")
         }

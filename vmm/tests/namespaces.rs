@@ -44,6 +44,8 @@ fn numbers_of_a_pid_namespace_are_refused_with_the_option_that_helps() {
     for text in [printed, tracefs, attach] {
         assert!(text.contains("PID namespace") && text.contains("--pid=host"), "{text}");
     }
+    let permissions = diagnosis(&contained, "permissions");
+    assert!(permissions.contains("root") && !permissions.contains("every layer"), "{permissions}");
 }
 
 #[test]
