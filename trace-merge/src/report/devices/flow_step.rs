@@ -80,7 +80,7 @@ macro_rules! milestones {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum $kind {
-            $($(#[$about_one])* $milestone,)*
+            $($(#[$about_one])* #[doc = concat!("\n\nIts event: `", $event, "`.")] $milestone,)*
         }
 
         impl $kind {

@@ -120,7 +120,7 @@ impl<T: Followed> Path<T> {
     }
 
     /// Which page is `device`'s: the only one that is no other device's and that was kicked since the device was served
-    /// last. A device of another kind was kicked, too, and nobody picks that up here.
+    /// last. An earlier kick may be that of another kind of device, which nobody picks up here.
     fn learn_page(&mut self, device: u32) {
         if self.pages.contains_key(&device) {
             return;
