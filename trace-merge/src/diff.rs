@@ -10,7 +10,7 @@ mod coverage;
 mod statistics;
 mod text;
 
-use crate::progress::DONE;
+use crate::progress::{self, DONE};
 use crate::report::statistics::samples::{PARTS, Part, Parts, ReportedBy, Sampled, Series};
 use crate::report::{self, ReportError, ReportOptions, Window};
 use coverage::Coverage;
@@ -230,9 +230,7 @@ impl Recording {
         }
         let part = parts.window(None);
         let passed = strata_analysis::pass_reporting(&trace, window, &mut analyses, |time| {
-            let done = u128::from(time.saturating_sub(part.begin)) * u128::from(DONE);
-            let done = done.checked_div(u128::from(part.length())).unwrap_or(0);
-            report_progress(u64::try_from(done).unwrap_or(DONE).min(DONE));
+            report_progress(progress::up_to(time, part));
         });
         let timeline = passed.timeline;
         coverage.finish(&timeline);

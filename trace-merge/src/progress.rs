@@ -6,9 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
+use strata_recording::window::Window;
 
 /// What the progress of a task counts to.
 pub const DONE: u64 = 1000;
+
+/// How much of `window` lies before `time`, of [`DONE`].
+#[must_use]
+pub fn up_to(time: u64, window: Window) -> u64 {
+    let done = u128::from(time.saturating_sub(window.begin)) * u128::from(DONE);
+    let done = done.checked_div(u128::from(window.length())).unwrap_or(0);
+    u64::try_from(done).unwrap_or(DONE).min(DONE)
+}
 
 /// From when on, and how often, progress is printed.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -62,6 +71,14 @@ fn bar_of(title: &str) -> ProgressBar {
 mod tests {
     use super::*;
     use std::sync::Mutex;
+
+    #[test]
+    fn progress_is_a_share_of_the_window_and_no_more_than_all_of_it() {
+        let window = Window { begin: 1000, end: 3000 };
+
+        assert_eq!([0, 1000, 1500, 3000, u64::MAX].map(|time| up_to(time, window)), [0, 0, 250, DONE, DONE]);
+        assert_eq!((up_to(7, Window { begin: 7, end: 7 }), up_to(1 << 63, Window::ALL)), (0, 500));
+    }
 
     #[test]
     fn progress_is_said_from_a_second_on() {

@@ -42,7 +42,7 @@ use strata_recording::reader::merge::Merge;
 use strata_recording::terminal::harmless;
 use strata_recording::window::Window;
 use trace_merge::critical_path::CriticalPaths;
-use trace_merge::progress::DONE;
+use trace_merge::progress::{self, DONE};
 use trace_merge::report::ReportError;
 use trace_merge::report::devices::flows::FlowTimes;
 use trace_merge::report::devices::net_flows::NetFlowTimes;
@@ -299,10 +299,8 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
 
     fn report_progress(&self, time: u64, timeline: &Timeline) {
         let (Some(progress), Some(span)) = (self.progress, timeline.span) else { return };
-        let (begin, end) = (span.begin, span.end.min(self.window.end));
-        let done = u128::from(time.saturating_sub(begin)) * u128::from(DONE);
-        let done = done.checked_div(u128::from(end.saturating_sub(begin))).unwrap_or(0);
-        progress.store(u64::try_from(done).unwrap_or(DONE).min(DONE), Ordering::Relaxed);
+        let part = Window { begin: span.begin, end: span.end.min(self.window.end) };
+        progress.store(progress::up_to(time, part), Ordering::Relaxed);
     }
 
     /// Ends at `end` ticks what still lasts.

@@ -26,7 +26,7 @@ use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Trace, TraceLayer};
 use strata_recording::window::Window;
 use trace_merge::critical_path::CriticalPaths;
-use trace_merge::progress::DONE;
+use trace_merge::progress;
 use trace_merge::report::devices::flow_step::FlowTask;
 use trace_merge::report::devices::flows::FlowTimes;
 use trace_merge::report::devices::net_flows::{Direction, NetFlowTimes};
@@ -315,9 +315,7 @@ impl<'t> Drawing<'t> {
 
     fn report_progress(&self, time: u64) {
         let Some(progress) = self.progress else { return };
-        let done = u128::from(time.saturating_sub(self.part.begin)) * u128::from(DONE);
-        let done = done.checked_div(u128::from(self.part.length())).unwrap_or(0);
-        progress.store(u64::try_from(done).unwrap_or(DONE).min(DONE), Ordering::Relaxed);
+        progress.store(progress::up_to(time, self.part), Ordering::Relaxed);
     }
 
     /// Ends at `end` ticks what still lasts.

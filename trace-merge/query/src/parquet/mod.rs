@@ -37,7 +37,7 @@ use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::window::Window;
-use trace_merge::progress::DONE;
+use trace_merge::progress::{self, DONE};
 use trace_merge::report::ReportError;
 
 /// Which tables are written.
@@ -202,14 +202,13 @@ impl Analysis for Progress<'_> {
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         self.seen += 1;
-        let (Some(reported), Some(span)) = (self.reported.filter(|_| self.seen.is_multiple_of(REPORT_EVERY)), timeline.span)
+        let (Some(reported), Some(span)) =
+            (self.reported.filter(|_| self.seen.is_multiple_of(REPORT_EVERY)), timeline.span)
         else {
             return;
         };
-        let (begin, end) = (span.begin.max(self.window.begin), span.end.min(self.window.end));
-        let done = u128::from(input.time().saturating_sub(begin)) * u128::from(DONE);
-        let done = done.checked_div(u128::from(end.saturating_sub(begin))).unwrap_or(0);
-        reported.store(u64::try_from(done).unwrap_or(DONE).min(DONE), Ordering::Relaxed);
+        let part = Window { begin: span.begin.max(self.window.begin), end: span.end.min(self.window.end) };
+        reported.store(progress::up_to(input.time(), part), Ordering::Relaxed);
     }
 }
 
