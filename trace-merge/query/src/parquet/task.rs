@@ -165,7 +165,8 @@ impl Tasks {
         let known = self.recorders.entry(Recorder::Thread(source, task.tid)).or_default();
         let found = of.and_then(|(vm, index)| {
             let guest = &timeline.vm(vm)?.guest;
-            let index = index.filter(|&index| guest.task(index).is_some_and(|guest_task| guest_task.tid == task.tid))?;
+            let index =
+                index.filter(|&index| guest.task(index).is_some_and(|guest_task| guest_task.tid == task.tid))?;
             Some((vm, guest, guest.process(index), guest.task(index)?))
         });
         let pid = match found {

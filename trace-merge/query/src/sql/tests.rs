@@ -103,7 +103,10 @@ fn parts_of_a_recording_add_up_and_count_once_beside_the_whole() {
     assert!(before > 0 && behind > 0);
     assert_eq!((&parts, &both), (&whole, &whole));
     assert_eq!(parts, [json!({ "n": before + behind })]);
-    assert_eq!(reported, [json!({ "from_ns": null, "until_ns": 30_001 }), json!({ "from_ns": 30_001, "until_ns": null })]);
+    assert_eq!(
+        reported,
+        [json!({ "from_ns": null, "until_ns": 30_001 }), json!({ "from_ns": 30_001, "until_ns": null })]
+    );
 }
 
 #[test]

@@ -206,7 +206,11 @@ fn files_tell_least_and_greatest_of_what_grows_and_of_what_is_the_same_and_nothi
         let reader = SerializedFileReader::new(file).unwrap();
         let reported = reader.metadata().row_group(1).column(0).statistics().cloned();
         reported.map(|reported| {
-            (reported.min_bytes_opt().map(<[u8]>::to_vec), reported.max_bytes_opt().map(<[u8]>::to_vec), reported.null_count_opt())
+            (
+                reported.min_bytes_opt().map(<[u8]>::to_vec),
+                reported.max_bytes_opt().map(<[u8]>::to_vec),
+                reported.null_count_opt(),
+            )
         })
     };
 
