@@ -5,5 +5,5 @@ pub mod flow_step;
 pub mod flows;
 mod followed;
 mod follower;
+mod io_path;
 pub mod net_flows;
-mod path;

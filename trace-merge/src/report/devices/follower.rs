@@ -3,7 +3,7 @@
 //! A [`Kind`] says which of them are joined in between, and by what.
 
 use super::followed::Followed;
-use super::path::Path;
+use super::io_path::IoPath;
 use crate::report::statistics::ended::KeepsEnded;
 use crate::report::statistics::samples::{ReportedBy, Sampled, Samples};
 use strata_analysis::event::{self, Event, FIRST_SYSTEM_VECTOR, Interrupt, Task, Tid};
@@ -35,13 +35,13 @@ pub trait Kind: Sized + Send {
     fn takes(input: &Input<'_>) -> bool;
 
     /// Takes in an event of the guest.
-    fn add_guest(&mut self, path: &mut Path<Self::Item>, record: &GuestRecord<'_>);
+    fn add_guest(&mut self, path: &mut IoPath<Self::Item>, record: &GuestRecord<'_>);
 
     /// Takes in an event of the host's kernel; `is_vcpu` says which of its threads are vCPUs of the VM.
     fn add_host(&mut self, time: u64, event: &Event<'_>, is_vcpu: &dyn Fn(Tid) -> bool);
 
     /// Takes in an event of the VMM.
-    fn add_vmm(&mut self, path: &mut Path<Self::Item>, time: u64, event: &Event<'_>);
+    fn add_vmm(&mut self, path: &mut IoPath<Self::Item>, time: u64, event: &Event<'_>);
 
     /// Whether the guest notifies a queue of this kind by writing `value`.
     fn is_its_queue(_value: Option<u64>) -> bool {
@@ -49,16 +49,16 @@ pub trait Kind: Sized + Send {
     }
 
     /// Takes in that the guest notifies the device in `page`.
-    fn kicked(&mut self, _path: &Path<Self::Item>, _page: u64) {}
+    fn kicked(&mut self, _path: &IoPath<Self::Item>, _page: u64) {}
 
     /// Forgets what is under way in it; how many they are.
     fn forget(&mut self) -> usize;
 
     /// Takes one that is at its end.
-    fn end(&mut self, path: &mut Path<Self::Item>, item: Self::Item);
+    fn end(&mut self, path: &mut IoPath<Self::Item>, item: Self::Item);
 
     /// Ends what is under way in it: no record is to come.
-    fn end_all(&mut self, _path: &mut Path<Self::Item>) {}
+    fn end_all(&mut self, _path: &mut IoPath<Self::Item>) {}
 
     /// Adds the steps of one that has ended in `vm` to `samples`.
     fn sample(samples: &mut Samples, vm: usize, flow: &<Self::Item as Followed>::Flow);
@@ -96,7 +96,7 @@ impl GuestRecord<'_> {
 #[derive(Debug)]
 pub struct Follower<K: Kind> {
     pub(super) kind: K,
-    pub(super) path: Path<K::Item>,
+    pub(super) path: IoPath<K::Item>,
 }
 
 impl<K: Kind> Follower<K> {
@@ -203,7 +203,7 @@ impl<K: Kind> FollowedTimes<K> {
     /// A report on `trace` before its first record.
     #[must_use]
     pub fn new(trace: &Trace) -> Self {
-        let follower = |vm| Some(Follower { kind: K::begin(trace, vm)?, path: Path::default() });
+        let follower = |vm| Some(Follower { kind: K::begin(trace, vm)?, path: IoPath::default() });
         Self { vms: trace.manifest().vms.iter().map(follower).collect(), samples: Samples::default() }
     }
 

@@ -4,7 +4,7 @@ use super::{Flow, Milestone, SLOWEST};
 use crate::report::devices::flow_step::{FlowTask, steps};
 use crate::report::devices::followed::{Ended, Followed};
 use crate::report::devices::follower::{GuestRecord, Kind};
-use crate::report::devices::path::{Path, UNDER_WAY};
+use crate::report::devices::io_path::{IoPath, UNDER_WAY};
 use crate::report::statistics::distribution::Durations;
 use crate::report::statistics::samples::{ReportedBy, Samples, reported};
 use foldhash::HashMap;
@@ -173,7 +173,7 @@ impl Kind for Requests {
         }
     }
 
-    fn add_guest(&mut self, path: &mut Path<Request>, record: &GuestRecord<'_>) {
+    fn add_guest(&mut self, path: &mut IoPath<Request>, record: &GuestRecord<'_>) {
         match *record.event {
             Event::BlockIssue(ref reported) => self.issue(path, reported, record),
             Event::BlockComplete(ref reported) => self.complete(path, reported, record),
@@ -210,7 +210,7 @@ impl Kind for Requests {
         }
     }
 
-    fn add_vmm(&mut self, path: &mut Path<Request>, time: u64, event: &Event<'_>) {
+    fn add_vmm(&mut self, path: &mut IoPath<Request>, time: u64, event: &Event<'_>) {
         match *event {
             Event::DiskNotified { disk } => path.pick_up(disk, time),
             Event::DiskRequest { disk, is_done: false, kind, sector, bytes } => {
@@ -240,7 +240,7 @@ impl Kind for Requests {
         under_way
     }
 
-    fn end(&mut self, path: &mut Path<Request>, request: Request) {
+    fn end(&mut self, path: &mut IoPath<Request>, request: Request) {
         let host_io = request.host_io;
         if self.ended.record(request, &mut path.kept)
             && let Some((begin, end)) = host_io
@@ -264,7 +264,7 @@ impl Requests {
         self.issued.len() + self.begun.len()
     }
 
-    fn issue(&mut self, path: &mut Path<Request>, reported: &BlockRequest<'_>, record: &GuestRecord<'_>) {
+    fn issue(&mut self, path: &mut IoPath<Request>, reported: &BlockRequest<'_>, record: &GuestRecord<'_>) {
         let Some(mut request) = guest_request(reported) else { return };
         if path.counts_as_lost() {
             return;
@@ -282,7 +282,7 @@ impl Requests {
     }
 
     /// The guest enters the handler of the interrupt `number`, which is a virtio device's.
-    fn handle(&mut self, path: &mut Path<Request>, number: i32, record: &GuestRecord<'_>) {
+    fn handle(&mut self, path: &mut IoPath<Request>, number: i32, record: &GuestRecord<'_>) {
         let handler = path.enter_handler(record.cpu, record.time());
         let answered = if self.interrupts_are_recorded { Milestone::Raised } else { Milestone::Finished };
         let is_answered =
@@ -310,7 +310,7 @@ impl Requests {
         }
     }
 
-    fn complete(&mut self, path: &mut Path<Request>, reported: &BlockRequest<'_>, record: &GuestRecord<'_>) {
+    fn complete(&mut self, path: &mut IoPath<Request>, reported: &BlockRequest<'_>, record: &GuestRecord<'_>) {
         let Some(reported) = guest_request(reported) else { return };
         let is_it = |request: &Request| {
             let same_place = reported.operation == Operation::Flush || request.sector == reported.sector;
@@ -328,7 +328,7 @@ impl Requests {
     }
 
     /// What was completed on the guest's `cpu` has woken nobody.
-    fn leave(&mut self, path: &mut Path<Request>, cpu: u32) {
+    fn leave(&mut self, path: &mut IoPath<Request>, cpu: u32) {
         path.leave(cpu).into_iter().for_each(|request| self.end(path, request));
     }
 
@@ -343,7 +343,7 @@ impl Requests {
         }
     }
 
-    fn start(&mut self, path: &mut Path<Request>, disk: u32, time: u64, kind: &[u8], (sector, bytes): (u64, u64)) {
+    fn start(&mut self, path: &mut IoPath<Request>, disk: u32, time: u64, kind: &[u8], (sector, bytes): (u64, u64)) {
         let operation = match kind {
             b"read" => Operation::Read,
             b"write" => Operation::Write,

@@ -4,7 +4,7 @@ use super::packet::{Gone, Packet};
 use super::{Direction, Milestone, PacketFlow};
 use crate::report::devices::followed::{Followed, Handler};
 use crate::report::devices::follower::{GuestRecord, Kind};
-use crate::report::devices::path::{Path, UNDER_WAY};
+use crate::report::devices::io_path::{IoPath, UNDER_WAY};
 use crate::report::statistics::samples::{ReportedBy, Samples, reported};
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -159,7 +159,7 @@ impl Kind for Packets {
         }
     }
 
-    fn add_guest(&mut self, path: &mut Path<Packet>, record: &GuestRecord<'_>) {
+    fn add_guest(&mut self, path: &mut IoPath<Packet>, record: &GuestRecord<'_>) {
         let (cpu, time) = (record.cpu, record.time());
         match *record.event {
             Event::SyscallEnter { .. } => {
@@ -194,7 +194,7 @@ impl Kind for Packets {
         }
     }
 
-    fn add_vmm(&mut self, path: &mut Path<Packet>, time: u64, event: &Event<'_>) {
+    fn add_vmm(&mut self, path: &mut IoPath<Packet>, time: u64, event: &Event<'_>) {
         match *event {
             Event::NetNotified { net, queue: SEND_QUEUE } => {
                 self.nets.entry(net).or_default();
@@ -235,7 +235,7 @@ impl Kind for Packets {
         value.is_none_or(|queue| queue == u64::from(SEND_QUEUE))
     }
 
-    fn kicked(&mut self, path: &Path<Packet>, page: u64) {
+    fn kicked(&mut self, path: &IoPath<Packet>, page: u64) {
         self.recorded.kicks = true;
         // The guest notifies when the VMM has taken all that came before.
         let its = self.nets.iter_mut().filter(|(number, _)| path.page_of(**number).is_none_or(|known| known == page));
@@ -259,12 +259,12 @@ impl Kind for Packets {
         given + in_vmm
     }
 
-    fn end(&mut self, path: &mut Path<Packet>, packet: Packet) {
+    fn end(&mut self, path: &mut IoPath<Packet>, packet: Packet) {
         self.merging.remove(&packet.skb);
         self.got.ended.record(packet, &mut path.kept);
     }
 
-    fn end_all(&mut self, path: &mut Path<Packet>) {
+    fn end_all(&mut self, path: &mut IoPath<Packet>) {
         for mut net in std::mem::take(&mut self.nets).into_values() {
             std::mem::take(&mut net.inbound).into_iter().for_each(|packet| self.end_unseen(path, packet));
             self.sent.unfinished += u64::from(net.sending.is_some());
@@ -284,7 +284,7 @@ impl Kind for Packets {
 
 impl Packets {
     /// A network device of the guest has a packet.
-    fn add_guest_packet(&mut self, path: &mut Path<Packet>, packet: &NetworkPacket<'_>, record: &GuestRecord<'_>) {
+    fn add_guest_packet(&mut self, path: &mut IoPath<Packet>, packet: &NetworkPacket<'_>, record: &GuestRecord<'_>) {
         let (cpu, time) = (record.cpu, record.time());
         match packet.place {
             PacketPlace::Queued => {
@@ -317,7 +317,7 @@ impl Packets {
     }
 
     /// The driver of a device of the guest gets a packet.
-    fn give(&mut self, path: &mut Path<Packet>, reported: &NetworkPacket<'_>, time: u64) {
+    fn give(&mut self, path: &mut IoPath<Packet>, reported: &NetworkPacket<'_>, time: u64) {
         self.recorded.gives = true;
         if path.counts_as_lost() {
             return;
@@ -371,7 +371,7 @@ impl Packets {
     /// The guest's driver receives a packet, or, where that is not recorded, its protocols do.
     fn receive(
         &mut self,
-        path: &mut Path<Packet>,
+        path: &mut IoPath<Packet>,
         cpu: u32,
         reported: &NetworkPacket<'_>,
         time: u64,
@@ -431,7 +431,7 @@ impl Packets {
     }
 
     /// The guest's protocols get a packet.
-    fn pass_up(&mut self, path: &mut Path<Packet>, cpu: u32, reported: &NetworkPacket<'_>, time: u64) {
+    fn pass_up(&mut self, path: &mut IoPath<Packet>, cpu: u32, reported: &NetworkPacket<'_>, time: u64) {
         self.recorded.passes_up = true;
         if let Some(number) = self.merging.remove(&reported.skb) {
             if let Some(packet) = path.arrived(number) {
@@ -482,7 +482,7 @@ impl Packets {
     }
 
     /// The VMM takes a packet that the guest sends.
-    fn take(&mut self, path: &mut Path<Packet>, number: u32, id: u64, bytes: u64, time: u64) {
+    fn take(&mut self, path: &mut IoPath<Packet>, number: u32, id: u64, bytes: u64, time: u64) {
         if path.counts_as_lost() {
             return;
         }
@@ -525,7 +525,13 @@ impl Packets {
     }
 
     /// The VMM is done with a packet that the guest sends.
-    fn finish_sending(&mut self, path: &mut Path<Packet>, (net, id): (u32, u64), time: u64, progress: PacketProgress) {
+    fn finish_sending(
+        &mut self,
+        path: &mut IoPath<Packet>,
+        (net, id): (u32, u64),
+        time: u64,
+        progress: PacketProgress,
+    ) {
         let sending = self.nets.get_mut(&net).and_then(|net| net.sending.take_if(|packet| packet.id == id));
         if progress == PacketProgress::Dropped {
             self.sent.dropped += 1;
@@ -536,7 +542,7 @@ impl Packets {
     }
 
     /// The VMM has read a packet that the guest receives.
-    fn read(&mut self, path: &mut Path<Packet>, number: u32, id: u64, bytes: u64, time: u64) {
+    fn read(&mut self, path: &mut IoPath<Packet>, number: u32, id: u64, bytes: u64, time: u64) {
         if path.counts_as_lost() {
             return;
         }
@@ -593,7 +599,7 @@ impl Packets {
     }
 
     /// A packet that the guest was given and did not tell of.
-    fn end_unseen(&mut self, path: &mut Path<Packet>, packet: Packet) {
+    fn end_unseen(&mut self, path: &mut IoPath<Packet>, packet: Packet) {
         if self.recorded.receives {
             self.got.unfinished += 1;
         } else if packet.at(Milestone::Delivered).is_some() {

@@ -42,7 +42,7 @@ struct Vcpu {
 
 /// What is known of the way to the VMM and back, and what is on the way back.
 #[derive(Debug, Default)]
-pub struct Path<T> {
+pub struct IoPath<T> {
     vcpus: HashMap<u32, Vcpu>,
     /// By page of the device.
     kicks: BTreeMap<u64, Kicks>,
@@ -62,7 +62,7 @@ pub struct Path<T> {
     pub(super) kept: Keep<(u64, T)>,
 }
 
-impl<T: Followed> Path<T> {
+impl<T: Followed> IoPath<T> {
     /// Records of a stream are missing from now on, or they go on.
     pub(super) const fn gap(&mut self, begins: bool) {
         self.gaps = if begins { self.gaps + 1 } else { self.gaps.saturating_sub(1) };
