@@ -42,6 +42,7 @@ struct tracepoint;
 
 int strata_attach(void *base, u64 size, const char *release, const struct strata_event *events, u32 count);
 void strata_detach(void *base, u64 size);
+void strata_note_crash_kernel(const struct strata_cpu *cpu, void *base, u64 size);
 int strata_cpu_init(struct strata_cpu *cpu, void *base, u64 size, u32 vcpu);
 bool strata_cpu_is_wanted(const struct strata_cpu *cpu, void *base, u64 size);
 void strata_cpu_repair(const struct strata_cpu *cpu, u32 abandoned);
@@ -111,6 +112,9 @@ void strata_region_resume(void);
 /* Pauses while the machine hibernates, and before another kernel takes it over. */
 int strata_power_register(void);
 void strata_power_unregister(void);
+/* Tells the hypervisor of panics from here on, while there is a region. May sleep. */
+void strata_panic_start(void);
+void strata_panic_stop(void);
 /* The two kinds of devices, looked through in this order. */
 int strata_ivshmem_register(void);
 void strata_ivshmem_unregister(void);
@@ -119,6 +123,8 @@ void strata_pmem_unregister(void);
 /* Lets the CPUs record, those that come online later too. */
 int strata_cpus_start(void);
 void strata_cpus_stop(void);
+/* Another kernel follows this one: what CPUs record of their end from here on says so. */
+void strata_cpus_expect_kernel(void);
 /* Interrupts the CPUs that have to do something for the host. Any context but an NMI. */
 void strata_cpus_visit(void);
 /* How often the CPU came and went: odd while it is there. Any context. */

@@ -66,6 +66,7 @@ struct strata_visit {
 
 static DEFINE_PER_CPU(struct strata_visit, strata_visits);
 static int strata_hotplug_state;
+static bool strata_kernel_follows;
 
 /* The hypervisor gives vCPU n the APIC id n. Read here rather than taken from the CPU's number, which the kernel gives. */
 static u32 strata_apic_id(void)
@@ -241,6 +242,7 @@ static void strata_record_stop(struct strata_cpu *cpu, bool goes_offline)
 		if (!entry)
 			continue;
 		entry->offline = goes_offline;
+		entry->another_kernel = strata_kernel_follows;
 		strata_commit(&slot);
 	}
 	preempt_enable_notrace();
@@ -311,6 +313,11 @@ int strata_cpus_start(void)
 		return strata_hotplug_state;
 	register_die_notifier(&strata_die_block);
 	return 0;
+}
+
+void strata_cpus_expect_kernel(void)
+{
+	strata_kernel_follows = true;
 }
 
 void strata_cpus_stop(void)

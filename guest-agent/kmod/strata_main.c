@@ -2,14 +2,13 @@
 /* Loading and unloading. */
 
 #include <linux/cpumask.h>
+#include <linux/crash_dump.h>
 #include <linux/kernel.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
-#include <linux/panic_notifier.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/utsname.h>
-#include <asm/io.h>
 #include <generated/utsrelease.h>
 
 #include "strata.h"
@@ -55,17 +54,6 @@ static void strata_report(int error)
 		pr_err("the trace region's sizes do not add up (error %d); not loaded\n", error);
 	}
 }
-
-/* Tells the hypervisor, so that a panic is not taken for the reboot that may follow it. */
-static int strata_on_panic(struct notifier_block *block, unsigned long event, void *message)
-{
-	outb(STRATA_PANIC_PORT_PANICKED, STRATA_PANIC_PORT);
-	return NOTIFY_DONE;
-}
-
-static struct notifier_block strata_panic_block = {
-	.notifier_call = strata_on_panic,
-};
 
 /*
  * Whether the module was built with this kernel's headers. The kernel asks for less: where it compares the symbols' versions,
@@ -129,7 +117,7 @@ int strata_start(void)
 		pr_err("cannot register /dev/strata (error %d)\n", error);
 		goto control;
 	}
-	atomic_notifier_chain_register(&panic_notifier_list, &strata_panic_block);
+	strata_panic_start();
 	return 0;
 
 control:
@@ -151,7 +139,7 @@ free:
 
 void strata_stop(void)
 {
-	atomic_notifier_chain_unregister(&panic_notifier_list, &strata_panic_block);
+	strata_panic_stop();
 	/* Processes that have mapped it find other memory there from here on. */
 	strata_device_unregister();
 	strata_control_stop();
@@ -205,6 +193,11 @@ static int __init strata_init(void)
 
 	if (!strata_is_for_this_kernel())
 		return -ENOEXEC;
+	/* It has little memory, a dump to write, and no use for the region, which keeps the last records of the one that panicked. */
+	if (is_kdump_kernel()) {
+		pr_info("this is the crash kernel of one that panicked; not loaded\n");
+		return -ENODEV;
+	}
 	error = strata_device_init();
 	if (error)
 		return error;

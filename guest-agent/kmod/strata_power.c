@@ -37,8 +37,10 @@ static struct notifier_block strata_power_block = {
 static int strata_on_reboot(struct notifier_block *block, unsigned long event, void *command)
 {
 	/* As kexec calls itself, which modules cannot ask for. What the host sees, a reset, is recorded to its end. */
-	if (event == SYS_RESTART && command && !strcmp(command, "kexec reboot"))
+	if (event == SYS_RESTART && command && !strcmp(command, "kexec reboot")) {
+		strata_cpus_expect_kernel();
 		strata_region_pause();
+	}
 	return NOTIFY_DONE;
 }
 

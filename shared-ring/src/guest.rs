@@ -194,6 +194,7 @@ impl Region {
                 let value = bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
                 agent.store(offset_of!(AgentState, kernel_release) + word * 8, value);
             }
+            agent.store(offset_of!(AgentState, crash_kernel_at), 0);
             agent.store_release(offset_of!(AgentState, state), state);
         }
     }
@@ -202,6 +203,13 @@ impl Region {
     pub fn set_state(&self, state: u64) {
         // SAFETY: as in `announce`.
         unsafe { self.part(self.view().agent()).store_release(offset_of!(AgentState, state), state) };
+    }
+
+    /// Tells the host that the kernel is left for its crash kernel at `time`, ticks, while other CPUs may still record. Any
+    /// context.
+    pub fn note_crash_kernel(&self, time: u64) {
+        // SAFETY: as in `announce`.
+        unsafe { self.part(self.view().agent()).store_release(offset_of!(AgentState, crash_kernel_at), time) };
     }
 
     /// The part of the region at `offset`, a multiple of 8 that the view gave.
@@ -309,5 +317,20 @@ mod tests {
         assert_eq!((alive.state, parts.agent().state), (AGENT_ALIVE, AGENT_GONE));
         assert_eq!((alive.abi_version, alive.processes_refused), (u64::from(ABI_VERSION), 1));
         assert_eq!(&alive.kernel_release[..11], b"6.1.0-test\0");
+    }
+
+    #[test]
+    fn kernel_that_was_left_for_its_crash_kernel_is_so_until_an_agent_comes() {
+        let sides = sides();
+        let parts = host::Parts::of(sides.memory.clone(), sides.host.layout()).unwrap();
+        let crash_kernel_at = || parts.agent().crash_kernel_at;
+
+        sides.guest.announce(b"6.1.0-test", AGENT_ALIVE);
+        let alive = crash_kernel_at();
+        sides.guest.note_crash_kernel(17);
+        let left = crash_kernel_at();
+        sides.guest.announce(b"6.1.0-next", AGENT_ALIVE);
+
+        assert_eq!((alive, left, crash_kernel_at()), (None, Some(17), None));
     }
 }

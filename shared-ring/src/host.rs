@@ -332,6 +332,8 @@ pub struct Agent {
     pub processes_refused: u64,
     /// [`AgentState::processes_over_quota`].
     pub processes_over_quota: u64,
+    /// [`AgentState::crash_kernel_at`], if that has happened.
+    pub crash_kernel_at: Option<u64>,
 }
 
 /// The process that a process slot belongs to, as the guest says.
@@ -406,6 +408,7 @@ impl Parts {
             kernel_release,
             processes_refused: word(offset_of!(AgentState, processes_refused)),
             processes_over_quota: word(offset_of!(AgentState, processes_over_quota)),
+            crash_kernel_at: Some(word(offset_of!(AgentState, crash_kernel_at))).filter(|&time| time != 0),
         }
     }
 

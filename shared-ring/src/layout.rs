@@ -15,7 +15,7 @@ pub use geometry::{Geometry, GeometryError};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"STRATA\0\x01");
 
 /// Version of this layout: `major << 16 | minor`. A reader refuses another major version.
-pub const ABI_VERSION: u32 = 2 << 16 | 5;
+pub const ABI_VERSION: u32 = 2 << 16 | 6;
 
 /// Granularity of everything that is mapped on its own, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -195,6 +195,8 @@ pub struct AgentState {
     pub processes_refused: u64,
     /// Processes whose user had as many slots as one user gets.
     pub processes_over_quota: u64,
+    /// When the kernel, which had panicked, was left for its crash kernel, ticks; 0 while that has not happened.
+    pub crash_kernel_at: u64,
 }
 
 /// [`AgentState::state`]: no agent has been loaded.
@@ -479,8 +481,9 @@ assert_layout!(SUPERBLOCK: Superblock, size 168,
 assert_layout!(SESSION: SessionSlot, size SESSION_SLOT_SIZE,
     class_mask @ 0, mode @ 8, sub_buffers @ 12, sub_buffer_size @ 16, rings_offset @ 24, ring_stride @ 32, name @ 40,
     generation @ 72, reserved @ 80, event_enable @ 512);
-assert_layout!(AGENT: AgentState, size 96,
-    state @ 0, abi_version @ 8, kernel_release @ 16, processes_refused @ 80, processes_over_quota @ 88);
+assert_layout!(AGENT: AgentState, size 104,
+    state @ 0, abi_version @ 8, kernel_release @ 16, processes_refused @ 80, processes_over_quota @ 88,
+    crash_kernel_at @ 96);
 assert_layout!(PROCESS_ENTRY: ProcessEntry, size 64, state @ 0, pid @ 8, comm @ 16);
 assert_layout!(PROCESS_HEADER: ProcessHeader, size 584,
     magic @ 0, abi_version @ 8, vcpus @ 12, registry_size @ 16, rings_offset @ 24, ring_stride @ 32,

@@ -1,8 +1,8 @@
 //! The C view of the region and of what this crate defines, for the guest's kernel module.
 
 use crate::{
-    CPUID_SIGNATURE, FIRST_TRACEPOINT, PANIC_PORT, PANIC_PORT_PANICKED, SYSCALL_I386, SYSCALL_X32, SYSCALL_X86_64,
-    class,
+    CPUID_SIGNATURE, FIRST_TRACEPOINT, PANIC_PORT, PANIC_PORT_CRASH_KERNEL, PANIC_PORT_PANICKED, SYSCALL_I386,
+    SYSCALL_X32, SYSCALL_X86_64, class,
 };
 use std::format;
 use std::string::{String, ToString};
@@ -18,6 +18,7 @@ pub fn c_header() -> String {
     let own = [
         ("PANIC_PORT", u64::from(PANIC_PORT)),
         ("PANIC_PORT_PANICKED", u64::from(PANIC_PORT_PANICKED)),
+        ("PANIC_PORT_CRASH_KERNEL", u64::from(PANIC_PORT_CRASH_KERNEL)),
         ("FIRST_TRACEPOINT", u64::from(FIRST_TRACEPOINT)),
         ("SYSCALL_X86_64", u64::from(SYSCALL_X86_64)),
         ("SYSCALL_I386", u64::from(SYSCALL_I386)),

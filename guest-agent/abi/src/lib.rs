@@ -17,6 +17,8 @@ pub const PANIC_PORT: u16 = 0x505;
 
 /// Bit of [`PANIC_PORT`] that says so.
 pub const PANIC_PORT_PANICKED: u8 = 1;
+/// Instead of [`PANIC_PORT_PANICKED`] by a guest whose crash kernel takes over and is to go on, as long as it likes.
+pub const PANIC_PORT_CRASH_KERNEL: u8 = 2;
 
 /// Value of `abi` in `raw_syscalls:sys_enter` and `sys_exit` of a guest's kernel: the call's number is one of x86-64's own.
 pub const SYSCALL_X86_64: u8 = 0;

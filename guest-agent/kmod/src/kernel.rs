@@ -2,7 +2,7 @@
 //!
 //! Functions that can fail return a negative error number. Nothing here panics, allocates, waits, or calls through a
 //! pointer; all but [`strata_reserve`], [`strata_commit`], [`strata_lose_nested`], [`strata_cpu_is_wanted`],
-//! [`strata_cpu_repair`], [`strata_cpu_follow`] and [`strata_cpu_flush`] run in process context only.
+//! [`strata_cpu_repair`], [`strata_cpu_follow`], [`strata_cpu_flush`] and [`strata_note_crash_kernel`] run in process context only.
 #![allow(unsafe_code)] // Entry points for C: raw pointers throughout.
 
 use crate::catalog::{Descriptors, RawEvent};
@@ -100,6 +100,18 @@ pub unsafe extern "C" fn strata_detach(base: *mut u8, size: u64) {
     // SAFETY: passed on from the caller.
     if let Ok(region) = unsafe { Region::open(base, size) } {
         region.set_state(AGENT_GONE);
+    }
+}
+
+/// Tells the host that the crash kernel takes the machine over now, while other CPUs may still record. Any context.
+///
+/// # Safety
+/// As for [`Region::open`]; `cpu` is the calling CPU's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strata_note_crash_kernel(cpu: *const Cpu, base: *mut u8, size: u64) {
+    // SAFETY: passed on from the caller.
+    if let (Some(recorder), Ok(region)) = unsafe { (recorder(cpu), Region::open(base, size)) } {
+        recorder.now().into_iter().for_each(|time| region.note_crash_kernel(time));
     }
 }
 

@@ -79,6 +79,12 @@ impl Recorder {
         self.rings.poll_flush_requests(|| self.clock.now(tsc::read));
     }
 
+    /// The trace clock, ticks; `None` before a host has written the vCPU's clock entry. On that vCPU, in any context.
+    #[must_use]
+    pub fn now(&self) -> Option<u64> {
+        self.clock.is_valid().then(|| self.clock.now(tsc::read))
+    }
+
     /// Goes on behind records that are never finished: their tasks have died.
     ///
     /// # Safety
