@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::EventFd;
 
-/// How long a guest whose kernel panicked may go on (to print, to write a dump) before its run is ended.
+/// How long a guest whose kernel panicked may go on (to print, to write a dump) before its run is ended. Its crash
+/// kernel may as long as it likes.
 const PANIC_GRACE: Duration = Duration::from_secs(10);
 /// Serves whatever subscribed to it.
 pub type EventLoop = EventManager<Box<dyn MutEventSubscriber + Send>>;
@@ -83,7 +84,7 @@ pub fn drive(
         if stopped.load(Ordering::Relaxed) {
             return Outcome::Stopped;
         }
-        if power.panicked() {
+        if power.is_at_its_end() {
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + PANIC_GRACE);
             if Instant::now() >= deadline {
                 return Outcome::Panic;

@@ -28,6 +28,8 @@ pub enum ExitAction {
     Reset,
     /// The guest's kernel panicked; it goes on for now.
     Panicked,
+    /// The guest's kernel panicked, and its crash kernel goes on.
+    CrashKernel,
     /// Triple fault.
     TripleFault,
     /// KVM could not go on; it has left the details in the vCPU's run page.
@@ -93,6 +95,7 @@ pub fn handle(vcpu: u32, exit: VcpuExit<'_>, bus: &impl Bus, observer: &dyn Obse
                 Some(GuestRequest::PowerOff) => ExitAction::PowerOff,
                 Some(GuestRequest::Reset) => ExitAction::Reset,
                 Some(GuestRequest::Panicked) => ExitAction::Panicked,
+                Some(GuestRequest::CrashKernel) => ExitAction::CrashKernel,
             }
         }
         VcpuExit::IoIn(port, data) => {
@@ -216,9 +219,11 @@ mod tests {
 
     #[test]
     fn requests_of_the_guest_become_actions() {
-        let requests = [GuestRequest::PowerOff, GuestRequest::Reset, GuestRequest::Panicked];
-        let actions = requests.map(|request| handled(VcpuExit::IoOut(0, &[0]), Some(request)).0);
-        assert_eq!(actions, [ExitAction::PowerOff, ExitAction::Reset, ExitAction::Panicked]);
+        use GuestRequest::{CrashKernel, Panicked, PowerOff, Reset};
+        let actions =
+            [PowerOff, Reset, Panicked, CrashKernel].map(|request| handled(VcpuExit::IoOut(0, &[0]), Some(request)).0);
+        let expected = [ExitAction::PowerOff, ExitAction::Reset, ExitAction::Panicked, ExitAction::CrashKernel];
+        assert_eq!(actions, expected);
     }
 
     #[test]

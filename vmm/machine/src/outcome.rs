@@ -71,7 +71,7 @@ pub enum Outcome {
     PowerOff,
     /// The guest asked for a reset.
     Reboot,
-    /// The guest said that its kernel panicked, and then asked for a reset or was stopped.
+    /// The guest said that its kernel panicked, and then ended in whatever way, or was stopped.
     Panic,
     /// A fault in the guest while it handled a double fault.
     TripleFault {

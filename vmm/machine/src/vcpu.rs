@@ -299,6 +299,11 @@ impl Vcpu {
                 self.context.end.look();
                 None
             }
+            ExitAction::CrashKernel => {
+                self.context.observer.control(ControlEvent::GuestPanicked);
+                self.context.observer.control(ControlEvent::CrashKernelStarted);
+                None
+            }
             ExitAction::PowerOff => Some(Outcome::PowerOff),
             ExitAction::Reset => Some(Outcome::Reboot),
             ExitAction::TripleFault => {

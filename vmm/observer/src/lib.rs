@@ -112,6 +112,8 @@ pub enum ControlEvent {
     Paused = 10,
     /// The vCPUs enter the guest again.
     Resumed = 11,
+    /// The guest's kernel, which has said that it panicked, is left for its crash kernel.
+    CrashKernelStarted = 12,
 }
 
 /// Receives the events of a machine, on the thread on which each happens.

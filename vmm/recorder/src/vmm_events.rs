@@ -629,6 +629,7 @@ impl Observer for VmmTracer {
             ControlEvent::Failed => "failed",
             ControlEvent::Paused => "paused",
             ControlEvent::Resumed => "resumed",
+            ControlEvent::CrashKernelStarted => "crash_kernel",
         };
         self.record(&self.shared_ring, id::CONTROL, &padded_text(what));
     }

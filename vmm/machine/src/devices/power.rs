@@ -1,6 +1,6 @@
 //! The ports by which a guest powers off, resets, or says that it panicked.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// ACPI sleep control register.
 pub const SLEEP_CONTROL_PORT: u16 = 0x600;
@@ -20,7 +20,7 @@ const KEYBOARD_RESET: u8 = 0xfe;
 /// Sleep control register: enter the sleep state.
 const SLEEP_ENABLE: u8 = 1 << 5;
 /// pvpanic events this machine understands.
-const PANIC_EVENTS: u8 = strata_abi::PANIC_PORT_PANICKED;
+const PANIC_EVENTS: u8 = strata_abi::PANIC_PORT_PANICKED | strata_abi::PANIC_PORT_CRASH_KERNEL;
 
 /// What a guest asks of its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +31,15 @@ pub enum GuestRequest {
     Reset,
     /// Nothing, but its kernel panicked and may yet reset.
     Panicked,
+    /// Nothing, but its kernel panicked and a crash kernel takes over.
+    CrashKernel,
 }
 
 /// State of the power ports.
 #[derive(Debug, Default)]
 pub struct PowerPorts {
-    panicked: AtomicBool,
+    /// What the guest has said of panics: a bit each, as at the port.
+    panics: AtomicU8,
 }
 
 impl PowerPorts {
@@ -57,18 +60,30 @@ impl PowerPorts {
             SLEEP_CONTROL_PORT if value == SLEEP_ENABLE | SLEEP_TYPE_OFF << 2 => Some(GuestRequest::PowerOff),
             RESET_PORT if value == RESET_VALUE => Some(GuestRequest::Reset),
             KEYBOARD_COMMAND_PORT if value == KEYBOARD_RESET => Some(GuestRequest::Reset),
-            PANIC_PORT if value & PANIC_EVENTS != 0 => {
-                self.panicked.store(true, Ordering::Relaxed);
-                Some(GuestRequest::Panicked)
-            }
+            PANIC_PORT => self.panic(value & PANIC_EVENTS),
             _ => None,
         }
     }
 
-    /// Whether the guest has said that its kernel panicked.
+    /// What the guest says for the first time: a notifier and a driver may both tell of one panic.
+    fn panic(&self, events: u8) -> Option<GuestRequest> {
+        let new = events & !self.panics.fetch_or(events, Ordering::Relaxed);
+        if new & strata_abi::PANIC_PORT_PANICKED != 0 {
+            return Some(GuestRequest::Panicked);
+        }
+        (new != 0).then_some(GuestRequest::CrashKernel)
+    }
+
+    /// Whether the guest has said that its kernel panicked, be there a crash kernel or not.
     #[must_use]
     pub fn panicked(&self) -> bool {
-        self.panicked.load(Ordering::Relaxed)
+        self.panics.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a kernel panicked behind which no crash kernel comes: the guest's own, or its crash kernel.
+    #[must_use]
+    pub fn is_at_its_end(&self) -> bool {
+        self.panics.load(Ordering::Relaxed) & strata_abi::PANIC_PORT_PANICKED != 0
     }
 }
 
@@ -106,10 +121,25 @@ mod tests {
     }
 
     #[test]
-    fn loaded_crash_kernel_is_no_panic() {
+    fn panic_that_is_told_twice_is_one() {
         let ports = PowerPorts::default();
-        let request = ports.write(PANIC_PORT, 2);
-        assert_eq!((request, ports.panicked()), (None, false));
+        let requests = [1, 1].map(|event| ports.write(PANIC_PORT, event));
+        assert_eq!(requests, [Some(GuestRequest::Panicked), None]);
+    }
+
+    #[test]
+    fn crash_kernel_comes_behind_a_panic_and_may_panic_itself() {
+        let ports = PowerPorts::default();
+        let first = (ports.write(PANIC_PORT, 2), ports.panicked(), ports.is_at_its_end());
+        let second = (ports.write(PANIC_PORT, 1), ports.panicked(), ports.is_at_its_end());
+        assert_eq!(first, (Some(GuestRequest::CrashKernel), true, false));
+        assert_eq!(second, (Some(GuestRequest::Panicked), true, true));
+    }
+
+    #[test]
+    fn event_that_the_port_does_not_know_is_none() {
+        let ports = PowerPorts::default();
+        assert_eq!((ports.write(PANIC_PORT, 4), ports.panicked()), (None, false));
     }
 
     #[test]
