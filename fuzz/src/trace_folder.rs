@@ -56,6 +56,7 @@ pub fn manifest() -> Manifest {
         flag_names: Vec::new(),
         limit: None,
         ended: None,
+        another_kernel: false,
         streams: vec![StreamDescription { file: "stream_0".into(), records: 6, ..StreamDescription::default() }],
     };
     let process = Process { pid: 42, comm: "work\u{1b}load".into() };

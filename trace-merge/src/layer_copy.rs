@@ -68,6 +68,7 @@ pub(crate) fn copy(
     }
     let mut copied = writer.layer();
     copied.ended = Some(has_ended).filter(|&has_ended| has_ended != target.manifest.has_ended(&copied));
+    copied.another_kernel = description.another_kernel && is_whole;
     copied.host.clone_from(&target.host);
     copied.flag_names.clone_from(&description.flag_names);
     if !folder.is_empty() {

@@ -46,6 +46,9 @@ pub struct LayerCompleteness {
     pub end_early: u64,
     /// Streams that went on, or whose recorder was killed, and that end before the recording does.
     pub went_on: u64,
+    /// Of a guest: whether another kernel took the machine over, its crash kernel or one that it booted by kexec. What that
+    /// one did before an agent recorded it, if ever, lies in the gaps.
+    pub another_kernel: bool,
     /// Streams whose files are empty or gone.
     pub absent: u64,
     /// Streams whose rings were given up: found corrupt, or not to be read or written down any more.
@@ -141,7 +144,8 @@ impl GapTotals {
             sum.lost = sum.lost.plus(&records.lost());
             sum.rejected_bytes = sum.rejected_bytes.saturating_add(records.rejected_bytes());
             sum.damage = sum.damage.plus(&records.damage());
-            sum.add(stream, records, gaps, &manifest.clock);
+            let another_kernel = described.another_kernel || records.another_kernel();
+            sum.add(stream, records, gaps, another_kernel, &manifest.clock);
         }
         Completeness::new(layers.into_values().collect(), manifest.missing.clone(), manifest.outcome.is_some())
     }
@@ -161,6 +165,7 @@ impl LayerCompleteness {
             dropped: 0,
             end_early: 0,
             went_on: 0,
+            another_kernel: false,
             absent: 0,
             corrupt: 0,
             nested: (layer == LayerKind::GuestKernel).then_some(0),
@@ -170,14 +175,22 @@ impl LayerCompleteness {
         }
     }
 
-    fn add(&mut self, stream: &Stream, records: &StreamRecords<'_>, gaps: &SourceGaps, clock: &Clock) {
+    fn add(
+        &mut self,
+        stream: &Stream,
+        records: &StreamRecords<'_>,
+        gaps: &SourceGaps,
+        another_kernel: bool,
+        clock: &Clock,
+    ) {
         let described = &stream.description;
         self.begin_late += u64::from(described.overwritten > 0);
         self.dropped += u64::from(stream.dropped_until().is_some());
-        let is_reported_otherwise = stream.absent || described.corrupt || described.never_joined;
+        self.another_kernel |= another_kernel;
+        let is_reported_otherwise = stream.absent || described.corrupt || described.never_joined || another_kernel;
         let went_on = records.goes_on_from().is_some();
         self.end_early += u64::from(gaps.at_end && !is_reported_otherwise && !went_on);
-        self.went_on += u64::from(gaps.at_end && went_on);
+        self.went_on += u64::from(gaps.at_end && went_on && !another_kernel);
         self.absent += u64::from(stream.absent);
         self.corrupt += u64::from(described.corrupt);
         if described.never_joined {
@@ -218,6 +231,10 @@ impl fmt::Display for LayerCompleteness {
         if !self.never_joined.is_empty() {
             let vcpus: Vec<String> = self.never_joined.iter().map(ToString::to_string).collect();
             write!(formatter, "{separator}vCPU {} never began to record", vcpus.join(", "))?;
+            separator = ", ";
+        }
+        if self.another_kernel {
+            write!(formatter, "{separator}another kernel ran")?;
             separator = ", ";
         }
         if self.damage.any() {
@@ -274,7 +291,8 @@ mod tests {
     use super::*;
     use strata_recording::manifest::StreamDescription;
     use strata_recording::reader::Trace;
-    use strata_recording::test_trace::TestTrace;
+    use strata_recording::schema::RECORDING_STOPS;
+    use strata_recording::test_trace::{Field, TestTrace};
 
     fn event(trace: TestTrace, cpu: u32, time: u64) -> TestTrace {
         trace.guest(cpu, time, "test:event", &[])
@@ -383,6 +401,41 @@ mod tests {
         let printed = "INCOMPLETE: vm0/guest-kernel: 1 streams that went on, 1 gaps of 0.002 ms in all; its recorder still \
                     runs or was killed";
         assert_eq!(completeness.line().unwrap(), printed);
+    }
+
+    /// CPU 0 stops to record at tick 2000, where another kernel takes the machine over or not, and has records from tick 8000 on.
+    fn stopped(another_kernel: i64) -> TestTrace {
+        let fields = [("offline", Field::Number(0)), ("another_kernel", Field::Number(another_kernel))];
+        let trace = event(TestTrace::new(), 0, 1_000).guest(0, 2_000, RECORDING_STOPS, &fields);
+        event(event(trace, 0, 8_000), 1, 9_000)
+    }
+
+    #[test]
+    fn kernel_that_followed_by_kexec_is_said_where_its_gap_is() {
+        let (_dir, trace) = stopped(1).open();
+        let (_unloaded, unloaded) = stopped(0).open();
+
+        let said = [(0, u64::MAX), (0, 1_500), (3_000, 5_000), (8_500, 9_000)]
+            .map(|(begin, end)| of(&trace, begin, end).layers[0].another_kernel);
+
+        assert_eq!(said, [true, false, true, false]);
+        assert!(
+            of(&trace, 0, u64::MAX).line().unwrap().contains("vm0/guest-kernel: another kernel ran, 1 gaps of 0.003")
+        );
+        assert!(!of(&unloaded, 0, u64::MAX).layers[0].another_kernel);
+    }
+
+    #[test]
+    fn crash_kernel_is_said_instead_of_streams_that_went_on() {
+        let (dir, trace) = event(event(TestTrace::new(), 0, 1_000), 1, 2_000).vmm(0, 9_000, "test:event", &[]).open();
+        let mut manifest = trace.manifest().clone();
+        manifest.layers.iter_mut().for_each(|layer| layer.note_crash_kernel(3_000));
+        manifest.save(dir.path()).unwrap();
+
+        let completeness = of(&Trace::open(dir.path()).unwrap(), 0, u64::MAX);
+
+        let line = completeness.line().unwrap();
+        assert_eq!(line, "INCOMPLETE: vm0/guest-kernel: another kernel ran, 2 gaps of 0.006 ms in all");
     }
 
     #[test]

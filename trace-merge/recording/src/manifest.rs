@@ -421,6 +421,10 @@ pub struct Layer {
     /// while its VM goes on; that of the host's kernel did not in a trace that was recovered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<bool>,
+    /// Of a guest: whether its kernel was left for its crash kernel, of which nothing is recorded. It has not ended then, and
+    /// its streams are complete until that moment.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub another_kernel: bool,
     /// Streams.
     pub streams: Vec<StreamDescription>,
 }
@@ -656,6 +660,19 @@ impl Manifest {
 }
 
 impl Layer {
+    /// The guest's kernel was left for its crash kernel at `time`, ticks; all that the guest recorded before is in the streams.
+    /// Other layers than the guest's, and those of processes that had ended, stay as they are.
+    pub fn note_crash_kernel(&mut self, time: u64) {
+        let is_guests = matches!(self.kind, LayerKind::GuestKernel | LayerKind::GuestUser);
+        if !is_guests || self.ended == Some(true) {
+            return;
+        }
+        (self.ended, self.another_kernel) = (Some(false), true);
+        for stream in &mut self.streams {
+            stream.complete_until = Some(stream.complete_until.map_or(time, |until| until.min(time)));
+        }
+    }
+
     fn problem(&self) -> Option<String> {
         let path = &self.path;
         if !is_relative_path(path) {

@@ -2,8 +2,11 @@
 
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
 
-/// The event behind which records of a stream are missing: a CPU of a guest goes offline, or the agent is unloaded.
+/// The event behind which records of a stream are missing: a CPU of a guest goes offline, the agent is unloaded, or another
+/// kernel takes the machine over.
 pub const RECORDING_STOPS: &str = "strata:recording_stops";
+/// Its field that says whether another kernel does.
+const ANOTHER_KERNEL: &str = "another_kernel";
 
 /// An event type, ready for decoding.
 #[derive(Clone, Debug)]
@@ -204,6 +207,15 @@ impl Schema {
     #[inline]
     pub const fn stops_recording(&self) -> bool {
         self.stops_recording
+    }
+
+    /// Whether a record of the type with `payload` says that another kernel takes the machine over. Agents before 0.2.0 do not
+    /// say it.
+    #[must_use]
+    #[inline]
+    pub fn is_of_another_kernel(&self, payload: &[u8]) -> bool {
+        let is_so = |position| matches!(self.value(position, payload), Some(Value::Unsigned(1) | Value::Signed(1)));
+        self.stops_recording && self.position_of(ANOTHER_KERNEL).is_some_and(is_so)
     }
 
     /// Whether `payload` is exactly what the fields ask for.

@@ -542,6 +542,7 @@ impl LayerWriter {
             flag_names: Vec::new(),
             limit: None,
             ended: None,
+            another_kernel: false,
             streams,
         }
     }

@@ -494,7 +494,9 @@ impl Session {
         self.recording.read_clocks(&mut self.clock_log);
         let untaken = self.triggers.as_ref().and_then(Triggers::untaken);
         let outcome = untaken.map_or_else(|| outcome.into(), |why| format!("{outcome}; {why}"));
-        let layers = self.layers.finish(&mut self.recording);
+        let crash_kernel_at = self.recording.crash_kernel_at();
+        let mut layers = self.layers.finish(&mut self.recording);
+        crash_kernel_at.iter().for_each(|&time| layers.iter_mut().for_each(|layer| layer.note_crash_kernel(time)));
         self.recording.manifest.outcome = Some(outcome);
         self.recording.save_last(layers)?;
         Ok(self.recording.manifest)

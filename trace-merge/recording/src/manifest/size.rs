@@ -94,6 +94,7 @@ mod tests {
             flag_names: Vec::new(),
             limit,
             ended: Some(false),
+            another_kernel: true,
             streams,
         };
         let size = || std::fs::metadata(dir.path().join(MANIFEST_FILE)).unwrap().len();

@@ -16,6 +16,7 @@ fn layer(path: &str) -> Layer {
         flag_names: Vec::new(),
         limit: None,
         ended: None,
+        another_kernel: false,
         streams: Vec::new(),
     }
 }
@@ -98,6 +99,21 @@ fn stream_file_that_leaves_its_layer_is_refused() {
 
 fn stream(file: &str, cpu_id: u32) -> StreamDescription {
     StreamDescription { file: file.into(), cpu_id, ..StreamDescription::default() }
+}
+
+#[test]
+fn layers_of_a_guest_end_where_its_crash_kernel_takes_over() {
+    let looked = |until| StreamDescription { complete_until: until, ..stream("stream_0", 0) };
+    let of = |kind, ended| Layer { kind, ended, streams: vec![looked(None), looked(Some(90))], ..layer("vm0/a") };
+    let known = |mut layer: Layer| {
+        layer.note_crash_kernel(50);
+        (layer.another_kernel, layer.ended, [0, 1].map(|stream| layer.streams[stream].complete_until))
+    };
+
+    assert_eq!(known(of(LayerKind::GuestKernel, None)), (true, Some(false), [Some(50); 2]));
+    assert_eq!(known(of(LayerKind::GuestUser, None)), (true, Some(false), [Some(50); 2]));
+    assert_eq!(known(of(LayerKind::GuestUser, Some(true))), (false, Some(true), [None, Some(90)]));
+    assert_eq!(known(of(LayerKind::Vmm, None)), (false, None, [None, Some(90)]));
 }
 
 #[test]

@@ -127,6 +127,8 @@ pub struct StreamRecords<'t> {
     skipped: bool,
     /// Whether records may be missing before the next one.
     gap: bool,
+    /// Whether another kernel took the machine over in a gap of what is wanted.
+    another_kernel: bool,
     /// Whether records may be missing between the last one that is handed on and the end of what is wanted, once that is
     /// known.
     gap_at_end: Option<EndGap>,
@@ -180,6 +182,7 @@ impl<'t> StreamRecords<'t> {
             sequence: Some(stream.beginning.next),
             skipped: false,
             gap: stream.begins_late(),
+            another_kernel: false,
             gap_at_end: None,
             packet_gaps: stream.beginning.gaps(&stream.description),
             packet_end: 0,
@@ -302,6 +305,13 @@ impl<'t> StreamRecords<'t> {
             Some(EndGap::From(time)) => Some(time),
             _ => None,
         }
+    }
+
+    /// Whether another kernel took the machine over in one of the gaps of what is wanted. Known once the records are at their
+    /// end.
+    #[must_use]
+    pub const fn another_kernel(&self) -> bool {
+        self.another_kernel
     }
 
     /// Those of the event type `schema` among the first `most` records that are read, for who asks neither for gaps nor for
@@ -465,13 +475,17 @@ impl<'t> Iterator for StreamRecords<'t> {
             let index = packet.index;
             self.read += 1;
             match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
-                Some(schema) if record.time < self.from => self.gap = packet.gap_inside || schema.stops_recording(),
+                Some(schema) if record.time < self.from => {
+                    self.gap = packet.gap_inside || schema.stops_recording();
+                    self.another_kernel = schema.is_of_another_kernel(record.payload);
+                }
                 Some(_) if record.time > self.to => {
                     self.gap_at_end.get_or_insert(EndGap::behind_record(self.gap));
                 }
                 Some(schema) => {
                     let (time, payload) = (record.time, record.payload);
                     let after_gap = std::mem::replace(&mut self.gap, packet.gap_inside || schema.stops_recording());
+                    self.another_kernel |= schema.is_of_another_kernel(payload);
                     return Some(StreamRecord { time, schema, payload, packet: index, after_gap });
                 }
                 None => {

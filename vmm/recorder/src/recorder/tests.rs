@@ -226,6 +226,39 @@ fn streams_of_a_snapshot_go_on_and_are_complete_up_to_when_they_were_read() {
 }
 
 #[test]
+fn guest_whose_crash_kernel_runs_is_known_until_that_took_over() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.greet();
+    bench.record(0, Mode::FlightRecorder, 20);
+
+    let crash = tsc::read_ordered();
+    bench.crash(crash);
+    bench.snapshot("snapshot");
+    let snapshot = Manifest::load(&bench.path("snapshot")).unwrap();
+    let completed = bench.recorder.finish("the guest's kernel panicked".into()).unwrap();
+
+    let known = |manifest: &Manifest, kind| {
+        let layer = manifest.layers.iter().find(|layer| layer.kind == kind).unwrap();
+        (layer.another_kernel, layer.ended, layer.streams[0].complete_until)
+    };
+    let of_guest = [&snapshot, &completed].map(|manifest| known(manifest, LayerKind::GuestKernel));
+    assert_eq!(of_guest, [(true, Some(false), Some(crash)); 2]);
+    assert_eq!(known(&completed, LayerKind::Vmm), (false, None, None));
+}
+
+#[test]
+fn crash_kernel_that_is_to_come_is_not_believed() {
+    let bench = Bench::new(Mode::FlightRecorder);
+    bench.greet();
+
+    bench.crash(u64::MAX);
+    let completed = bench.recorder.finish("done".into()).unwrap();
+
+    let layer = completed.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+    assert!(layer.streams[0].complete_until.unwrap() <= tsc::read_ordered());
+}
+
+#[test]
 fn vcpu_that_has_not_joined_is_told_until_it_has() {
     let bench = Bench::new(Mode::FlightRecorder);
     let written = |name| {

@@ -224,6 +224,14 @@ impl Recording {
         true
     }
 
+    /// When the guest's kernel was left for its crash kernel, ticks, if it was: by then, its rings change no more. What the
+    /// guest says of the future is not believed.
+    #[must_use]
+    pub fn crash_kernel_at(&self) -> Option<u64> {
+        let time = self.guest.as_ref()?.region.parts().agent().crash_kernel_at?;
+        Some(time.min(self.clocks.time().now()))
+    }
+
     /// Words of the trace region that the guest had changed although they are the host's, and that were restored.
     #[must_use]
     pub fn restored_words(&self) -> u64 {

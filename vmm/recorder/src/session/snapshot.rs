@@ -61,10 +61,13 @@ fn write_snapshot(
     manifest.outcome = Some(outcome.into());
     manifest.missing.extend(recording.missing_processes());
     note_threads(&mut manifest, &recording.vm, &recording.vcpu_threads);
-    let WrittenLayers { layers, failures } = recorder.write(recording, Producers::Running, triggers, dir, &manifest);
+    let crash_kernel_at = recording.crash_kernel_at();
+    let WrittenLayers { mut layers, failures } =
+        recorder.write(recording, Producers::Running, triggers, dir, &manifest);
     if let Some((_, error)) = failures.into_iter().next() {
         return Err(error.into());
     }
+    crash_kernel_at.iter().for_each(|&time| layers.iter_mut().for_each(|layer| layer.note_crash_kernel(time)));
     manifest.layers = layers;
     manifest.save(dir)?;
     clock_snapshots::write(clock_log.kept(), dir)

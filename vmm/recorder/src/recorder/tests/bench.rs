@@ -297,10 +297,18 @@ impl Bench {
 
     /// The guest's agent announces itself.
     pub(super) fn greet(&self) {
+        self.guest().announce(b"6.1.0-test", AGENT_ALIVE);
+    }
+
+    /// The guest's kernel is left for its crash kernel at `time`.
+    pub(super) fn crash(&self, time: u64) {
+        self.guest().note_crash_kernel(time);
+    }
+
+    fn guest(&self) -> shared_ring::guest::Region {
         let memory = self.region.memory();
         // SAFETY: the region stays mapped for as long as the bench lives.
-        let guest = unsafe { shared_ring::guest::Region::open(memory.base(), memory.size() as u64) }.unwrap();
-        guest.announce(b"6.1.0-test", AGENT_ALIVE);
+        unsafe { shared_ring::guest::Region::open(memory.base(), memory.size() as u64) }.unwrap()
     }
 
     pub(super) fn request(&self, request: Request) -> Answer {
