@@ -5,7 +5,7 @@
 
 use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
-use lab::scenarios::deaths;
+use lab::scenarios::deaths::{self, other_kernel};
 use lab::scenarios::results::{Results, assert_contains};
 use lab::{process, provision};
 use serde_json::Value;
@@ -83,6 +83,25 @@ fn every_death_is_told_with_what_each_cpu_did() {
     let reboot = death("reboot");
     assert_contains(reboot.outcome(), &["reboot"]);
     assert_contains(&reboot.console(), &["sysrq: Resetting"]);
+
+    // a panic that goes on in another kernel is one all the same, and what that kernel does is not known
+    let text = |name: &str| strata(&["report", "tasks"], &results.trace(name));
+    let crash = death("crash-kernel");
+    assert_contains(crash.outcome(), &["panicked"]);
+    assert_contains(crash.guest(1), &["insmod/"]);
+    assert_contains(&crash.console(), &["BUG: ", "dying"]);
+    assert_contains(&text("crash-kernel"), &["crash-kernel/guest-kernel: another kernel ran, "]);
+    assert_contains(&results.text("crash-kernel.log"), &[other_kernel::GREETING]);
+    assert_eq!(results.text("crash-kernel.status").trim(), "1");
+    assert!(!results.0.join("crash-kernel.trace-2").exists(), "the guest was started again");
+    let kept = Death::of(&results.0.join("crash-kernel.trace-snapshots/trigger-1"));
+    assert_contains(kept.outcome(), &["guest-panic"]);
+    assert_contains(kept.guest(1), &["insmod/"]);
+    let kexec = death("kexec");
+    assert_contains(kexec.outcome(), &["powered off"]);
+    assert_contains(&text("kexec"), &["kexec/guest-kernel: another kernel ran, "]);
+    assert_contains(&results.text("kexec.log"), &[other_kernel::GREETING]);
+    assert_eq!(results.text("kexec.status").trim(), "0");
 
     let hang = Death::of(&results.0.join("hang.trace-snapshots/trigger-1"));
     assert_contains(hang.outcome(), &["guest-hang=1s vcpu=1"]);

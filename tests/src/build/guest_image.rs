@@ -69,6 +69,13 @@ impl GuestImage {
         self
     }
 
+    /// Adds a file of these bytes; `name` is its path in the guest.
+    #[must_use]
+    pub fn bytes(mut self, name: &str, bytes: Vec<u8>) -> Self {
+        self.archive = self.archive.bytes(name, 0o644, bytes);
+        self
+    }
+
     /// Adds a shell script that the command line can choose as `lab.script=NAME`.
     #[must_use]
     pub fn script(mut self, name: &str, text: &str) -> Self {

@@ -1,11 +1,15 @@
 //! Deaths of a guest's kernel, each of another cause, of a recording, and of the host. One boot of the host.
 //!
 //! Each leaves `NAME.log`, `NAME.status` and `NAME.trace`: `oops`, `soft-lockup` and `hung-task` end in the panic that
-//! the guest's kernel is told to make of them, `triple-fault` and `reboot` in the machine's end; `hang` is a guest of
-//! which no CPU goes on, `hang.trace-snapshots/trigger-1` what the trigger on it kept, and SIGTERM its end; `full` is stopped
-//! since the disk of its recording is full. On an emulated host `crashed.trace` is what was recovered of a guest's
-//! region in persistent memory after the host crashed.
+//! the guest's kernel is told to make of them, `triple-fault` and `reboot` in the machine's end. `crash-kernel` has a crash
+//! kernel, which reboots, `crash-kernel.trace-snapshots/trigger-1` what the trigger on the panic before it kept; `kexec`
+//! boots another kernel, which powers off. `hang` is a guest of which no CPU goes on, `hang.trace-snapshots/trigger-1`
+//! what the trigger on it kept, and SIGTERM its end; `full` is stopped since the disk of its recording is full. On an
+//! emulated host `crashed.trace` is what was recovered of a guest's region in persistent memory after the host crashed.
 
+pub mod other_kernel;
+
+use crate::build::binaries::{self, Purpose};
 use crate::build::test_module::{self, TestModuleError};
 use crate::machine::host::{Host, HostResult, HostRun};
 use crate::process::{self, ProcessError};
@@ -34,6 +38,10 @@ const BY_MODULE: [(&str, &str); 5] = [
     ("hang", ""),
     ("triple-fault", ""),
 ];
+
+/// What ends in another kernel of the machine: after a panic, and by kexec.
+const OTHER_KERNEL: [(&str, &str); 2] =
+    [("crash-kernel", include_str!("deaths/crash-kernel.sh")), ("kexec", include_str!("deaths/kexec.sh"))];
 
 /// Reboots as `reboot` does, but without asking anybody.
 const REBOOT: &str = include_str!("deaths/reboot.sh");
@@ -83,6 +91,14 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, DeathsError> {
         let load = format!("taskset 2 insmod /modules/dying.ko how={how}");
         guest = guest.script(how, &format!("workload --events 100 > /dev/null\n{set}\n{load}\nsleep 60\n"));
     }
+    for (kernel, end) in [("reset", other_kernel::RESET), ("power-off", other_kernel::POWER_OFF)] {
+        guest = guest.bytes(&format!("modules/{kernel}.bzimage"), other_kernel::image(end));
+    }
+    for (name, script) in OTHER_KERNEL {
+        guest = guest.script(name, script);
+    }
+    let second_kernel = binaries::build_example(&lab.paths, Purpose::Test, "second_kernel")?;
+    guest = guest.program("second_kernel", &second_kernel);
     guest = guest.script("reboot", REBOOT).script("full", WORKING).script("crashed", WORKING);
     guest.write_file(&image).map_err(ScenarioError::from)?;
     let mut request = HostRun::new(name, HOST_SCRIPT)

@@ -1,12 +1,13 @@
 STRATA_RUNTIME_DIR=$(mktemp -d)
 export STRATA_RUNTIME_DIR
+crash_memory=0
 guest() {
     name=$1 trace=$2
     shift 2
     echo "== $name, host up for $(cut -d ' ' -f 1 /proc/uptime) s"
     timeout -s KILL 150 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --memory 512M --cpus 2 \
         --agent "$LAB/strata.ko" --name "$name" --trace "$trace" \
-        --cmdline "$GUEST lab.script=$name" "$@" < /dev/null > "$LAB_OUT/$name.log" 2>&1
+        --cmdline "$GUEST lab.script=$name crashkernel=$crash_memory" "$@" < /dev/null > "$LAB_OUT/$name.log" 2>&1
     echo $? > "$LAB_OUT/$name.status"
     tail -n 2 "$LAB_OUT/$name.log"
 }
@@ -14,6 +15,11 @@ guest() {
 for name in oops soft-lockup hung-task triple-fault reboot; do
     guest $name "$LAB_OUT/$name.trace"
 done
+
+crash_memory=160M
+guest crash-kernel "$LAB_OUT/crash-kernel.trace" --mode flight-recorder --trigger guest-panic --on-reboot restart
+crash_memory=0
+guest kexec "$LAB_OUT/kexec.trace"
 
 guest hang "$LAB_OUT/hang.trace" --mode flight-recorder --trigger 'guest-hang=1s vcpu=1' &
 waited=0
