@@ -11,6 +11,8 @@ echo "free with the balloon: $(free_kib)"
 until_free -gt $((before - 10000))
 echo "free after the balloon: $(free_kib)"
 rm -r /tmp/pieces
+# only whole blocks of 2 MiB are reported as free
+echo 1 > /proc/sys/vm/compact_memory
 echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
 ip addr add 192.168.77.2/24 dev eth0
 ip link set eth0 up
