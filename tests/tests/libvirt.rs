@@ -1,7 +1,7 @@
 //! Domains of libvirt under AppArmor, recorded from outside: paused, with a vCPU that is plugged in, out and in again, and
 //! destroyed meanwhile; by name, number and UUID.
 //!
-//! Shows: libvirt's domains are recorded by name, number and UUID, paused, and whatever thread runs a vCPU.
+//! Shows: libvirt's domains are recorded by name, number and UUID, paused, whatever thread runs a vCPU (`--all`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};
