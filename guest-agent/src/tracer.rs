@@ -110,7 +110,7 @@ impl Tracer {
         }
     }
 
-    /// A tracer of a process slot that is mapped already, for guests that are not Linux system with `/dev/strata`. Both are
+    /// A tracer of a process slot that is mapped already, for guests that are not a Linux system with `/dev/strata`. Both are
     /// addresses and sizes in bytes: the host's area, and the slot. A child made by `fork` is not connected.
     ///
     /// # Errors

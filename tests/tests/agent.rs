@@ -58,7 +58,7 @@ fn judge(name: &str, kernels: &[KernelChoice]) {
         assert_eq!(process::capture(Command::new("babeltrace2").arg(&trace)).unwrap().lines().count(), count);
     }
 
-    // kernels that are not cloud's can have devices sleep without the machine
+    // kernels other than a cloud's can have devices sleep without the machine
     assert_contains(&results.console(&agent::SAMPLE[1].to_string()), &["devices slept"]);
 
     // a kernel that counts its calls: it has put its instruction, a shift of the CPU's count, before the module's functions

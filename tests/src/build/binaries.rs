@@ -191,7 +191,7 @@ pub fn cargo(paths: &Paths, target_folder: &Path) -> Command {
     command
 }
 
-/// The commit of the sources, with `-dirty` behind it if they differ from it; nothing where they are not clone.
+/// The commit of the sources, with `-dirty` behind it if they differ from it; nothing where they are not a clone.
 pub(crate) fn commit(paths: &Paths) -> Option<String> {
     let describe = ["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"];
     let text = process::capture(Command::new("git").args(describe).current_dir(paths.workspace())).ok()?;

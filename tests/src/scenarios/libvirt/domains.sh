@@ -15,7 +15,7 @@ create() {
     done
     log "$1 is up"
 }
-# seconds since the host's start, in microseconds
+# microseconds since the host's start
 now() { sed 's/\.\([0-9]*\) .*/\10000/' /proc/uptime; }
 
 apparmor_parser --replace --skip-cache /etc/apparmor.d/usr.sbin.libvirtd /etc/apparmor.d/usr.lib.libvirt.virt-aa-helper

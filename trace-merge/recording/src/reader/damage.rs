@@ -13,7 +13,7 @@ pub struct Damage {
     pub bytes: u64,
     /// Records of unknown type, or whose payload does not fit their type.
     pub records: u64,
-    /// Bytes at the end of the file that are not whole packet.
+    /// Bytes at the end of the file that are not a whole packet.
     pub truncated_bytes: u64,
     /// Records that `session.json` says were written and that are not there, for whichever of these reasons or because
     /// whole packets were cut off.
