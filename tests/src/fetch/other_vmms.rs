@@ -6,7 +6,7 @@ use crate::fetch::apt::PackageError;
 use crate::fetch::tools::{self, Tool};
 use crate::lock::Lock;
 use crate::paths::Paths;
-use crate::process::{self, ProcessError};
+use crate::process;
 use crate::progress;
 use std::fs;
 use std::io;
@@ -26,29 +26,9 @@ const LIBKRUN: (&str, &str, &str) =
 const LIBKRUN_FILES: [(&str, &str); 2] =
     [("microsandbox/_bundled/bin/msb", "msb"), ("microsandbox/_bundled/lib/libkrunfw.so.5.6.1", "libkrunfw.so.5")];
 
-/// Why a VMM could not be had.
-#[derive(Debug, thiserror::Error)]
-pub enum OtherVmmError {
-    /// A tool is missing.
-    #[error(transparent)]
-    Tools(#[from] PackageError),
-    /// A program failed.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// A file cannot be read or written.
-    #[error("cannot use {}", path.display())]
-    File {
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's reason.
-        #[source]
-        source: io::Error,
-    },
-}
-
-fn file_error(path: &Path) -> impl FnOnce(io::Error) -> OtherVmmError {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> PackageError {
     let path = path.to_path_buf();
-    |source| OtherVmmError::File { path, source }
+    |source| PackageError::File { path, source }
 }
 
 /// The program `alioth`: built unless that has been done, in two minutes.
@@ -56,18 +36,18 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> OtherVmmError {
 /// # Errors
 ///
 /// When crates.io cannot be reached, or cargo fails; the error names its log.
-pub fn alioth(paths: &Paths) -> Result<PathBuf, OtherVmmError> {
+pub fn alioth(paths: &Paths) -> Result<PathBuf, PackageError> {
     let (name, version) = ALIOTH;
     let folder = paths.lab().join(format!("{name}-{version}"));
     let program = folder.join("bin/alioth");
-    let _lock = Lock::take(&paths.lab().join("other-vmms.lock")).map_err(PackageError::from)?;
+    let _lock = Lock::take(&paths.lab().join("other-vmms.lock"))?;
     if !program.exists() {
         progress::step("building alioth", || {
             let built = tempfile::tempdir_in(paths.lab()).map_err(file_error(paths.lab()))?;
             let mut install = binaries::cargo(paths, built.path());
             install.args(["install", "--locked", name, "--version", &format!("={version}"), "--root"]).arg(&folder);
             process::run_logged(&mut install, &paths.logs().join("build-alioth.log"))?;
-            Ok::<_, OtherVmmError>(())
+            Ok::<_, PackageError>(())
         })?;
     }
     Ok(program)
@@ -79,19 +59,19 @@ pub fn alioth(paths: &Paths) -> Result<PathBuf, OtherVmmError> {
 /// # Errors
 ///
 /// When pip is missing and cannot be installed, PyPI cannot be reached, or the package is not the one that is known.
-pub fn libkrun(paths: &Paths) -> Result<Vec<(String, PathBuf)>, OtherVmmError> {
+pub fn libkrun(paths: &Paths) -> Result<Vec<(String, PathBuf)>, PackageError> {
     tools::install(paths, &TOOLS)?;
     let (name, version, _) = LIBKRUN;
     let folder = paths.lab().join(format!("{name}-{version}"));
     let files = LIBKRUN_FILES.map(|(_, name)| (name.to_owned(), folder.join(name)));
-    let _lock = Lock::take(&paths.lab().join("other-vmms.lock")).map_err(PackageError::from)?;
+    let _lock = Lock::take(&paths.lab().join("other-vmms.lock"))?;
     if files.iter().any(|(_, path)| !path.exists()) {
         progress::step("fetching libkrun", || fetch_libkrun(paths, &folder))?;
     }
     Ok(files.into())
 }
 
-fn fetch_libkrun(paths: &Paths, folder: &Path) -> Result<(), OtherVmmError> {
+fn fetch_libkrun(paths: &Paths, folder: &Path) -> Result<(), PackageError> {
     let (name, version, sum) = LIBKRUN;
     fs::create_dir_all(folder).map_err(file_error(folder))?;
     let work = tempfile::tempdir_in(folder).map_err(file_error(folder))?;

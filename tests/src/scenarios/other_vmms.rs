@@ -6,7 +6,7 @@
 //! that of `strata ps` during the recording, and `NAME-attach.log` and `NAME-attach.status` are those of `strata attach`.
 
 use crate::build::shared_objects;
-use crate::fetch::other_vmms::{self, OtherVmmError};
+use crate::fetch::other_vmms;
 use crate::machine::host::{HostError, HostResult, HostRun};
 use crate::machine::nested;
 use crate::provision::Lab;
@@ -26,26 +26,15 @@ pub const PAUSED_SECONDS: u32 = 3;
 const ALIOTH_LOAD: &str = include_str!("other_vmms/alioth_load.sh");
 const HOST_SCRIPT: &str = include_str!("other_vmms/host.sh");
 
-/// Why the scenario could not be run.
-#[derive(Debug, thiserror::Error)]
-pub enum OtherVmmsError {
-    /// A VMM could not be had.
-    #[error(transparent)]
-    Vmm(#[from] OtherVmmError),
-    /// The host or an image failed.
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
-}
-
 /// Runs the VMs in the run folder `name`, on an emulated host: what it has is known.
 ///
 /// # Errors
 ///
 /// When a VMM cannot be had, an image not be made, or the host fails; what a VM does is for the caller to judge.
-pub fn run(lab: &Lab, name: &str) -> Result<HostResult, OtherVmmsError> {
+pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ScenarioError> {
     let mut vmms = other_vmms::libkrun(&lab.paths)?;
     vmms.push(("alioth".to_owned(), other_vmms::alioth(&lab.paths)?));
-    Ok(run_with(lab, name, vmms)?)
+    run_with(lab, name, vmms)
 }
 
 /// The same, with the files of the VMMs by their names on the host.
