@@ -4,13 +4,11 @@
 //! Shows: libvirt's domains are recorded by name, number and UUID, paused, whatever thread runs a vCPU (`--all`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
-use lab::scenarios::results::{Results, assert_contains};
+use lab::provision;
+use lab::scenarios::results::{Results, assert_babeltrace2_agrees, assert_contains};
 use lab::scenarios::{analysis, libvirt};
-use lab::{process, provision};
 use std::collections::BTreeSet;
-use std::process::Command;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{StreamRecord, Trace};
@@ -69,12 +67,5 @@ fn domains_of_libvirt_are_recorded_whatever_becomes_of_them() {
         assert!(check::check(&trace, 10).unwrap().passed());
     }
     assert_contains(&results.text("by-nobody.log"), &["libvirt runs no domain 'my web'; it runs my web (1)"]);
-    let strata = binaries::located(&paths, Purpose::Test).strata;
-    let events: usize =
-        process::capture(Command::new(strata).args(["events", "--count"]).arg(&path)).unwrap().trim().parse().unwrap();
-    let read = Command::new("babeltrace2").arg(&path).output().unwrap();
-    assert_eq!(
-        (String::from_utf8_lossy(&read.stderr).as_ref(), read.stdout.iter().filter(|&&byte| byte == b'\n').count()),
-        ("", events)
-    );
+    assert_babeltrace2_agrees(&path);
 }

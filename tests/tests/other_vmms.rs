@@ -3,14 +3,12 @@
 //! Shows: VMs of alioth and libkrun are recorded undisturbed; exits, ports, times and a pause are the guests' (`--all`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
+use lab::provision;
 use lab::scenarios::other_vmms::{self, COMPUTED_SECONDS, PAUSED_SECONDS, PORTS_READ, WRITTEN};
-use lab::scenarios::results::{Results, assert_contains};
-use lab::{process, provision};
+use lab::scenarios::results::{Results, assert_babeltrace2_agrees, assert_contains};
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{StreamRecord, Trace};
 use trace_merge::check;
@@ -93,13 +91,7 @@ impl Recorded {
         assert!(computed.iter().all(|ns| (least..least + least / 2).contains(ns)), "{computed:?}");
 
         assert!(check::check(&self.trace, 10).unwrap().passed());
-        let path = self.results.0.join(self.name);
-        let strata = binaries::located(&Paths::of_workspace(), Purpose::Test).strata;
-        let count = process::capture(Command::new(strata).args(["events", "--count"]).arg(&path)).unwrap();
-        let count: usize = count.trim().parse().unwrap();
-        let read = Command::new("babeltrace2").arg(&path).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&read.stderr), "");
-        assert_eq!(read.stdout.iter().filter(|&&byte| byte == b'\n').count(), count);
+        assert_babeltrace2_agrees(&self.results.0.join(self.name));
     }
 }
 

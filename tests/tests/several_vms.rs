@@ -11,6 +11,7 @@
 use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::process;
+use lab::scenarios::results::assert_babeltrace2_agrees;
 use lab::scenarios::several_vms;
 use serde_json::Value;
 use std::fs;
@@ -40,14 +41,6 @@ fn host_records(trace: &Trace) -> u64 {
 fn strata(arguments: &[&str], trace: &Path) -> String {
     let program = binaries::located(&Paths::of_workspace(), Purpose::Test).strata;
     process::capture(Command::new(program).args(arguments).arg(trace)).unwrap()
-}
-
-/// Asserts that babeltrace2 reads every record of `trace` without a complaint.
-fn assert_babeltrace2_agrees(trace: &Path) {
-    let count: usize = strata(&["events", "--count"], trace).trim().parse().unwrap();
-    let read = Command::new("babeltrace2").arg(trace).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&read.stderr), "");
-    assert_eq!(read.stdout.iter().filter(|&&byte| byte == b'\n').count(), count);
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! What the scenarios of one boot left in their folder, for tests that judge it.
 
+use crate::build::binaries::{self, Purpose};
+use crate::paths::Paths;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, ManifestError};
 
@@ -54,4 +57,19 @@ impl Results {
 pub fn assert_contains(text: &str, wanted: &[&str]) {
     let missing: Vec<_> = wanted.iter().filter(|wanted| !text.contains(**wanted)).collect();
     assert!(missing.is_empty(), "{missing:?} is missing in\n{text}");
+}
+
+/// Asserts that babeltrace2 reads every record of `trace` that `strata events` counts, without a complaint.
+///
+/// # Panics
+///
+/// When it does not, or a program cannot be run.
+pub fn assert_babeltrace2_agrees(trace: &Path) {
+    let strata = binaries::located(&Paths::of_workspace(), Purpose::Test).strata;
+    let counted = Command::new(strata).args(["events", "--count"]).arg(trace).output();
+    let read = Command::new("babeltrace2").arg(trace).output();
+    let (Ok(counted), Ok(read)) = (counted, read) else { panic!("strata or babeltrace2 cannot be run") };
+    let lines = read.stdout.iter().filter(|&&byte| byte == b'\n').count();
+    let found = (String::from_utf8_lossy(&read.stderr), lines.to_string());
+    assert_eq!(found, ("".into(), String::from_utf8_lossy(&counted.stdout).trim().to_owned()));
 }
