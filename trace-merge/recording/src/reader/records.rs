@@ -74,7 +74,7 @@ impl<'t> StreamRecord<'t> {
         }
     }
 
-    /// The text field `name`; what is not a UTF-8 in it is replaced.
+    /// The text field `name`; what is not UTF-8 in it is replaced.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<Cow<'t, str>> {
         match self.value(name)? {

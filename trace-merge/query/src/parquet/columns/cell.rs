@@ -11,7 +11,7 @@ pub(in crate::parquet) enum Cell<'a> {
     Integer(i64),
     Unsigned(u64),
     Text(&'a str),
-    /// Text; what of it is not a UTF-8 is replaced.
+    /// Text; what of it is not UTF-8 is replaced.
     Bytes(&'a [u8]),
     Flag(bool),
     List(Elements<'a>),
@@ -53,7 +53,7 @@ impl<'a, V: Into<Cell<'a>>> From<Option<V>> for Cell<'a> {
     }
 }
 
-/// `bytes` as text; what of them is not a UTF-8 is replaced.
+/// `bytes` as text; what of them is not UTF-8 is replaced.
 pub(in crate::parquet) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
     // Faster where there is nothing to replace.
     std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
