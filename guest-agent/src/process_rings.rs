@@ -9,10 +9,8 @@ use crate::rseq_area;
 use clock_sync::entry::Reader;
 use rustix::thread::CpuSet;
 use shared_ring::event::Event;
-use shared_ring::layout::{
-    FEATURE_RESTARTABLE_RINGS, MAX_VCPUS, ProcessHeader, RING_LOST_FULL, RING_LOST_TOO_LARGE, Superblock,
-};
-use shared_ring::producer::{NotReserved, Producer, Reservation};
+use shared_ring::layout::{FEATURE_RESTARTABLE_RINGS, MAX_VCPUS, ProcessHeader, RING_LOST_FULL, Superblock};
+use shared_ring::producer::{NotReserved, Producer, Reservation, lose_too_large};
 use shared_ring::region::Rings;
 use shared_ring::registry::Registry;
 pub(crate) use shared_ring::restartable::Recorded;
@@ -311,7 +309,7 @@ impl ProcessRings {
     fn record_draft<const WORDS: usize>(&self, id: u16, size: usize, fill: impl FnOnce(&mut Payload<'_>)) -> Recorded {
         let Some(thread) = ThisThread::current() else { return Recorded::NoRing };
         let mut words = [0; WORDS];
-        let Some(mut draft) = Draft::new(&mut words, id, size) else { return self.lose_too_large() };
+        let Some(mut draft) = Draft::new(&mut words, id, size) else { return self.lose_too_large(id, size) };
         fill(&mut Payload::new(draft.payload()));
         let ring_of = |cpu| self.ring_of(cpu).map(|ring| (&ring.restartable, || ring.clock.now(ticks)));
         restartable::record(&thread, ring_of, draft)
@@ -319,10 +317,10 @@ impl ProcessRings {
 
     /// Counts a record that is larger than any can be, where it does not matter in which ring.
     #[cold]
-    fn lose_too_large(&self) -> Recorded {
+    fn lose_too_large(&self, id: u16, size: usize) -> Recorded {
         let Some(ring) = self.rings.first() else { return Recorded::NoRing };
-        // SAFETY: a control word of the ring, which is added to by whoever loses a record.
-        unsafe { ring.producer.storage().fetch_add(RING_LOST_TOO_LARGE, 1) };
+        // SAFETY: the ring's own storage.
+        unsafe { lose_too_large(ring.producer.storage(), id, size) };
         Recorded::Lost
     }
 

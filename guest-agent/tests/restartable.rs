@@ -284,7 +284,7 @@ fn payloads_of_every_size_arrive_whole_or_are_counted() {
     });
 
     let rings = layout.config.process_rings;
-    let (known, mut seen, mut lost) = (described(&memory, &layout), Vec::new(), 0);
+    let (known, mut seen, mut lost, mut largest) = (described(&memory, &layout), Vec::new(), 0, Vec::new());
     for vcpu in 0..layout.config.vcpus {
         let ring = memory.part(layout.process_ring(0, vcpu), layout.process_ring_stride);
         let mut consumer = Consumer::new(ring, rings.geometry, rings.mode, vcpu);
@@ -296,10 +296,11 @@ fn payloads_of_every_size_arrive_whole_or_are_counted() {
         consumer.finish();
         assert_eq!(consumer.rejected_bytes(), 0);
         lost += consumer.lost().too_large;
+        largest.extend(consumer.largest_lost().map(|lost| lost.payload as usize));
     }
     seen.sort_unstable();
     assert_eq!((recorded.iter().filter(|recorded| **recorded).count(), seen.as_slice()), (10, &sizes[..10]));
-    assert_eq!(lost, 1);
+    assert_eq!((lost, largest), (1, vec![70_000]));
 }
 
 #[test]

@@ -18,7 +18,8 @@ use crate::exchange::{self, ExchangeWord, Take};
 use crate::host::memory::{HostMemory, RingMemory};
 use crate::layout::{
     CTF_MAGIC, Geometry, Mode, PACKET_HEADER_SIZE, PacketHeader, RING_ADOPTED, RING_FLUSH_DONE, RING_FLUSH_REQUEST,
-    RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED, RING_READ_COUNT, RING_WRITE_COUNT,
+    RING_LARGEST_LOST, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED, RING_READ_COUNT,
+    RING_WRITE_COUNT,
 };
 use crate::packet::{Contents, Packet, read_header, validate};
 use restartable::Making;
@@ -99,6 +100,23 @@ pub fn has_joined<M: RingMemory>(ring: &M) -> bool {
 /// guest may say anything.
 pub fn nested<M: RingMemory>(ring: &M) -> Option<u64> {
     ring.load(RING_NESTED).checked_sub(1)
+}
+
+/// The largest record that the producer of a ring lost because it is larger than a sub-buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LargestLost {
+    /// Its event.
+    pub id: u16,
+    /// Bytes of its payload.
+    pub payload: u32,
+}
+
+/// That record of the ring at the beginning of `ring`; `None` while there is none (agents before ABI 2.7 note none). A
+/// guest may say anything.
+pub fn largest_lost<M: RingMemory>(ring: &M) -> Option<LargestLost> {
+    let noted = ring.load(RING_LARGEST_LOST);
+    let (id, payload) = (u16::try_from(noted >> 32).ok()?, u32::try_from(noted & u64::from(u32::MAX)).ok()?);
+    (payload > 0).then_some(LargestLost { id, payload })
 }
 
 /// What a consumer found when it looked for a packet.
@@ -409,6 +427,12 @@ impl<M: RingMemory> Consumer<M> {
     #[must_use]
     pub fn nested(&self) -> Option<u64> {
         nested(&self.memory)
+    }
+
+    /// The [`largest_lost`] record of the ring.
+    #[must_use]
+    pub fn largest_lost(&self) -> Option<LargestLost> {
+        largest_lost(&self.memory)
     }
 
     /// Whether the ring [`has_joined`] its session.

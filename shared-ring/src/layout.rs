@@ -15,7 +15,7 @@ pub use geometry::{Geometry, GeometryError};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"STRATA\0\x01");
 
 /// Version of this layout: `major << 16 | minor`. A reader refuses another major version.
-pub const ABI_VERSION: u32 = 2 << 16 | 6;
+pub const ABI_VERSION: u32 = 2 << 16 | 7;
 
 /// Granularity of everything that is mapped on its own, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -295,6 +295,9 @@ pub const RING_NESTED: usize = 176;
 pub const RING_RESTARTABLE: usize = 184;
 /// Offset in a ring of the number of the host's last request to close the current sub-buffer.
 pub const RING_FLUSH_REQUEST: usize = 192;
+/// Offset in a ring of the largest record that was lost as too large for a sub-buffer: its event's id in the upper 32 bits,
+/// its payload's bytes in the lower; zero while there is none. Where contexts lose records at once, one of theirs.
+pub const RING_LARGEST_LOST: usize = 256;
 /// Offset in a ring of the sub-buffer table: [`SUB_BUFFER_ENTRY_SIZE`] bytes per sub-buffer.
 pub const RING_SUB_BUFFER_TABLE: usize = PAGE_SIZE;
 /// Size of a sub-buffer table entry: `commit_count` (bytes committed, free-running), `commit_seq` (the last

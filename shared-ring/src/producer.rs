@@ -44,12 +44,32 @@ pub use reservation::{OutsidePayload, RawReservation, Reservation};
 use crate::exchange;
 use crate::layout::{
     ENTRY_COMMIT_PREFIX, ENTRY_COMMIT_SEQ, EXTENDED_HEADER_SIZE, EXTENDED_ID, Geometry, Mode, PACKET_HEADER_SIZE,
-    PacketHeader, RECORD_HEADER_SIZE, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_LOST_FULL,
-    RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED, RING_OVERWRITTEN, RING_READ_COUNT, RING_SUB_BUFFER_TABLE,
-    RING_WRITE_COUNT, RecordHeader, SUB_BUFFER_ENTRY_SIZE, padded,
+    PacketHeader, RECORD_HEADER_SIZE, RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_HEADER_SIZE, RING_LARGEST_LOST,
+    RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_NESTED, RING_OVERWRITTEN, RING_READ_COUNT,
+    RING_SUB_BUFFER_TABLE, RING_WRITE_COUNT, RecordHeader, SUB_BUFFER_ENTRY_SIZE, padded,
 };
 use crate::storage::{ATTEMPTS, Storage};
 use core::mem::offset_of;
+
+/// Counts a record of the event `id` with `payload` bytes as larger than a sub-buffer of the ring `storage`, and notes it if
+/// it is the largest so far: where contexts lose records at once, one of theirs. In any context.
+///
+/// # Safety
+///
+/// The storage begins with a ring.
+#[cold]
+#[inline(never)]
+pub unsafe fn lose_too_large<S: Storage>(storage: &S, id: u16, payload: usize) {
+    let bytes = u32::try_from(payload).unwrap_or(u32::MAX);
+    // SAFETY: control words of the ring.
+    unsafe {
+        storage.fetch_add(RING_LOST_TOO_LARGE, 1);
+        let noted = storage.load(RING_LARGEST_LOST);
+        if noted & u64::from(u32::MAX) < u64::from(bytes) {
+            storage.store(RING_LARGEST_LOST, u64::from(id) << 32 | u64::from(bytes));
+        }
+    }
+}
 
 /// One ring's recording side.
 ///
@@ -369,7 +389,8 @@ impl<S: Storage> Producer<S> {
     ) -> Result<Reservation<'_, S>, NotReserved> {
         let largest = RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE + padded(payload);
         if payload > usize::from(u16::MAX) || PACKET_HEADER_SIZE + largest > sub_buffer_bytes(self.geometry) {
-            self.lose(RING_LOST_TOO_LARGE);
+            // SAFETY: the storage is a ring.
+            unsafe { lose_too_large(&self.storage, id, payload) };
             return Err(NotReserved::Lost);
         }
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };

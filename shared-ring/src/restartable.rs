@@ -33,6 +33,7 @@ use crate::layout::{
     RING_FLUSH_DONE, RING_FLUSH_REQUEST, RING_LOST_FULL, RING_LOST_TOO_LARGE, RING_LOST_WRAPPED, RING_READ_COUNT,
     RING_RESTARTABLE, RING_WRITE_COUNT, RecordHeader, padded,
 };
+use crate::producer::lose_too_large;
 use crate::storage::Storage;
 use core::mem::offset_of;
 
@@ -335,8 +336,8 @@ impl<S: Storage> RestartableProducer<S> {
         let is_too_large = PACKET_HEADER_SIZE as u64 + largest >= geometry.sub_buffer_size();
         if is_too_large || draft.payload > usize::from(u16::MAX) {
             thread.end();
-            // SAFETY: a control word of the ring, to which threads on other CPUs may add.
-            unsafe { self.storage.fetch_add(RING_LOST_TOO_LARGE, 1) };
+            // SAFETY: the storage is a ring; threads on other CPUs may do the same.
+            unsafe { lose_too_large(&self.storage, draft.id, draft.payload) };
             return Attempt::Done(Recorded::Lost);
         }
         let used = geometry.within(write);

@@ -3,7 +3,7 @@
 //! Shows: Records come out complete, in order, once; losses are counted exactly (real sizes).
 #![allow(unsafe_code, missing_docs, clippy::unwrap_used)] // Tests: producers over raw memory, no rustdoc, panics wanted.
 
-use shared_ring::consumer::{Consumer, Lost, Poll};
+use shared_ring::consumer::{Consumer, LargestLost, Lost, Poll};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use shared_ring::host::memory::HostMemory;
 use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE, RING_HEADER_SIZE, RING_WRITE_COUNT};
@@ -188,11 +188,14 @@ fn packet_that_is_not_accepted_stays_in_the_ring() {
 fn record_that_fits_no_sub_buffer_is_counted_as_too_large() {
     let (_memory, producer, mut consumer) = ring();
 
-    let recorded = producer.record(ticking(0), 5, &[0; 4096]);
+    let before = consumer.largest_lost();
+    let recorded =
+        [(5, 4096), (6, 5000), (7, 4500)].map(|(id, bytes)| producer.record(ticking(0), id, &vec![0; bytes]));
     consumer.finish();
 
-    assert!(!recorded);
-    assert_eq!(consumer.lost(), Lost { too_large: 1, ..Lost::default() });
+    assert_eq!(recorded, [false; 3]);
+    assert_eq!(consumer.lost(), Lost { too_large: 3, ..Lost::default() });
+    assert_eq!((before, consumer.largest_lost()), (None, Some(LargestLost { id: 6, payload: 5000 })));
 }
 
 #[test]

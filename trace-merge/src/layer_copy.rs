@@ -121,6 +121,7 @@ fn copy_stream(
     // Who counted these did not say when they were.
     let is_counted = left_out == 0 && gaps.is_to_end;
     writer.set_nested(cpu, stream.description.nested.filter(|_| is_counted));
+    writer.set_largest_lost(cpu, stream.description.largest_lost.clone().filter(|_| is_counted));
     if stream.description.never_joined {
         writer.set_never_joined(cpu);
     }

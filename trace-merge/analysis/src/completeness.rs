@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Manifest, Missing};
+use strata_recording::manifest::{LargestLost, Manifest, Missing};
 use strata_recording::reader::merge::{Merge, Step};
 use strata_recording::reader::{Damage, Stream, StreamRecords, TraceLayer, write_counts};
 use strata_recording::window::Window;
@@ -34,6 +34,8 @@ pub struct LayerCompleteness {
     pub vm: Option<String>,
     /// Records that the producers lost, in the whole recording, by reason.
     pub lost: Lost,
+    /// The largest of the records lost as larger than a sub-buffer, where that is known.
+    pub largest_lost: Option<LargestLost>,
     /// Bytes that the recorder could not accept, in the whole recording.
     pub rejected_bytes: u64,
     /// What could not be read.
@@ -159,6 +161,7 @@ impl LayerCompleteness {
             layer,
             vm,
             lost: Lost::default(),
+            largest_lost: None,
             rejected_bytes: 0,
             damage: Damage::default(),
             begin_late: 0,
@@ -184,6 +187,9 @@ impl LayerCompleteness {
         clock: &Clock,
     ) {
         let described = &stream.description;
+        if described.largest_lost.as_ref().map(|lost| lost.bytes) > self.largest_lost.as_ref().map(|lost| lost.bytes) {
+            self.largest_lost.clone_from(&described.largest_lost);
+        }
         self.begin_late += u64::from(described.overwritten > 0);
         self.dropped += u64::from(stream.dropped_until().is_some());
         self.another_kernel |= another_kernel;

@@ -444,6 +444,9 @@ pub struct StreamDescription {
     /// Records lost, by reason, also those after the last packet.
     #[serde(default)]
     pub lost: Lost,
+    /// The largest of the records lost as larger than a sub-buffer, where their producer has noted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub largest_lost: Option<LargestLost>,
     /// Bytes that the recorder could not accept: corrupt or never committed.
     #[serde(default)]
     pub rejected_bytes: u64,
@@ -471,6 +474,15 @@ pub struct StreamDescription {
     /// In a recording that keeps within a size: what was dropped of the stream's beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<Dropped>,
+}
+
+/// A record that was lost because it is larger than a sub-buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LargestLost {
+    /// Its event, one of the layer's.
+    pub event: String,
+    /// Bytes of its fields.
+    pub bytes: u32,
 }
 
 /// What was dropped of a stream's beginning, so that its recording keeps within its size. `packets`, `records` and the

@@ -22,12 +22,12 @@ use crate::files::kallsyms;
 use crate::files::{JOURNAL_FILE, METADATA_FILE};
 use crate::layer::LayerKind;
 use crate::manifest::{
-    Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,
+    LargestLost, Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,
 };
 use crate::metadata::{TraceDescription, event_types, tsdl};
 use crate::terminal;
 use packet_file::stream_file;
-use shared_ring::consumer::Lost;
+use shared_ring::consumer::{self, Lost};
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};
 use shared_ring::layout::{EXTENDED_ID, HOLE_ID, PacketHeader};
 use shared_ring::packet::Packet;
@@ -169,6 +169,7 @@ struct LayerStream {
     /// Header of the last packet.
     last: Option<PacketHeader>,
     lost: Lost,
+    largest_lost: Option<LargestLost>,
     rejected_bytes: u64,
     corrupt: bool,
     nested: Option<u64>,
@@ -451,6 +452,17 @@ impl LayerWriter {
         (stream.lost, stream.rejected_bytes, stream.corrupt) = (lost, rejected_bytes, corrupt);
     }
 
+    /// Takes over the largest record that the stream of `cpu_id` lost as larger than a sub-buffer.
+    pub fn set_largest_lost(&mut self, cpu_id: u32, largest: Option<LargestLost>) {
+        self.streams.of(cpu_id).largest_lost = largest;
+    }
+
+    /// What a ring says of such a record, with its event's name; `None` when the layer has no such event.
+    #[must_use]
+    pub fn named(&self, lost: consumer::LargestLost) -> Option<LargestLost> {
+        self.event(lost.id).map(|event| LargestLost { event: event.name.clone(), bytes: lost.payload })
+    }
+
     /// Says of all streams that records may be missing behind their last: what they were read from failed.
     pub fn set_corrupt(&mut self) {
         self.streams.values_mut().for_each(|stream| stream.corrupt = true);
@@ -517,6 +529,7 @@ impl LayerWriter {
             packets: stream.writer.as_ref().map_or(0, StreamWriter::packets),
             records: stream.writer.as_ref().map_or(0, StreamWriter::records),
             lost: stream.lost,
+            largest_lost: stream.largest_lost.clone(),
             rejected_bytes: stream.rejected_bytes,
             corrupt: stream.corrupt,
             nested: stream.nested,

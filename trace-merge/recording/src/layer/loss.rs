@@ -1,7 +1,9 @@
 //! Why records of a layer are lost, and what helps against each cause: said here for findings, reports and the status.
 
 use crate::layer::LayerKind;
+use crate::manifest::LargestLost;
 use shared_ring::consumer::Lost;
+use std::borrow::Cow;
 
 /// How a layer is recorded, as far as what helps against loss depends on it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,29 +15,36 @@ pub struct Setting {
 }
 
 /// Why records of a layer are lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
     /// How many.
     pub count: u64,
     /// Why.
-    pub cause: &'static str,
+    pub cause: Cow<'static, str>,
     /// What helps.
     pub next: &'static str,
 }
 
-/// Why the records `lost` of a layer of `kind` are, each cause with what helps against it.
-pub fn causes(kind: LayerKind, lost: &Lost, setting: Setting) -> impl Iterator<Item = Cause> {
+/// Why the records `lost` of a layer of `kind` are, each cause with what helps against it. `largest` is the largest of those
+/// that are larger than a sub-buffer, if that is known.
+pub fn causes(
+    kind: LayerKind,
+    lost: &Lost,
+    largest: Option<&LargestLost>,
+    setting: Setting,
+) -> impl Iterator<Item = Cause> {
     let full = if setting.is_limited { "the layer was at its limit, or a ring was full" } else { "a ring was full" };
     let unlimited = Setting { is_limited: false, ..setting };
     let wrapped = "a record was never finished, or the ring came around to it";
+    let too_large = "each is larger than a sub-buffer";
+    let too_large = match largest {
+        Some(LargestLost { event, bytes }) => format!("{too_large}, the largest a {event} of {bytes} bytes").into(),
+        None => too_large.into(),
+    };
     let all = [
-        Cause { count: lost.full, cause: full, next: against_full(kind, setting) },
-        Cause { count: lost.wrapped, cause: wrapped, next: against_full(kind, unlimited) },
-        Cause {
-            count: lost.too_large,
-            cause: "each is larger than a sub-buffer",
-            next: against_too_large(kind, setting),
-        },
+        Cause { count: lost.full, cause: full.into(), next: against_full(kind, setting) },
+        Cause { count: lost.wrapped, cause: wrapped.into(), next: against_full(kind, unlimited) },
+        Cause { count: lost.too_large, cause: too_large, next: against_too_large(kind, setting) },
     ];
     all.into_iter().filter(|cause| cause.count > 0)
 }
@@ -73,7 +82,7 @@ mod tests {
         let lost = Lost { full: 7, wrapped: 2, ..Lost::default() };
         let setting = Setting { is_agentless: true, ..Setting::default() };
 
-        let next: Vec<_> = causes(LayerKind::GuestKernel, &lost, setting).map(|cause| cause.next).collect();
+        let next: Vec<_> = causes(LayerKind::GuestKernel, &lost, None, setting).map(|cause| cause.next).collect();
 
         assert!(next.len() == 2 && next.iter().all(|next| next.contains("--agentless-size")), "{next:?}");
         assert!(next.iter().all(|next| !next.contains("--sub-buffer")), "{next:?}");

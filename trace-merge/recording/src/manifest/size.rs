@@ -7,7 +7,7 @@ const INDENTATION: usize = 16;
 /// Bytes of a layer without its streams and event types: names and paths are short.
 const LAYER: u64 = 1280;
 /// Bytes of a stream.
-const STREAM: u64 = 1120;
+const STREAM: u64 = 1216;
 
 /// Bytes that `event` takes in `session.json`, at most.
 #[must_use]
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
     use crate::files::MANIFEST_FILE;
     use crate::layer::LayerKind;
-    use crate::manifest::{Dropped, Layer, Process, RecordLimit, StreamDescription};
+    use crate::manifest::{Dropped, LargestLost, Layer, Process, RecordLimit, StreamDescription};
     use crate::test_trace::manifest;
     use shared_ring::consumer::Lost;
     use shared_ring::event::{FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};
@@ -43,6 +43,7 @@ mod tests {
             packets: most,
             records: most,
             lost: Lost { full: most, wrapped: most, too_large: most },
+            largest_lost: Some(LargestLost { event: "n".repeat(MAX_NAME), bytes: u32::MAX }),
             rejected_bytes: most,
             corrupt: false,
             nested: Some(most),

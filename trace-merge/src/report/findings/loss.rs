@@ -39,9 +39,10 @@ pub(super) fn findings(
         evidence: format!("{gaps}; what they would tell is unknown in every figure"),
         next: Next::other(next),
     };
-    let lost = causes(layer.layer, &layer.lost, setting).map(|Cause { count, cause, next }| {
-        finding(format!("{count} records of {name} are lost: {cause}"), next.into())
-    });
+    let lost =
+        causes(layer.layer, &layer.lost, layer.largest_lost.as_ref(), setting).map(|Cause { count, cause, next }| {
+            finding(format!("{count} records of {name} are lost: {cause}"), next.into())
+        });
     let rejected = (layer.rejected_bytes > 0).then(|| {
         finding(format!("{} bytes of {name} were refused: they are not records", layer.rejected_bytes), next.check())
     });
@@ -67,6 +68,7 @@ mod tests {
     use crate::report::{Window, make, scenario};
     use shared_ring::consumer::Lost;
     use strata_recording::layer::LayerKind;
+    use strata_recording::manifest::LargestLost;
     use strata_recording::reader::Damage;
 
     fn next_of(layer: LayerKind, lost: Lost, is_limited: bool) -> Vec<String> {
@@ -89,6 +91,7 @@ mod tests {
     fn each_cause_has_its_own_finding_and_advice() {
         let mut layer = LayerCompleteness::none(LayerKind::GuestKernel, Some("vm0".into()));
         layer.lost = Lost { full: 3, wrapped: 1, too_large: 2 };
+        layer.largest_lost = Some(LargestLost { event: "sched:sched_process_exec".into(), bytes: 4092 });
         layer.rejected_bytes = 8;
         layer.damage = Damage { truncated_bytes: 5, ..Damage::default() };
 
@@ -101,7 +104,8 @@ mod tests {
                 "3 records of the guest-kernel layer of vm0 are lost: a ring was full",
                 "1 records of the guest-kernel layer of vm0 are lost: a record was never finished, or the ring came \
                  around to it",
-                "2 records of the guest-kernel layer of vm0 are lost: each is larger than a sub-buffer",
+                "2 records of the guest-kernel layer of vm0 are lost: each is larger than a sub-buffer, the largest a \
+                 sched:sched_process_exec of 4092 bytes",
                 "8 bytes of the guest-kernel layer of vm0 were refused: they are not records",
                 "files of the guest-kernel layer of vm0 are damaged: 5 bytes of a truncated packet",
             ]

@@ -3,7 +3,7 @@
 use crate::latest::Latest;
 use crate::layer::guest_processes::MAX_PROCESS_DESCRIPTION;
 use crate::layer::ring::fitting;
-use shared_ring::consumer::{Consumer, Lost, Poll};
+use shared_ring::consumer::{Consumer, LargestLost, Lost, Poll};
 use shared_ring::event::EventDescription;
 use shared_ring::layout::{PacketHeader, padded};
 use shared_ring::packet::Packet;
@@ -31,6 +31,7 @@ struct BufferedStream {
     cpu_id: u32,
     packets: Vec<BufferedPacket>,
     lost: Lost,
+    largest_lost: Option<LargestLost>,
     rejected_bytes: u64,
     corrupt: bool,
     overwritten: u64,
@@ -88,6 +89,8 @@ impl BufferedLayer {
                 writer.append(&packet)?;
             }
             writer.set_loss(stream.cpu_id, stream.lost, stream.rejected_bytes, stream.corrupt);
+            let largest = stream.largest_lost.and_then(|lost| writer.named(lost));
+            writer.set_largest_lost(stream.cpu_id, largest);
             writer.set_overwritten(stream.cpu_id, stream.overwritten);
         }
         writer.flush()?;
@@ -114,6 +117,7 @@ impl BufferedStream {
             cpu_id: ring.cpu_id(),
             packets,
             lost: ring.lost(),
+            largest_lost: ring.largest_lost(),
             rejected_bytes: ring.rejected_bytes(),
             corrupt: ring.is_corrupt(),
             overwritten: overwritten.unwrap_or(0),

@@ -310,6 +310,10 @@ impl RingLayer {
 
     /// Takes over which of the guest kernel's producers have joined the session, and what they count.
     fn look_at_producers(&mut self) {
+        for (number, ring) in (0..).zip(&self.rings) {
+            let largest = ring.largest_lost().and_then(|lost| self.writer.named(lost));
+            self.writer.set_largest_lost(number, largest);
+        }
         if self.writer.kind() != LayerKind::GuestKernel {
             return;
         }

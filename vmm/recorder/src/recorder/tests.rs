@@ -278,6 +278,22 @@ fn vcpu_that_has_not_joined_is_told_until_it_has() {
     assert_eq!((before, written("after")), ((true, None), (false, None)));
 }
 
+#[test]
+fn largest_record_that_fits_no_sub_buffer_is_named() {
+    for mode in [Mode::Discard, Mode::FlightRecorder] {
+        let bench = Bench::new(mode);
+        bench.greet();
+        bench.record(0, mode, 1);
+
+        [70_000, 90_000, 80_000].into_iter().for_each(|bytes| bench.lose_too_large(0, mode, bytes));
+        let completed = bench.recorder.finish("done".into()).unwrap();
+
+        let layer = completed.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
+        let largest = layer.streams[0].largest_lost.as_ref().map(|lost| (lost.event.as_str(), lost.bytes));
+        assert_eq!((layer.streams[0].lost.too_large, largest), (3, Some((EVENT.name, 90_000))), "{mode:?}");
+    }
+}
+
 /// vCPUs of the guest's layer that never began to record.
 fn never_joined(layers: &[Layer]) -> Vec<u32> {
     let layer = layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();

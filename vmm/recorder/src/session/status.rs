@@ -80,13 +80,14 @@ fn layer_status(layer: &Layer) -> LayerStatus {
     // The guest has a say in what it lost: no sum of it may overflow.
     let sum = |count: fn(&StreamDescription) -> u64| layer.streams.iter().map(count).fold(0, u64::saturating_add);
     let lost = layer.streams.iter().fold(Lost::default(), |sum, stream| sum.plus(&stream.lost));
+    let largest = layer.streams.iter().filter_map(|stream| stream.largest_lost.as_ref()).max_by_key(|lost| lost.bytes);
     let setting = Setting { is_limited: layer.limit.is_some_and(|limit| limit.times > 0), ..Setting::default() };
-    let loss = |Cause { count, cause, next }| LossStatus { count, cause: cause.into(), next: next.into() };
+    let loss = |Cause { count, cause, next }| LossStatus { count, cause: cause.into_owned().into(), next: next.into() };
     LayerStatus {
         path: layer.path.clone().into(),
         records: sum(|stream| stream.records),
         lost: lost.total(),
-        losses: causes(layer.kind, &lost, setting).map(loss).collect(),
+        losses: causes(layer.kind, &lost, largest, setting).map(loss).collect(),
         overwritten: sum(|stream| stream.overwritten),
         dropped: sum(|stream| stream.dropped.map_or(0, |dropped| dropped.records)),
         limit: layer.limit,

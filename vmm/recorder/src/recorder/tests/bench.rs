@@ -219,14 +219,23 @@ impl<R> Bench<R> {
     /// The guest enters, and its vCPU records `count` events into the rings of session slot `slot`.
     pub(super) fn record(&self, slot: usize, mode: Mode, count: u64) {
         self.vmm.vcpu_enter(0);
-        let ring = self.region.memory().part(self.region.layout().kernel_ring(slot, 0), rings(mode).ring_size());
-        // SAFETY: the storage covers the ring, which the region keeps mapped; only this producer records there.
-        let producer = unsafe { Producer::new(Smp::new(ring.base()), rings(mode).geometry, mode) };
+        let producer = self.producer(slot, mode);
         for number in 0..count {
             producer.record(tsc::read_ordered, EVENT.id, &number.to_le_bytes());
         }
         producer.poll_flush_request(tsc::read_ordered);
         self.vmm.vcpu_exit(0, 0);
+    }
+
+    /// The guest loses a record of `bytes`, which no sub-buffer has room for.
+    pub(super) fn lose_too_large(&self, slot: usize, mode: Mode, bytes: usize) {
+        self.producer(slot, mode).record(tsc::read_ordered, EVENT.id, &vec![0; bytes]);
+    }
+
+    fn producer(&self, slot: usize, mode: Mode) -> Producer<Smp> {
+        let ring = self.region.memory().part(self.region.layout().kernel_ring(slot, 0), rings(mode).ring_size());
+        // SAFETY: the storage covers the ring, which the region keeps mapped; only one thread records there.
+        unsafe { Producer::new(Smp::new(ring.base()), rings(mode).geometry, mode) }
     }
 
     /// The process in the only slot has this state.
