@@ -3,6 +3,7 @@
 //! The layout of the image is that of Linux' x86 boot protocol (`Documentation/arch/x86/boot.rst`): the setup header
 //! tells where the compressed payload lies.
 
+use crate::lzop::{self, LzopError};
 use lzma_rust2::{LzmaReader, XzReader};
 use std::fs;
 use std::io::{self, Read};
@@ -44,14 +45,13 @@ pub enum KernelError {
     NotABzImage(&'static str),
     /// The payload is compressed by something that is not read.
     #[error(
-        "the kernel's payload is compressed by {}: name the uncompressed vmlinux instead, as the kernel's \
-         scripts/extract-vmlinux makes it",
-        name.unwrap_or("nothing that is known")
+        "the kernel's payload is compressed by nothing that is known: name the uncompressed vmlinux instead, as the \
+         kernel's scripts/extract-vmlinux makes it"
     )]
-    Compression {
-        /// What it is compressed by, if that is known.
-        name: Option<&'static str>,
-    },
+    Compression,
+    /// LZO compresses the payload, and `lzop` does not unpack it.
+    #[error("lzop does not unpack the kernel's payload")]
+    Lzop(#[from] LzopError),
     /// The payload does not decompress.
     #[error("the kernel's payload is damaged")]
     Payload(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -82,8 +82,8 @@ pub fn extract_file(bzimage: &Path, vmlinux: &Path) -> Result<(), KernelError> {
     fs::rename(&partial, vmlinux).map_err(file_error(vmlinux))
 }
 
-/// The ELF kernel inside a bzImage whose payload is compressed by gzip, bzip2, LZMA, XZ, LZ4 or Zstandard: all that the
-/// kernel's build can do but for LZO.
+/// The ELF kernel inside a bzImage whose payload is compressed by gzip, bzip2, LZMA, XZ, LZ4, Zstandard or LZO: all that
+/// the kernel's build can do. LZO takes the program `lzop`.
 ///
 /// # Errors
 ///
@@ -92,18 +92,16 @@ pub fn extract(image: &[u8]) -> Result<Vec<u8>, KernelError> {
     extract_within(image, LARGEST_KERNEL)
 }
 
-/// As [`extract`], for a kernel of `largest` bytes at most. Its decompressor takes no more memory than that either, but
-/// for some megabytes of its own.
+/// As [`extract`], for a kernel of `largest` bytes at most. Its decompressor takes no more memory than that in this
+/// process either, but for some megabytes of its own.
 ///
 /// # Errors
 ///
 /// As those of [`extract`], and when the kernel, or what its decompressor needs, is larger.
 pub fn extract_within(image: &[u8], largest: usize) -> Result<Vec<u8>, KernelError> {
     let payload = payload(image)?;
-    let (_, unpack) = COMPRESSIONS
-        .iter()
-        .find(|(magic, _)| payload.starts_with(magic))
-        .ok_or(KernelError::Compression { name: payload.starts_with(LZO_MAGIC).then_some("LZO") })?;
+    let (_, unpack) =
+        COMPRESSIONS.iter().find(|(magic, _)| payload.starts_with(magic)).ok_or(KernelError::Compression)?;
     let kernel = unpack(payload, largest)?;
     if kernel.starts_with(&ELF_MAGIC) {
         Ok(kernel)
@@ -117,7 +115,7 @@ type Unpack = fn(&[u8], usize) -> Result<Vec<u8>, KernelError>;
 
 /// How payloads begin, and what unpacks them. Each ends with the kernel's size, 4 bytes, which is a part of gzip's
 /// format, and left over by the others.
-const COMPRESSIONS: [(&[u8], Unpack); 6] = [
+const COMPRESSIONS: [(&[u8], Unpack); 7] = [
     (&[0x1f, 0x8b], |payload, largest| read(flate2::bufread::GzDecoder::new(payload), largest)),
     (b"BZh", |payload, largest| read(bzip2::bufread::BzDecoder::new(payload), largest)),
     (&[0x5d, 0, 0], |payload, largest| {
@@ -130,9 +128,8 @@ const COMPRESSIONS: [(&[u8], Unpack); 6] = [
         read(decoder.single_frame(), largest)
     }),
     (LZ4_LEGACY_MAGIC, decompress_legacy_frame),
+    (b"\x89LZO", |payload, largest| Ok(lzop::decompress(&payload[..payload.len() - SIZE_BYTES], largest)?)),
 ];
-/// How payloads begin that are not read: no crate for it is kept well.
-const LZO_MAGIC: &[u8] = b"\x89LZO";
 
 fn damaged(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> KernelError {
     KernelError::Payload(error.into())
@@ -200,6 +197,7 @@ fn decompress_legacy_frame(payload: &[u8], largest: usize) -> Result<Vec<u8>, Ke
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::error::Error;
     use std::io::{Seek, Write};
     use std::process::Command;
 
@@ -263,6 +261,7 @@ pub(crate) mod tests {
             image_with(packed_by("xz", &["--check=crc32", "--x86", "--lzma2=,dict=32MiB"], &kernel), &kernel),
             image_with(zstd::bulk::compress(&kernel, 1).unwrap(), &kernel),
             image_of(&kernel),
+            image_with(packed_by("lzop", &["-9"], &kernel), &kernel),
         ];
 
         for image in images {
@@ -279,11 +278,16 @@ pub(crate) mod tests {
         let mut kernel = ELF_MAGIC.to_vec();
         kernel.extend(vec![7; 1 << 20]);
         let gzip = image_of_payload(packed_by("gzip", &["-n"], &kernel));
+        let lzo = image_with(packed_by("lzop", &[], &kernel), &kernel);
 
-        let (fits, refused) = (extract_within(&gzip, kernel.len()), extract_within(&gzip, kernel.len() - 1));
+        for image in [gzip, lzo] {
+            let (fits, refused) = (extract_within(&image, kernel.len()), extract_within(&image, kernel.len() - 1));
 
-        assert!(fits.unwrap() == kernel);
-        assert!(matches!(refused, Err(KernelError::NotABzImage(why)) if why.contains("larger")));
+            assert!(fits.unwrap() == kernel);
+            let why = refused.unwrap_err();
+            let why = why.source().map_or_else(|| why.to_string(), ToString::to_string);
+            assert!(why.contains("larger than any kernel"), "{why}");
+        }
     }
 
     #[test]
@@ -302,17 +306,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn extract_of_another_compression_names_it() {
-        let refused = |magic: &[u8; 4]| {
-            let mut image = image_of(&ELF_MAGIC);
-            image[1024..1028].copy_from_slice(magic);
-            extract(&image).unwrap_err().to_string()
-        };
+    fn extract_of_an_unknown_compression_names_the_way_out() {
+        let mut image = image_of(&ELF_MAGIC);
+        image[1024..1028].copy_from_slice(b"what");
 
-        let [lzo, unknown] = [b"\x89LZO", b"what"].map(refused);
+        let refused = extract(&image).unwrap_err().to_string();
 
-        assert!(lzo.contains("compressed by LZO: name the uncompressed vmlinux"), "{lzo}");
-        assert!(unknown.contains("compressed by nothing that is known"), "{unknown}");
+        assert!(refused.contains("compressed by nothing that is known: name the uncompressed vmlinux"), "{refused}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod build_log;
 pub mod headers;
 pub mod kernel_image;
 mod kernel_make;
+mod lzop;
 mod module;
 mod private_types;
 mod sources;

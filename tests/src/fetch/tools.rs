@@ -24,7 +24,7 @@ pub struct Tool {
 pub const TRACE_CMD: Tool = Tool { program: "trace-cmd", package: "trace-cmd" };
 
 /// The tools that every use of the lab needs.
-pub const TOOLS: [Tool; 12] = [
+pub const TOOLS: [Tool; 13] = [
     Tool { program: "busybox", package: "busybox-static" },
     Tool { program: "babeltrace2", package: "babeltrace2" },
     TRACE_CMD,
@@ -37,6 +37,7 @@ pub const TOOLS: [Tool; 12] = [
     Tool { program: "objdump", package: "binutils" },
     Tool { program: "tar", package: "tar" },
     Tool { program: "xz", package: "xz-utils" },
+    Tool { program: "lzop", package: "lzop" },
 ];
 
 /// The library that the kernel's `objtool` needs.

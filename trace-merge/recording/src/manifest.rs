@@ -7,6 +7,7 @@ use crate::files::compression::Compression;
 use crate::files::reserve::Reserve;
 use crate::files::{Files, MANIFEST_FILE, MAX_MANIFEST_BYTES};
 use crate::layer::LayerKind;
+use crate::layer::loss::LargestLost;
 use crate::terminal::foreign::Foreign;
 pub use flag_names::FlagNames;
 pub use limit::RecordLimit;
@@ -474,15 +475,6 @@ pub struct StreamDescription {
     /// In a recording that keeps within a size: what was dropped of the stream's beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<Dropped>,
-}
-
-/// A record that was lost because it is larger than a sub-buffer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LargestLost {
-    /// Its event, one of the layer's.
-    pub event: String,
-    /// Bytes of its fields.
-    pub bytes: u32,
 }
 
 /// What was dropped of a stream's beginning, so that its recording keeps within its size. `packets`, `records` and the

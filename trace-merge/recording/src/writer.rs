@@ -21,8 +21,9 @@ use crate::files::compression::Compression;
 use crate::files::kallsyms;
 use crate::files::{JOURNAL_FILE, METADATA_FILE};
 use crate::layer::LayerKind;
+use crate::layer::loss::LargestLost;
 use crate::manifest::{
-    LargestLost, Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,
+    Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,
 };
 use crate::metadata::{TraceDescription, event_types, tsdl};
 use crate::terminal;

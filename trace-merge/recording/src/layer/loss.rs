@@ -1,9 +1,18 @@
 //! Why records of a layer are lost, and what helps against each cause: said here for findings, reports and the status.
 
 use crate::layer::LayerKind;
-use crate::manifest::LargestLost;
+use serde::{Deserialize, Serialize};
 use shared_ring::consumer::Lost;
 use std::borrow::Cow;
+
+/// A record that was lost because it is larger than a sub-buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LargestLost {
+    /// Its event, one of the layer's.
+    pub event: String,
+    /// Bytes of its fields.
+    pub bytes: u32,
+}
 
 /// How a layer is recorded, as far as what helps against loss depends on it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -28,7 +28,8 @@ mod tests {
     use super::*;
     use crate::files::MANIFEST_FILE;
     use crate::layer::LayerKind;
-    use crate::manifest::{Dropped, LargestLost, Layer, Process, RecordLimit, StreamDescription};
+    use crate::layer::loss::LargestLost;
+    use crate::manifest::{Dropped, Layer, Process, RecordLimit, StreamDescription};
     use crate::test_trace::manifest;
     use shared_ring::consumer::Lost;
     use shared_ring::event::{FieldDescription, FieldType, Integer, MAX_FIELDS, MAX_NAME};

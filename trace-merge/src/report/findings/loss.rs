@@ -68,7 +68,7 @@ mod tests {
     use crate::report::{Window, make, scenario};
     use shared_ring::consumer::Lost;
     use strata_recording::layer::LayerKind;
-    use strata_recording::manifest::LargestLost;
+    use strata_recording::layer::loss::LargestLost;
     use strata_recording::reader::Damage;
 
     fn next_of(layer: LayerKind, lost: Lost, is_limited: bool) -> Vec<String> {
