@@ -296,7 +296,7 @@ impl Completeness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strata_recording::manifest::StreamDescription;
+    use strata_recording::manifest::{Layer, StreamDescription};
     use strata_recording::reader::Trace;
     use strata_recording::schema::RECORDING_STOPS;
     use strata_recording::test_trace::{Field, TestTrace};
@@ -436,7 +436,7 @@ mod tests {
     fn crash_kernel_is_said_instead_of_streams_that_went_on() {
         let (dir, trace) = event(event(TestTrace::new(), 0, 1_000), 1, 2_000).vmm(0, 9_000, "test:event", &[]).open();
         let mut manifest = trace.manifest().clone();
-        manifest.layers.iter_mut().for_each(|layer| layer.note_crash_kernel(3_000));
+        Layer::note_crash_kernel(&mut manifest.layers, Some(3_000));
         manifest.save(dir.path()).unwrap();
 
         let completeness = of(&Trace::open(dir.path()).unwrap(), 0, u64::MAX);

@@ -43,7 +43,7 @@ const MAX_STREAMS_UNSEEN: u32 = 1024;
 #[derive(Debug, Error)]
 pub enum ManifestError {
     /// There is no such folder.
-    #[error("{}: no such trace folder; give the folder that `strata run --trace` wrote", .path.display())]
+    #[error("{}: no such trace; give the folder of `strata run --trace`, or a file", .path.display())]
     NoFolder {
         /// What was given.
         path: PathBuf,
@@ -664,9 +664,14 @@ impl Manifest {
 }
 
 impl Layer {
-    /// The guest's kernel was left for its crash kernel at `time`, ticks; all that the guest recorded before is in the streams.
-    /// Other layers than the guest's, and those of processes that had ended, stay as they are.
-    pub fn note_crash_kernel(&mut self, time: u64) {
+    /// Notes in `layers` that the guest's kernel was left for its crash kernel at `time`, ticks, if it was. All that the guest
+    /// recorded before is in the streams. Other layers than the guest's, and those of processes that had ended, stay as
+    /// they are.
+    pub fn note_crash_kernel(layers: &mut [Self], time: Option<u64>) {
+        time.iter().for_each(|&time| layers.iter_mut().for_each(|layer| layer.end_for_crash_kernel(time)));
+    }
+
+    fn end_for_crash_kernel(&mut self, time: u64) {
         let is_guests = matches!(self.kind, LayerKind::GuestKernel | LayerKind::GuestUser);
         if !is_guests || self.ended == Some(true) {
             return;

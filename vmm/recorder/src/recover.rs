@@ -311,8 +311,7 @@ fn write(
         let writer = LayerWriter::create(dir, &manifest, new(LayerKind::GuestUser, Some(process), size))?;
         layers.push(finish(RingLayer::new(writer, region.process_registry(slot), rings), &manifest.clock)?);
     }
-    let crash_kernel_at = region.agent().crash_kernel_at;
-    crash_kernel_at.iter().for_each(|&time| layers.iter_mut().for_each(|layer| layer.note_crash_kernel(time)));
+    Layer::note_crash_kernel(&mut layers, region.agent().crash_kernel_at);
     let mut of_host = found.map_or(Ok(Vec::new()), |found| write_host(found, dir, &manifest))?;
     // What the kernel recorded last was not taken in any more.
     of_host.iter_mut().for_each(|layer| layer.ended = Some(false));

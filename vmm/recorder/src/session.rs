@@ -51,7 +51,7 @@ use strata_abi::class;
 use strata_recording::clock_snapshots::{ClockLog, Keep};
 use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::Manifest;
+use strata_recording::manifest::{Layer, Manifest};
 use strata_recording::writer::Rotation;
 use triggers::armed;
 
@@ -496,7 +496,7 @@ impl Session {
         let outcome = untaken.map_or_else(|| outcome.into(), |why| format!("{outcome}; {why}"));
         let crash_kernel_at = self.recording.crash_kernel_at();
         let mut layers = self.layers.finish(&mut self.recording);
-        crash_kernel_at.iter().for_each(|&time| layers.iter_mut().for_each(|layer| layer.note_crash_kernel(time)));
+        Layer::note_crash_kernel(&mut layers, crash_kernel_at);
         self.recording.manifest.outcome = Some(outcome);
         self.recording.save_last(layers)?;
         Ok(self.recording.manifest)

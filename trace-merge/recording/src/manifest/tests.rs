@@ -63,7 +63,7 @@ fn folder_that_is_no_recording_is_named() {
     let absent = Manifest::load(&dir.path().join("absent")).unwrap_err().to_string();
     let empty = Manifest::load(dir.path()).unwrap_err().to_string();
 
-    assert!(absent.contains("absent: no such trace folder"), "{absent}");
+    assert!(absent.contains("absent: no such trace"), "{absent}");
     assert!(empty.contains("not a trace folder (no session.json)"), "{empty}");
 }
 
@@ -106,7 +106,7 @@ fn layers_of_a_guest_end_where_its_crash_kernel_takes_over() {
     let looked = |until| StreamDescription { complete_until: until, ..stream("stream_0", 0) };
     let of = |kind, ended| Layer { kind, ended, streams: vec![looked(None), looked(Some(90))], ..layer("vm0/a") };
     let known = |mut layer: Layer| {
-        layer.note_crash_kernel(50);
+        Layer::note_crash_kernel(std::slice::from_mut(&mut layer), Some(50));
         (layer.another_kernel, layer.ended, [0, 1].map(|stream| layer.streams[stream].complete_until))
     };
 

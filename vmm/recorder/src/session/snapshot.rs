@@ -10,7 +10,7 @@ use std::path::Path;
 use strata_recording::clock_snapshots::{self, ClockLog};
 use strata_recording::files::CLOCKS_FILE;
 use strata_recording::files::trace_folder::TraceFolder;
-use strata_recording::manifest::{Manifest, SNAPSHOT};
+use strata_recording::manifest::{Layer, Manifest, SNAPSHOT};
 use strata_recording::writer::WriteError;
 
 impl Session {
@@ -67,7 +67,7 @@ fn write_snapshot(
     if let Some((_, error)) = failures.into_iter().next() {
         return Err(error.into());
     }
-    crash_kernel_at.iter().for_each(|&time| layers.iter_mut().for_each(|layer| layer.note_crash_kernel(time)));
+    Layer::note_crash_kernel(&mut layers, crash_kernel_at);
     manifest.layers = layers;
     manifest.save(dir)?;
     clock_snapshots::write(clock_log.kept(), dir)
