@@ -11,8 +11,8 @@ use trace_merge::report::scenario;
 const READ: i64 = 0;
 const FUTEX: i64 = 202;
 
-/// What `trace_merge::report::scenario` holds; then system calls, waits for locks, a disk's request, a packet, an
-/// application's events and lost records. The folder must be kept.
+/// What `trace_merge::report::scenario` holds; then system calls, waits for locks, a disk's request, a packet, an interrupt
+/// that KVM injects, an application's events and lost records. The folder must be kept.
 #[must_use]
 pub fn open() -> (TempDir, Trace) {
     let call = |number| [("id", Number(number)), ("args", Arguments([0x7000, 0]))];
@@ -29,6 +29,10 @@ pub fn open() -> (TempDir, Trace) {
         ]
     };
     let block = [("dev", Number(254 << 20)), ("sector", Number(2048)), ("nr_sector", Number(8)), ("rwbs", Text("R"))];
+    let accepted = [("common_pid", Number(9)), ("apicid", Number(0)), ("vec", Number(236))];
+    let injected =
+        [("common_pid", Number(100)), ("vector", Number(236)), ("soft", Number(0)), ("reinjected", Number(0))];
+    let timer = [("vector", Number(236))];
     let packet = [("skbaddr", Hex(0xffff_8880_0000_2000)), ("len", Number(98)), ("name", Text("eth0"))];
     let sent = |done| [("net", Number(0)), ("id", Number(1)), ("bytes", Number(98)), ("done", Number(done))];
     // Fields of the names that every table has.
@@ -49,6 +53,10 @@ pub fn open() -> (TempDir, Trace) {
         .guest(0, 118_610, "net:net_dev_start_xmit", &packet)
         .vmm(2, 118_700, "vmm:net_send", &sent(0))
         .vmm(2, 118_720, "vmm:net_send", &sent(1))
+        .host(0, 118_800, "kvm:kvm_apic_accept_irq", &accepted)
+        .host(0, 118_820, "kvm:kvm_inj_virq", &injected)
+        .guest(0, 118_900, "irq_vectors:local_timer_entry", &timer)
+        .guest(0, 118_940, "irq_vectors:local_timer_exit", &timer)
         .user(7, 1, 119_000, "web:answered", &answered)
         .user(8, 1, 119_500, "web:answered", &answered)
         .lost(LayerKind::GuestUser, 1, 3)

@@ -182,7 +182,7 @@ const TICKS: Described =
     column("duration_ticks", Kind::Integer, "how long by the trace clock: the report's figure is their sum");
 
 /// All that every export has, in the order of the documentation.
-pub const FIXED: [Fixed; 17] = [
+pub const FIXED: [Fixed; 20] = [
     Fixed {
         name: "events",
         about: "each record of each layer: the tables of all event types, read as one",
@@ -191,7 +191,7 @@ pub const FIXED: [Fixed; 17] = [
     },
     Fixed {
         name: "vcpu_states",
-        about: "what a vCPU did, from its begin to its end: as in `strata report vcpus`",
+        about: "what a vCPU did: as in `strata report vcpus`",
         lead: Lead::Lasting,
         own: &[
             column("vcpu", Kind::Integer, "the vCPU"),
@@ -301,6 +301,40 @@ pub const FIXED: [Fixed; 17] = [
         ],
     },
     Fixed {
+        name: "interrupts",
+        about: "each interrupt that a kernel handled: as in `strata report irqs`",
+        lead: Lead::Lasting,
+        own: &[
+            column("cpu", Kind::Integer, "the host's CPU"),
+            column("vcpu", Kind::Integer, "or the vCPU"),
+            column("kind", Kind::Text, "`irq`, `softirq` or `vector`"),
+            column("number", Kind::Integer, "its number among those"),
+            column("name", Kind::Text, "the handler's, soft interrupt's or vector's"),
+        ],
+    },
+    Fixed {
+        name: "injections",
+        about: "each interrupt that KVM injected, until its handler ran: as in `strata report irqs`",
+        lead: Lead::Lasting,
+        own: &[
+            column("vcpu", Kind::Integer, "the vCPU"),
+            column("vector", Kind::Integer, "the vector"),
+            column("handler", Kind::Text, "the handler, where it was seen"),
+            column("pending_ns", Kind::Integer, "how long the local APIC had it before"),
+        ],
+    },
+    Fixed {
+        name: "block_requests",
+        about: "each request of a kernel to a block device: as in `strata report blocks`",
+        lead: Lead::Lasting,
+        own: &[
+            column("device", Kind::Text, "`major:minor`"),
+            column("operation", Kind::Text, "`read`, `write`, `flush`, `discard` or `other`"),
+            column("sector", Kind::Integer, "first sector, of 512 bytes"),
+            column("bytes", Kind::Integer, "its size"),
+        ],
+    },
+    Fixed {
         name: "flows",
         about: "each disk request that was followed to its end: as in `strata report flows`",
         lead: Lead::Lasting,
@@ -359,7 +393,7 @@ pub const FIXED: [Fixed; 17] = [
     },
     Fixed {
         name: "gaps",
-        about: "a time in which records of a stream may be missing: nothing is known of what it would have told",
+        about: "a time in which records of a stream may be missing",
         lead: Lead::Lasting,
         own: &[
             column("layer", Kind::Text, "the kind of layer"),
@@ -403,7 +437,7 @@ pub const FIXED: [Fixed; 17] = [
             column("utc_bound_ns", Kind::Integer, "how wrong all of its UTC can be"),
             column("kernel", Kind::Text, "the host's kernel"),
             column("host_cpu", Kind::Text, "the host's processor"),
-            column("strata", Kind::Text, "version of Strata that made it"),
+            column("strata", Kind::Text, "the version of Strata"),
             column("outcome", Kind::Text, "how it ended"),
             column("incomplete", Kind::Text, "what of it is missing, in a line; null when nothing is"),
             column("records", Kind::Integer, "records in it"),
@@ -531,12 +565,23 @@ mod tests {
 
     /// The tables as the documentation shows them.
     fn markdown() -> String {
+        let thread = [TID, PID, COMM, CGROUP];
         let mut text = String::from("Each begins with `recording`; where rows last, the others follow:\n\n");
         text += &rows(Lead::Lasting.columns());
+        text += "Then, where rows are a thread's:\n\n";
+        text += &rows(thread.iter());
         for table in &FIXED {
-            let lasts = if table.lead == Lead::Lasting { " It lasts." } else { "" };
-            text += &format!("### `{}`\n\nA row is {}.{lasts}\n\n", table.name, table.about);
-            let reported = if table.lead == Lead::Lasting { Lead::Lasting.count() } else { Lead::Recording.count() };
+            let is_thread =
+                table.own.iter().take(thread.len()).map(|column| column.about).eq(thread.map(|of| of.about));
+            let (lasts, reported) = match table.lead {
+                Lead::Lasting if is_thread => (" It lasts: a thread's.", Lead::Lasting.count() + thread.len()),
+                Lead::Lasting => (" It lasts.", Lead::Lasting.count()),
+                Lead::Recording | Lead::Moment => ("", Lead::Recording.count()),
+            };
+            let row = format!("A row is {}.{lasts}", table.about);
+            // prose is 120 columns wide at most
+            let row = if row.len() > 120 { row.replace(lasts, &lasts.replacen(' ', "\n", 1)) } else { row };
+            text += &format!("### `{}`\n\n{row}\n\n", table.name);
             text += &rows(table.columns().skip(reported));
         }
         text

@@ -1,4 +1,4 @@
-//! What reports count, row by row: wakeups, system calls, waits for locks, exits, disk requests, packets.
+//! What reports count, row by row: wakeups, system calls, waits for locks, exits, interrupts, disk requests, packets.
 
 use super::columns::cell::Cell;
 use super::output::Output;
@@ -11,15 +11,17 @@ use strata_analysis::event::{self, Access, name};
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::kernel_symbols::KernelSymbols;
 use strata_analysis::timeline::states::TaskIndex;
-use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
+use strata_analysis::timeline::{Change, ChangeKind, Input, Kernel, Timeline};
 use strata_analysis::{Analysis, Gap, Passed, names};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::window::Window;
+use trace_merge::report::devices::blocks::BlockTimes;
 use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask};
 use trace_merge::report::devices::flows::{Flow, FlowTimes};
 use trace_merge::report::devices::net_flows::{Direction, NetFlowTimes, PacketFlow};
 use trace_merge::report::kernels::exits::{ExitTimes, Parts};
+use trace_merge::report::kernels::irqs::{InterruptKind, InterruptTimes};
 use trace_merge::report::kernels::locks::{LockTimes, WaitEnd};
 use trace_merge::report::kernels::syscalls::SyscallTimes;
 use trace_merge::report::kernels::{locks, syscalls};
@@ -54,13 +56,22 @@ pub(super) fn makers<'m>(
         let rows = Exits { table: table("exits").keyed(&[3]), whats: Numbers::new() };
         makers.push(Box::new(Listed { times: ExitTimes::keeping_ended(window), rows }));
     }
+    let chosen = |name| selection.has(name).then(|| table(name));
+    if selection.has("interrupts") || selection.has("injections") {
+        let handled = chosen("interrupts").map(|table| table.keyed(&[5]));
+        let injected = chosen("injections").map(|table| table.keyed(&[2]));
+        let rows = Interrupts { handled, injected, whats: Numbers::new(), vectors: Numbers::new() };
+        makers.push(Box::new(Listed { times: InterruptTimes::keeping_ended(), rows }));
+    }
+    if selection.has("block_requests") {
+        let rows = BlockRequests { table: table("block_requests").keyed(&[2]), whats: Numbers::new() };
+        makers.push(Box::new(Listed { times: BlockTimes::keeping_ended(), rows }));
+    }
     if selection.has("flows") || selection.has("flow_steps") {
-        let chosen = |name| selection.has(name).then(|| table(name));
         let rows = Flows { table: chosen("flows"), steps: chosen("flow_steps"), count: 0 };
         makers.push(Box::new(Listed { times: FlowTimes::keeping_ended(trace), rows }));
     }
     if selection.has("packets") || selection.has("packet_steps") {
-        let chosen = |name| selection.has(name).then(|| table(name));
         let rows = Packets { table: chosen("packets"), steps: chosen("packet_steps"), count: 0 };
         makers.push(Box::new(Listed { times: NetFlowTimes::keeping_ended(trace), rows }));
     }
@@ -257,6 +268,65 @@ impl List<ExitTimes> for Exits {
                 part(|parts| parts.blocked),
             ];
             row.cells(own).end();
+        }
+    }
+}
+
+struct Interrupts {
+    handled: Option<FixedRows>,
+    injected: Option<FixedRows>,
+    /// Of kernels' CPUs, what was handled.
+    whats: Numbers<(Kernel, u32, InterruptKind, i64)>,
+    /// Of VMs' vCPUs, vectors.
+    vectors: Numbers<(u32, i64)>,
+}
+
+impl List<InterruptTimes> for Interrupts {
+    fn list(&mut self, times: &mut InterruptTimes, timeline: &Timeline, at_end: bool) {
+        let clock = timeline.clock();
+        let Self { handled, injected, whats, vectors } = self;
+        for interrupt in times.take_handled() {
+            let place = interrupt.kernel.into();
+            let Some(row) = handled.as_mut().and_then(|table| table.in_window(place, interrupt.window)) else {
+                continue;
+            };
+            let (cpu, vcpu) = match interrupt.kernel {
+                Kernel::Host(_) => (Some(interrupt.cpu), None),
+                Kernel::Guest(_) => (None, Some(interrupt.cpu)),
+            };
+            let (kind, number) = (interrupt.kind, interrupt.number);
+            let row = row.keyed(whats.of((interrupt.kernel, interrupt.cpu, kind, number)), |give| {
+                give(&[cpu.into(), vcpu.into(), kind.name().into(), number.into(), (*interrupt.name).into()]);
+            });
+            row.end();
+        }
+        for interrupt in times.take_injected(at_end) {
+            let time = (Some(interrupt.begin), interrupt.end);
+            let place = Place::Vm(interrupt.vm);
+            let Some(row) = injected.as_mut().and_then(|table| table.lasting(place, time)) else { continue };
+            let key = (interrupt.vcpu, interrupt.vector);
+            let row = row.keyed(vectors.of(key), |give| give(&[key.0.into(), key.1.into()]));
+            let pending = interrupt.pending.map(|ticks| clock.ticks_to_ns(ticks));
+            row.cells([interrupt.handler.as_deref().into(), pending.into()]).end();
+        }
+    }
+}
+
+struct BlockRequests {
+    table: FixedRows,
+    /// Devices, and what was done with them.
+    whats: Numbers<(String, &'static str)>,
+}
+
+impl List<BlockTimes> for BlockRequests {
+    fn list(&mut self, times: &mut BlockTimes, _timeline: &Timeline, _at_end: bool) {
+        for request in times.take_ended() {
+            let Some(row) = self.table.in_window(request.kernel.into(), request.window) else { continue };
+            let (device, operation) = (request.device, request.operation);
+            let row = row.keyed(self.whats.of((device.clone(), operation)), |give| {
+                give(&[device.as_str().into(), operation.into()]);
+            });
+            row.cells([request.sector.into(), request.bytes.into()]).end();
         }
     }
 }

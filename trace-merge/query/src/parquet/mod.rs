@@ -9,6 +9,7 @@ mod activities;
 mod columns;
 mod files;
 mod keyed;
+mod names;
 mod output;
 mod places;
 mod records;
@@ -22,6 +23,8 @@ use crate::tables::Column;
 use crate::tables::{EVENTS, FIXED, Fixed, NoTable, check_names, is_chosen, table_of_event};
 use about::About;
 use files::Files;
+#[cfg(feature = "sql")]
+use names::NameColumn;
 use output::Output;
 #[cfg(feature = "sql")]
 pub(crate) use output::recording_id;
@@ -30,6 +33,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+#[cfg(feature = "sql")]
+use strata_analysis::address_symbols::AddressSymbols;
 use strata_analysis::timeline::{ChangeKind, Input, Timeline};
 use strata_analysis::{Analysis, Passed};
 use strata_export::{ExportError, Exported, Options};
@@ -100,9 +105,10 @@ pub fn table_names(trace: &Trace) -> BTreeSet<String> {
 /// The columns of the table `name` of an event type of `trace`, but those of its place; `None` where it has no such one.
 #[cfg(feature = "sql")]
 pub(crate) fn columns_of_event_table(trace: &Trace, name: &str) -> Option<Vec<Column>> {
-    let mut events = trace.layers().iter().flat_map(|layer| layer.schemas.iter());
-    let event = events.find(|event| table_of_event(event.name()) == name)?;
-    Some(records::columns_of_event(&event.description().fields))
+    let mut events = trace.layers().iter().flat_map(|layer| layer.schemas.iter().map(move |schema| (layer, schema)));
+    let (layer, event) = events.find(|(_, event)| table_of_event(event.name()) == name)?;
+    let names = NameColumn::all(layer, event, &mut AddressSymbols::new(trace));
+    Some(records::columns_of_event(&event.description().fields, &names))
 }
 
 /// Writes the tables in `selection` of `trace` below the folder `folder`.

@@ -2,7 +2,7 @@
 
 use crate::tables::{NULL_PARTITION, PARTITIONS};
 use std::fmt::Write;
-use strata_analysis::timeline::Timeline;
+use strata_analysis::timeline::{Kernel, Timeline};
 use strata_recording::clock::{NS_PER_SECOND, rfc3339};
 use strata_recording::reader::Trace;
 
@@ -16,6 +16,15 @@ pub(super) enum Place {
     Host(usize),
     /// A VM's.
     Vm(usize),
+}
+
+impl From<Kernel> for Place {
+    fn from(kernel: Kernel) -> Self {
+        match kernel {
+            Kernel::Host(host) => Self::Host(host),
+            Kernel::Guest(vm) => Self::Vm(vm),
+        }
+    }
 }
 
 /// The folders of a recording's hosts and VMs.

@@ -1,5 +1,6 @@
 //! The records themselves: a table for each event type, which together are `events`.
 
+use super::names::NameColumn;
 use super::output::Output;
 use super::places::Place;
 use super::rows::{ABOUT, Made, Rows};
@@ -8,7 +9,9 @@ use super::waiting::Waiting;
 use super::{Maker, Selection};
 use crate::tables::{Column, EVENTS, Kind, Lead, lead_of_event_table, table_of_event};
 use shared_ring::event::{FieldDescription, FieldType};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use strata_analysis::address_symbols::AddressSymbols;
 use strata_analysis::timeline::states::Current;
 use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Passed};
@@ -51,6 +54,8 @@ pub(super) struct Records<'t> {
 /// The table of an event type, and its rows once there are some.
 struct EventRows<'t> {
     table: EventTable,
+    /// Its last columns.
+    names: Vec<NameColumn>,
     rows: Option<Rows>,
     waiting: Waiting<'t>,
 }
@@ -59,7 +64,7 @@ impl EventRows<'_> {
     /// Makes rows of the records that wait.
     fn end_waiting(&mut self) {
         if let Some(rows) = &mut self.rows {
-            self.waiting.end(rows);
+            self.waiting.end(rows, &self.names);
         }
     }
 }
@@ -71,18 +76,20 @@ impl<'t> Records<'t> {
         let merge = Merge::new(trace.layers(), 0);
         let followed = |(layer, stream)| (place_of(layer).unwrap_or(usize::MAX), Followed::new(layer, stream));
         let sources = merge.streams().map(followed);
-        let mut tables = EventTables::default();
+        let mut tables = EventTables::of(trace);
         let of_layer = |layer: &TraceLayer| Layer {
             kind: layer.description.kind,
             process: layer.description.process.clone(),
             place: timeline.origin(layer, 0).map(place),
             tables: match timeline.origin(layer, 0).map(place) {
-                Some(place) => layer.schemas.iter().map(|schema| tables.number(schema, place, selection)).collect(),
+                Some(place) => {
+                    layer.schemas.iter().map(|schema| tables.number(layer, schema, place, selection)).collect()
+                }
                 None => Vec::new(),
             },
         };
         let layers = trace.layers().iter().map(of_layer).collect();
-        let without_rows = |table| EventRows { table, rows: None, waiting: Waiting::default() };
+        let without_rows = |(table, names)| EventRows { table, names, rows: None, waiting: Waiting::default() };
         Self {
             trace,
             sources: sources.collect(),
@@ -113,51 +120,66 @@ pub(super) fn cpus(origin: Origin, timeline: &Timeline) -> (Option<u32>, Option<
     }
 }
 
-/// The tables of event types, each once.
-#[derive(Default)]
-struct EventTables {
-    all: Vec<EventTable>,
+/// The tables of event types, each once, with the names of their fields' numbers.
+struct EventTables<'t> {
+    all: Vec<(EventTable, Vec<NameColumn>)>,
     numbers: HashMap<EventTable, usize>,
+    symbols: AddressSymbols<'t>,
 }
 
-impl EventTables {
+impl<'t> EventTables<'t> {
+    /// None yet, for events of `trace`.
+    fn of(trace: &'t Trace) -> Self {
+        Self { all: Vec::new(), numbers: HashMap::new(), symbols: AddressSymbols::new(trace) }
+    }
+
     /// The number of the table of an event type in a layer of `place`, if it is requested.
-    fn number(&mut self, schema: &Schema, place: Place, selection: &Selection) -> Option<usize> {
+    fn number(&mut self, layer: &TraceLayer, schema: &Schema, place: Place, selection: &Selection) -> Option<usize> {
         let table = table_of_event(schema.name());
         // A question about `events` only has no use for the fields.
-        let fields = match (selection.has(&table), selection.has(EVENTS)) {
-            (true, _) => schema.description().fields.as_slice(),
-            (false, true) => &[],
+        let (fields, names) = match (selection.has(&table), selection.has(EVENTS)) {
+            (true, _) => (schema.description().fields.as_slice(), NameColumn::all(layer, schema, &mut self.symbols)),
+            (false, true) => (&[][..], Vec::new()),
             (false, false) => return None,
         };
-        let columns = columns_of_event(fields);
+        let columns = columns_of_event(fields, &names);
         let table = EventTable { table, event: schema.name().into(), columns, place };
-        let Self { all, numbers } = self;
-        Some(*numbers.entry(table).or_insert_with_key(|table| {
-            all.push(table.clone());
-            all.len() - 1
-        }))
+        match self.numbers.entry(table) {
+            Entry::Occupied(known) => Some(*known.get()),
+            Entry::Vacant(new) => {
+                self.all.push((new.key().clone(), names));
+                Some(*new.insert(self.all.len() - 1))
+            }
+        }
     }
 }
 
-/// The columns of the table of an event type with these fields.
-pub(super) fn columns_of_event(fields: &[FieldDescription]) -> Vec<Column> {
-    lead_of_event_table().chain(fields_of_event(fields)).collect()
+/// The columns of the table of an event type with these fields, those of `names` behind the fields' own.
+pub(super) fn columns_of_event(fields: &[FieldDescription], names: &[NameColumn]) -> Vec<Column> {
+    let of_names = names.iter().filter_map(|names| names.described(fields));
+    lead_of_event_table().chain(untaken(fields.iter().map(column_of_field).chain(of_names))).collect()
 }
 
-/// The columns of these fields of an event type. One whose name is taken is called `field_NAME`.
+/// The columns of these fields of an event type.
 pub(super) fn fields_of_event(fields: &[FieldDescription]) -> Vec<Column> {
+    untaken(fields.iter().map(column_of_field)).collect()
+}
+
+fn column_of_field(field: &FieldDescription) -> Column {
+    Column { name: field.name.clone(), kind: kind_of_field(field) }
+}
+
+/// `columns` behind those that each event's table has. One whose name is taken is called `field_NAME`.
+fn untaken(columns: impl Iterator<Item = Column>) -> impl Iterator<Item = Column> {
     let partitions = crate::tables::PARTITIONS.iter().map(|(name, _)| (*name).to_string());
     let mut taken: HashSet<String> = lead_of_event_table().map(|column| column.name).chain(partitions).collect();
-    let column = |field: &FieldDescription| {
-        let mut name = field.name.clone();
+    columns.map(move |Column { mut name, kind }| {
         // Engines do not tell capitals from small letters.
         while !taken.insert(name.to_ascii_lowercase()) {
             name.insert_str(0, "field_");
         }
-        Column { name, kind: kind_of_field(field) }
-    };
-    fields.iter().map(column).collect()
+        Column { name, kind }
+    })
 }
 
 /// What the column of a field holds. A field of one name has one kind in all recordings, mostly: integers of 32 bits
@@ -217,7 +239,7 @@ impl Analysis for Records<'_> {
         };
         let hour = rows.hour_of(input.time());
         if !rows.is_of(hour) {
-            of_type.waiting.end(rows);
+            of_type.waiting.end(rows, &of_type.names);
             rows.turn_to(hour);
         }
         let task = match input.origin {

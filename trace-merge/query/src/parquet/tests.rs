@@ -6,11 +6,11 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, TimestampNanosecondType, UInt64Type};
 use std::fs::{self, File};
 use std::path::PathBuf;
-use strata_recording::test_trace::{self, TestTrace};
+use strata_recording::test_trace::{self, Field, TestTrace};
 use tempfile::TempDir;
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::report::devices::{flows, net_flows};
-use trace_merge::report::kernels::{exits, locks, syscalls};
+use trace_merge::report::devices::{blocks, flows, net_flows};
+use trace_merge::report::kernels::{exits, irqs, locks, syscalls};
 use trace_merge::report::scenario;
 use trace_merge::report::scheduling::{tasks, vcpus, wakeups};
 
@@ -179,6 +179,58 @@ fn thief_is_told_with_its_vm() {
         let hog = (((Some("hog/200".into()), Some("hog".into())), Some(200)), Some("other".into()));
         assert_eq!(thieves, BTreeSet::from([hog]), "{name}");
     }
+}
+
+#[test]
+fn names_stand_beside_the_numbers_of_fields() {
+    let folder = TempDir::new().unwrap();
+    let exit = [("common_pid", Field::Number(100)), ("exit_reason", Field::Number(0x78)), ("isa", Field::Number(2))];
+    let begun = [("function", Field::Hex(0xffff_ffff_8100_0010))];
+    let trace = TestTrace::new().host(0, 1, "kvm:kvm_exit", &exit).host(0, 2, "timer:hrtimer_expire_entry", &begun);
+    let (_dir, trace) = trace.kallsyms("host-kernel", "ffffffff81000010 T hrtimer_wakeup\n").open();
+
+    export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap();
+
+    let (exits, timers) =
+        (Table::read(folder.path(), "kvm.kvm_exit"), Table::read(folder.path(), "timer.hrtimer_expire_entry"));
+    assert_eq!(
+        (&*exits.integers("exit_reason"), &*exits.texts("exit")),
+        (&[Some(0x78)][..], &[Some("hlt".into())][..])
+    );
+    assert_eq!(timers.texts("function_symbol"), [Some("hrtimer_wakeup".into())]);
+}
+
+#[test]
+fn interrupts_are_those_of_the_report() {
+    let (folder, _dir, trace) = exported();
+    let report = irqs::report(&trace, Window::ALL).unwrap();
+
+    let (handled, injected) = (Table::read(folder.path(), "interrupts"), Table::read(folder.path(), "injections"));
+
+    let interrupt = &report.handled[0].interrupts[0];
+    assert_eq!(handled.rows(), interrupt.times.count);
+    assert_eq!(handled.sum_where("duration_ns", "name", &interrupt.name), interrupt.times.total_ns);
+    assert_eq!((&*handled.integers("vcpu"), &*handled.integers("cpu")), (&[Some(0)][..], &[None][..]));
+    assert_eq!(
+        (&*handled.texts("kind"), &*handled.integers("number")),
+        (&[Some("vector".into())][..], &[Some(236)][..])
+    );
+    let vector = &report.injected[0].vectors[0];
+    assert_eq!((injected.rows(), &*injected.integers("vector")), (vector.injected, &[Some(vector.vector)][..]));
+    assert_eq!(injected.sum_where("duration_ns", "handler", &vector.handlers[0]), vector.delivery.total_ns);
+    assert_eq!(injected.sum_where("pending_ns", "handler", &vector.handlers[0]), vector.pending.total_ns);
+}
+
+#[test]
+fn block_requests_are_those_of_the_report() {
+    let (folder, _dir, trace) = exported();
+    let device = &blocks::report(&trace, Window::ALL).unwrap().kernels[0].devices[0];
+
+    let table = Table::read(folder.path(), "block_requests");
+
+    assert_eq!((table.rows(), table.count_where("device", &device.device)), (device.time.count, device.time.count));
+    assert_eq!(table.sum_where("bytes", "operation", device.operation), device.bytes);
+    assert_eq!(table.sum_where("duration_ns", "operation", device.operation), device.time.total_ns);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use super::columns::Column;
 use super::columns::cell::Cell;
+use super::names::NameColumn;
 use super::rows::Rows;
 use std::ops::Range;
 use strata_recording::schema::{PlacedField, Schema, Value};
@@ -51,18 +52,32 @@ impl<'t> Waiting<'t> {
         self.places.push(from..self.payloads.len());
     }
 
-    /// Makes them rows of `rows`, which have their keys.
-    pub(super) fn end(&mut self, rows: &mut Rows) {
-        rows.add_moments(&self.ticks, |columns| self.fill(columns));
+    /// Makes them rows of `rows`, which have their keys. The last columns are those of `names`.
+    pub(super) fn end(&mut self, rows: &mut Rows, names: &[NameColumn]) {
+        rows.add_moments(&self.ticks, |columns| {
+            let (fields, of_names) = columns.split_at_mut(columns.len().saturating_sub(names.len()));
+            self.fill(fields);
+            self.fill_names(of_names, names);
+        });
         self.ticks.clear();
         self.payloads.clear();
         self.places.clear();
     }
 
+    fn payloads(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        self.places.iter().map(|place| self.payloads.get(place.clone()).unwrap_or_default())
+    }
+
+    /// Fills the columns of `names`.
+    fn fill_names(&self, columns: &mut [Column], names: &[NameColumn]) {
+        let Some(schema) = self.schema else { return };
+        columns.iter_mut().zip(names).for_each(|(column, names)| names.fill(column, schema, self.payloads()));
+    }
+
     /// Fills the columns of the first fields, as many as there are.
     fn fill(&self, columns: &mut [Column]) {
         let Some(schema) = self.schema else { return };
-        let payloads = || self.places.iter().map(|place| self.payloads.get(place.clone()).unwrap_or_default());
+        let payloads = || self.payloads();
         let fields = schema.placed_fields();
         let placed = fields.len().min(columns.len());
         let (first, rest) = columns.split_at_mut(placed);

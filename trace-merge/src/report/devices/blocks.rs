@@ -8,6 +8,7 @@ use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution, figure};
 use crate::report::statistics::distribution::{Distribution, Durations};
+use crate::report::statistics::ended::{Keep, KeepsEnded};
 use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported_by_itself};
 use crate::report::{Report, ReportBuilder, ReportError, Window};
 use foldhash::HashMap;
@@ -80,16 +81,55 @@ impl ReportRow for DeviceBlocks {
     ];
 }
 
+/// A request that is over, of those that the report counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedRequest {
+    /// The kernel that issued it.
+    pub kernel: Kernel,
+    /// From issue to completion.
+    pub window: Window,
+    /// `major:minor`.
+    pub device: String,
+    /// `read`, `write`, `flush`, `discard` or `other`.
+    pub operation: &'static str,
+    /// Its first sector, of 512 bytes.
+    pub sector: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
 /// The report in the making. Takes memory for each device, and for the requests that are under way.
 #[derive(Debug, Default)]
 pub struct BlockTimes {
     kernels: BTreeMap<Kernel, Collector>,
+    kept: Keep<EndedRequest>,
     samples: Samples,
 }
 
 /// What tells of requests to block devices.
 const REPORTED_BY: [ReportedBy; 2] =
     [reported_by_itself(event::name::BLOCK_ISSUE), reported_by_itself(event::name::BLOCK_COMPLETE)];
+
+impl BlockTimes {
+    /// One that keeps requests one by one.
+    #[must_use]
+    pub fn keeping_ended() -> Self {
+        let mut times = Self::default();
+        times.kept.begin();
+        times
+    }
+
+    /// Requests that are over since this was asked last.
+    pub fn take_ended(&mut self) -> impl Iterator<Item = EndedRequest> {
+        self.kept.take()
+    }
+}
+
+impl KeepsEnded for BlockTimes {
+    fn has_ended(&self) -> bool {
+        !self.kept.is_empty()
+    }
+}
 
 impl Sampled for BlockTimes {
     fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
@@ -99,12 +139,21 @@ impl Sampled for BlockTimes {
 
 #[derive(Debug, Default)]
 struct Collector {
-    /// By device and first sector: operation, bytes, and when it was issued, ticks.
-    under_way: HashMap<(u64, u64), (&'static str, u64, u64)>,
+    /// By device and first sector.
+    under_way: HashMap<(u64, u64), Issued>,
     devices: BTreeMap<(u64, &'static str), (u64, Durations)>,
     unfinished: u64,
     /// CPUs whose records are missing at the moment.
     gaps: usize,
+}
+
+/// A request that is under way.
+#[derive(Clone, Copy, Debug)]
+struct Issued {
+    operation: &'static str,
+    bytes: u64,
+    /// When it was issued, ticks.
+    time: u64,
 }
 
 impl Collector {
@@ -116,21 +165,20 @@ impl Collector {
             return;
         }
         let bytes = request.sectors.unwrap_or(0).saturating_mul(512);
-        let issued = (operation(request.flags.unwrap_or_default()), bytes, time);
+        let issued = Issued { operation: operation(request.flags.unwrap_or_default()), bytes, time };
         // A second issue of the same place, as of a request that was split or issued again, begins anew.
         let before = self.under_way.insert((device, sector), issued);
         self.unfinished += u64::from(before.is_some());
     }
 
-    /// A request is over: its device, its operation, and how long it took, ticks.
-    fn complete(&mut self, request: &BlockRequest<'_>, time: u64) -> Option<(u64, &'static str, u64)> {
+    /// A request is over: its device, its first sector, and what it was.
+    fn complete(&mut self, request: &BlockRequest<'_>, time: u64) -> Option<(u64, u64, Issued)> {
         let (device, sector) = (request.device?, request.sector?);
-        let (operation, bytes, issued) = self.under_way.remove(&(device, sector))?;
-        let (sum, times) = self.devices.entry((device, operation)).or_default();
-        *sum = sum.saturating_add(bytes);
-        let ticks = time.saturating_sub(issued);
-        times.add(ticks);
-        Some((device, operation, ticks))
+        let issued = self.under_way.remove(&(device, sector))?;
+        let (sum, times) = self.devices.entry((device, issued.operation)).or_default();
+        *sum = sum.saturating_add(issued.bytes);
+        times.add(time.saturating_sub(issued.time));
+        Some((device, sector, issued))
     }
 
     fn gap(&mut self, begins: bool) {
@@ -185,9 +233,12 @@ impl Analysis for BlockTimes {
         let collector = self.kernels.entry(kernel).or_default();
         if is_issue {
             collector.issue(request, input.time());
-        } else if let Some((device, operation, ticks)) = collector.complete(request, input.time()) {
+        } else if let Some((device, sector, issued)) = collector.complete(request, input.time()) {
+            let Issued { operation, bytes, time: begin } = issued;
+            let window = Window { begin, end: input.time() };
             let row = || format!("{}: {operation}", shown(device));
-            self.samples.add(kernel.vm(), input.time(), ticks, row);
+            self.samples.add(kernel.vm(), window.end, window.end.saturating_sub(begin), row);
+            self.kept.add(|| EndedRequest { kernel, window, device: shown(device), operation, sector, bytes });
         }
     }
 

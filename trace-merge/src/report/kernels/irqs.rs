@@ -13,12 +13,15 @@ use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, figure, times};
 use crate::report::statistics::distribution::{BinnedDurations, Times};
+use crate::report::statistics::ended::{Keep, KeepsEnded};
 use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported, reported_by_itself};
 use crate::report::{Report, ReportBuilder, ReportError, Window};
+pub use delivery::InjectedInterrupt;
 use delivery::{Deliveries, Delivery, VectorDelivery};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::io::{self, Write};
+use std::sync::Arc;
 use strata_analysis::event::{self, Event};
 use strata_analysis::timeline::{ChangeKind, Input, Kernel, Origin, Timeline};
 use strata_analysis::{Analysis, Gap, Passed, names};
@@ -95,7 +98,9 @@ pub enum InterruptKind {
 }
 
 impl InterruptKind {
-    const fn name(self) -> &'static str {
+    /// Its name in the report.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Irq => "irq",
             Self::Softirq => "softirq",
@@ -167,6 +172,23 @@ pub fn report(trace: &Trace, window: Window) -> Result<IrqsReport, ReportError> 
     crate::report::make(trace, window, InterruptTimes::default())
 }
 
+/// An interrupt that a kernel has handled, of those that the report counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandledInterrupt {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Its CPU.
+    pub cpu: u32,
+    /// From entry to exit.
+    pub window: Window,
+    /// What it is.
+    pub kind: InterruptKind,
+    /// Its number among those.
+    pub number: i64,
+    /// Its name: of the handler, the soft interrupt or the vector.
+    pub name: Arc<str>,
+}
+
 /// The report in the making. Takes memory for each interrupt and CPU.
 #[derive(Debug, Default)]
 pub struct InterruptTimes {
@@ -191,6 +213,33 @@ const INJECTED_TOLD_BY: [ReportedBy; 4] = [
     reported(LayerKind::GuestKernel, "irq:irq_handler_entry"),
     reported(LayerKind::GuestKernel, "irq_vectors:*"),
 ];
+
+impl InterruptTimes {
+    /// One that keeps interrupts one by one.
+    #[must_use]
+    pub fn keeping_ended() -> Self {
+        let mut times = Self::default();
+        times.handled.kept.begin();
+        times.deliveries.keep();
+        times
+    }
+
+    /// Interrupts that were handled since this was asked last.
+    pub fn take_handled(&mut self) -> impl Iterator<Item = HandledInterrupt> {
+        self.handled.kept.take()
+    }
+
+    /// Injected interrupts of which nothing more is to come, since this was asked last; `at_end`, all others, too.
+    pub fn take_injected(&mut self, at_end: bool) -> impl Iterator<Item = InjectedInterrupt> {
+        self.deliveries.take(at_end)
+    }
+}
+
+impl KeepsEnded for InterruptTimes {
+    fn has_ended(&self) -> bool {
+        !self.handled.kept.is_empty() || self.deliveries.has_kept()
+    }
+}
 
 impl Sampled for InterruptTimes {
     fn samples(&mut self) -> Vec<(&'static [ReportedBy], &mut Samples)> {
@@ -270,12 +319,13 @@ type Key = (InterruptKind, i64);
 #[derive(Debug, Default)]
 struct Handled {
     kernels: HashMap<Kernel, KernelSums>,
+    kept: Keep<HandledInterrupt>,
 }
 
 #[derive(Debug, Default)]
 struct KernelSums {
     sums: HashMap<(Key, u32), Sums>,
-    names: HashMap<Key, String>,
+    names: HashMap<Key, Arc<str>>,
     /// By CPU: the interrupts being handled, the one that interrupted the others last, with the times of their entries.
     open: HashMap<u32, Vec<(Key, u64)>>,
 }
@@ -308,33 +358,41 @@ impl Handled {
             _ => return,
         };
         let time = input.time();
-        let kernel = self.kernels.entry(kernel).or_default();
+        let sums = self.kernels.entry(kernel).or_default();
         let key = key(interrupt);
         if is_entry {
-            kernel.names.entry(key).or_insert_with(|| name(key, input));
-            let open = kernel.open.entry(cpu).or_default();
+            sums.names.entry(key).or_insert_with(|| name(key, input));
+            let open = sums.open.entry(cpu).or_default();
             open.push((key, time));
             if open.len() > NESTED {
                 // Exits that are not in the trace.
-                kernel.forget(cpu, 0);
+                sums.forget(cpu, 0);
             }
             return;
         }
-        let open = kernel.open.entry(cpu).or_default();
+        let open = sums.open.entry(cpu).or_default();
         let Some(at) = open.iter().rposition(|&(open, _)| open == key) else {
-            kernel.names.entry(key).or_insert_with(|| name(key, input));
-            kernel.sums(key, cpu).unfinished += 1;
+            sums.names.entry(key).or_insert_with(|| name(key, input));
+            sums.sums(key, cpu).unfinished += 1;
             return;
         };
         let begin = open.get(at).map_or(time, |&(_, begin)| begin);
-        kernel.forget(cpu, at + 1);
-        if let Some(open) = kernel.open.get_mut(&cpu) {
+        sums.forget(cpu, at + 1);
+        if let Some(open) = sums.open.get_mut(&cpu) {
             open.pop();
         }
         let ticks = time.saturating_sub(begin);
-        kernel.sums(key, cpu).handled.add(ticks);
-        let name = kernel.names.get(&key);
+        sums.sums(key, cpu).handled.add(ticks);
+        let name = sums.names.get(&key);
         samples.add(vm, time, ticks, || format!("{} {}", key.0.name(), name.map_or("?", |name| name)));
+        self.kept.add(|| HandledInterrupt {
+            kernel,
+            cpu,
+            window: Window { begin, end: time },
+            kind: key.0,
+            number: key.1,
+            name: name.map_or_else(|| "?".into(), Arc::clone),
+        });
     }
 
     /// Exits are missing from now on.
@@ -361,14 +419,14 @@ impl Handled {
                 times: handled.times(clock),
                 unfinished: *unfinished,
             };
-            let interrupt = |(&key, name): (&Key, &String)| {
+            let interrupt = |(&key, name): (&Key, &Arc<str>)| {
                 let mut cpus: Vec<_> = sums.sums.iter().filter(|((of, _), _)| *of == key).collect();
                 cpus.sort_by_key(|((_, cpu), _)| *cpu);
                 let total = cpus.iter().fold(Sums::default(), |sum, (_, cpu)| sum.plus(cpu));
                 Interrupt {
                     kind: key.0,
                     number: key.1,
-                    name: name.clone(),
+                    name: name.to_string(),
                     times: total.handled.times(clock),
                     unfinished: total.unfinished,
                     cpus: cpus.iter().map(of_cpu).collect(),
@@ -392,9 +450,9 @@ fn key(interrupt: event::Interrupt) -> Key {
 }
 
 /// The name of an interrupt, from a record of it.
-fn name((kind, number): Key, input: &Input<'_>) -> String {
+fn name((kind, number): Key, input: &Input<'_>) -> Arc<str> {
     match kind {
-        InterruptKind::Irq => event::handler_name(&input.record).map_or_else(|| "?".into(), |name| name.into_owned()),
+        InterruptKind::Irq => event::handler_name(&input.record).map_or_else(|| "?".into(), |name| name.into()),
         InterruptKind::Softirq => names::softirq::name(number).unwrap_or("?").into(),
         InterruptKind::Vector => event::vector_name(input.record.schema.name()).map_or("?", |(name, _)| name).into(),
     }

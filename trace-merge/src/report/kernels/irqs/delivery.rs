@@ -4,6 +4,7 @@ use crate::report::rows::columns;
 use crate::report::rows::columns::figure::{Figure, Figures};
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution};
 use crate::report::statistics::distribution::{Distribution, Durations};
+use crate::report::statistics::ended::Keep;
 use crate::report::statistics::samples::{Samples, VmSamples};
 use foldhash::HashMap;
 use serde::Serialize;
@@ -85,6 +86,25 @@ impl ReportRow for VectorDelivery {
     ];
 }
 
+/// An interrupt that KVM has injected, of those that the report counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InjectedInterrupt {
+    /// Index of the VM.
+    pub vm: usize,
+    /// The vCPU.
+    pub vcpu: u32,
+    /// The vector.
+    pub vector: i64,
+    /// How long its local APIC had it before, ticks, where that was seen.
+    pub pending: Option<u64>,
+    /// When it was injected first, ticks.
+    pub begin: u64,
+    /// When the guest's handler recorded its first event, ticks, where that was seen.
+    pub end: Option<u64>,
+    /// The handler, where it was seen.
+    pub handler: Option<String>,
+}
+
 #[derive(Debug, Default)]
 struct VectorSums {
     handlers: BTreeSet<String>,
@@ -100,9 +120,36 @@ struct VcpuState {
     accepted: HashMap<i64, u64>,
     /// The last interrupt and its first injection, when its handler was not seen yet. The guest takes an interrupt at
     /// once, with interrupts disabled: whatever handler is entered next is that of the last one.
-    injected: Option<(i64, u64)>,
+    injected: Option<Injection>,
     /// Whether the guest records on this vCPU.
     is_recorded: bool,
+}
+
+impl VcpuState {
+    /// The handler of the last interrupt of the vCPU, if it was not seen yet, will not be known.
+    fn forget(&mut self, (vm, vcpu): (usize, u32), kept: &mut Keep<InjectedInterrupt>) {
+        if let Some(injection) = self.injected.take() {
+            kept.add(|| injection.unseen(vm, vcpu));
+        }
+    }
+}
+
+/// An interrupt whose handler was not seen yet.
+#[derive(Clone, Copy, Debug)]
+struct Injection {
+    vector: i64,
+    /// How long it was pending, ticks, where that is known.
+    pending: Option<u64>,
+    /// When it was injected first, ticks.
+    time: u64,
+}
+
+impl Injection {
+    /// It was of that vCPU, and its handler was not seen.
+    const fn unseen(self, vm: usize, vcpu: u32) -> InjectedInterrupt {
+        let Self { vector, pending, time } = self;
+        InjectedInterrupt { vm, vcpu, vector, pending, begin: time, end: None, handler: None }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -116,12 +163,32 @@ struct VmState {
 pub(super) struct Deliveries {
     /// By VM.
     vms: BTreeMap<usize, VmState>,
+    kept: Keep<InjectedInterrupt>,
 }
 
 impl Deliveries {
     /// Whether records of a host like `input` tell of interrupts that KVM injects.
     pub(super) const fn follows(input: &Input<'_>) -> bool {
         matches!(input.event, Some(Event::KvmInject { .. } | Event::KvmAcceptIrq { .. }))
+    }
+
+    /// Keeps injected interrupts one by one from now on.
+    pub(super) fn keep(&mut self) {
+        self.kept.begin();
+    }
+
+    /// Whether any were kept since they were taken last.
+    pub(super) fn has_kept(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// What was kept; `at_end` also those whose handlers may still have come.
+    pub(super) fn take(&mut self, at_end: bool) -> impl Iterator<Item = InjectedInterrupt> {
+        let Self { vms, kept } = self;
+        for (&vm, state) in vms.iter_mut().filter(|_| at_end) {
+            state.vcpus.iter_mut().for_each(|(vcpu, state)| state.forget((vm, vcpu), kept));
+        }
+        kept.take()
     }
 
     pub(super) fn add(&mut self, input: &Input<'_>, timeline: &Timeline, samples: &mut Samples) {
@@ -131,7 +198,7 @@ impl Deliveries {
                 let state = self.vms.entry(vm).or_default();
                 state.vcpus.get_or_insert_with(cpu, VcpuState::default).is_recorded = true;
                 if let Some(Event::InterruptEnter(interrupt)) = input.event {
-                    state.handled(cpu, interrupt, input, VmSamples { samples, vm });
+                    state.handled(cpu, interrupt, input, VmSamples { samples, vm }, &mut self.kept);
                 }
             }
             Origin::Vmm { .. } | Origin::User { .. } => {}
@@ -143,15 +210,16 @@ impl Deliveries {
         match gap.origin {
             Origin::Host { host, .. } => {
                 let of_host = |vm: usize| timeline.vm(vm).is_some_and(|vm| vm.host == host);
-                for (_, state) in self.vms.iter_mut().filter(|(vm, _)| of_host(**vm)) {
-                    for vcpu in state.vcpus.values_mut() {
-                        (vcpu.injected, vcpu.accepted) = (None, HashMap::default());
+                for (&vm, state) in self.vms.iter_mut().filter(|(vm, _)| of_host(**vm)) {
+                    for (number, vcpu) in state.vcpus.iter_mut() {
+                        vcpu.forget((vm, number), &mut self.kept);
+                        vcpu.accepted = HashMap::default();
                     }
                 }
             }
             Origin::Guest { vm, cpu } => {
                 if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpus.get_mut(cpu)) {
-                    vcpu.injected = None;
+                    vcpu.forget((vm, cpu), &mut self.kept);
                 }
             }
             Origin::Vmm { .. } | Origin::User { .. } => {}
@@ -166,7 +234,8 @@ impl Deliveries {
             Some(Event::KvmInject { tid, vector, again, soft: false }) => {
                 if let Some((vm, vcpu)) = vcpu_of(tid) {
                     let state = self.vms.entry(vm).or_default();
-                    let pending = state.injected(vcpu, vector, input.time(), again, is_complete);
+                    let kept = &mut self.kept;
+                    let pending = state.injected((vm, vcpu), vector, input.time(), again, is_complete, kept);
                     if let Some(ticks) = pending {
                         samples.add(Some(vm), input.time(), ticks, || format!("vector {vector:#x} pending"));
                     }
@@ -216,27 +285,51 @@ impl Deliveries {
 
 impl VmState {
     /// An interrupt is injected: for how long it was pending, ticks, where that is known.
-    fn injected(&mut self, vcpu: u32, vector: i64, time: u64, again: bool, is_complete: bool) -> Option<u64> {
+    fn injected(
+        &mut self,
+        (vm, vcpu): (usize, u32),
+        vector: i64,
+        time: u64,
+        again: bool,
+        is_complete: bool,
+        kept: &mut Keep<InjectedInterrupt>,
+    ) -> Option<u64> {
         let sums = self.vectors.entry(vector).or_default();
         let state = self.vcpus.get_or_insert_with(vcpu, VcpuState::default);
         if again {
             sums.reinjected += 1;
             // The guest has waited since the first time; where that is not known, for how long is not known.
-            state.injected = state.injected.filter(|&(injected, _)| injected == vector);
+            if state.injected.is_some_and(|injected| injected.vector != vector) {
+                state.forget((vm, vcpu), kept);
+            }
             return None;
         }
         sums.injected += 1;
         let since = state.accepted.remove(&vector).filter(|_| is_complete);
         let pending = since.map(|since| time.saturating_sub(since));
         pending.into_iter().for_each(|pending| sums.pending.add(pending));
-        state.injected = (state.is_recorded && is_complete).then_some((vector, time));
+        state.forget((vm, vcpu), kept);
+        let injection = Injection { vector, pending, time };
+        if state.is_recorded && is_complete {
+            state.injected = Some(injection);
+        } else {
+            kept.add(|| injection.unseen(vm, vcpu));
+        }
         pending
     }
 
     /// The guest's `cpu` has entered a handler.
-    fn handled(&mut self, cpu: u32, interrupt: Interrupt, input: &Input<'_>, mut samples: VmSamples<'_>) {
+    fn handled(
+        &mut self,
+        cpu: u32,
+        interrupt: Interrupt,
+        input: &Input<'_>,
+        mut samples: VmSamples<'_>,
+        kept: &mut Keep<InjectedInterrupt>,
+    ) {
         let Some(state) = self.vcpus.get_mut(cpu) else { return };
-        let Some((vector, since)) = state.injected else { return };
+        let Some(injection) = state.injected else { return };
+        let Injection { vector, time: since, .. } = injection;
         let is_its_handler = match interrupt {
             Interrupt::Vector(number) => i64::from(number) == vector,
             Interrupt::Irq(_) => vector < FIRST_SYSTEM_VECTOR,
@@ -250,6 +343,8 @@ impl VmState {
             Interrupt::Irq(_) => event::handler_name(&input.record).map(|name| name.into_owned()),
             _ => event::vector_name(input.record.schema.name()).map(|(name, _)| name.to_string()),
         };
+        let (vm, end) = (samples.vm, Some(input.time()));
+        kept.add(|| InjectedInterrupt { end, handler: name.clone(), ..injection.unseen(vm, cpu) });
         let sums = self.vectors.entry(vector).or_default();
         sums.handlers.extend(name);
         let ticks = input.time().saturating_sub(since);

@@ -111,6 +111,26 @@ fn injection_without_a_handler_is_not_timed() {
 }
 
 #[test]
+fn injections_are_kept_as_often_as_they_are_counted() {
+    let before_the_guest_records = injected(TestTrace::new(), 0, 0x30);
+    let trace = before_the_guest_records.guest(0, 1, "test:tick", &[]);
+    let handled = timer(injected(accepted(trace, 60, 236), 100, 236), 140);
+    let (_dir, trace) = injected(injected(handled, 200, 236), 300, 0x31).open();
+    let report = report(&trace, ALL).unwrap();
+    let mut times = InterruptTimes::keeping_ended();
+
+    let _ = strata_analysis::pass(&trace, ALL, &mut [&mut times]);
+
+    let kept: Vec<_> =
+        times.take_injected(true).map(|kept| (kept.vector, kept.pending, kept.begin, kept.end)).collect();
+    assert_eq!(
+        kept,
+        [(0x30, None, 0, None), (236, Some(40), 100, Some(140)), (236, None, 200, None), (0x31, None, 300, None)]
+    );
+    assert_eq!(report.injected[0].vectors.iter().map(|vector| vector.injected).sum::<u64>(), kept.len() as u64);
+}
+
+#[test]
 fn injection_before_the_guest_records_is_counted_but_waits_for_no_handler() {
     let trace = irq(injected(TestTrace::new(), 100, 0x22), 0, 900, 910);
 
