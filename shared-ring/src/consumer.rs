@@ -51,8 +51,7 @@ impl Lost {
         self.full.saturating_add(self.wrapped).saturating_add(self.too_large)
     }
 
-    /// The total as the header of a packet says it. The largest number is never said: babeltrace2 takes it for none at
-    /// all, and aborts.
+    /// The total for a packet's header, never `u64::MAX`: babeltrace2 takes that for no count at all, and aborts.
     #[must_use]
     pub const fn events_discarded(&self) -> u64 {
         let total = self.total();
@@ -111,7 +110,7 @@ pub struct LargestLost {
     pub payload: u32,
 }
 
-/// That record of the ring at the beginning of `ring`; `None` while there is none (agents before ABI 2.7 note none). A
+/// The largest lost record of the ring that begins at `ring`; `None` while none is noted (before ABI 2.7, never). A
 /// guest may say anything.
 pub fn largest_lost<M: RingMemory>(ring: &M) -> Option<LargestLost> {
     let noted = ring.load(RING_LARGEST_LOST);
@@ -691,7 +690,7 @@ impl<M: RingMemory> Consumer<M> {
             return Unfinished::Overwritten;
         }
         let claimed = if content == geometry.sub_buffer_size() {
-            // Who committed its last byte has not come to say so. It is closed: behind its content lies what it held before.
+            // Its last byte is committed, not yet published. It is closed: behind its content lies older data.
             Copied::complete(buffer).claimed
         } else {
             usize::try_from(content).unwrap_or(usize::MAX).min(buffer.len())

@@ -124,8 +124,8 @@ pub unsafe fn peek<S: Storage>(storage: &S, geometry: Geometry, index: usize) ->
     offset_of(geometry, index, word)
 }
 
-/// Writer: how far behind the first one, bytes, the physical sub-buffer lies that is behind the one of free-running offset
-/// `count`; `None` when no writer holds it, or the word makes no sense.
+/// Writer: offset, in bytes from the first, of the physical sub-buffer behind the logical one of free-running offset
+/// `count`; `None` if no writer holds it, or the word makes no sense.
 ///
 /// # Safety
 /// `storage` covers a flight-recorder ring of `geometry`.
@@ -169,8 +169,8 @@ pub unsafe fn hold<S: Storage>(storage: &S, geometry: Geometry, index: usize) ->
     unsafe { peek(storage, geometry, index) }
 }
 
-/// Writer: has a consumer that reads what is written from now on find the reference when it looks at the word again: it
-/// copies sub-buffers that are not complete where they lie. Called after the reference was set or seen.
+/// Writer: makes a consumer that reads later writes find the reference when it looks at the word again: it copies
+/// incomplete sub-buffers in place. Called after the reference was set or seen.
 #[inline(always)]
 pub fn show_hold<S: Storage>(storage: &S) {
     if !mutated!(EnterWithoutFence) {
@@ -191,7 +191,7 @@ pub unsafe fn complete<S: Storage>(storage: &S, geometry: Geometry, index: usize
     unsafe {
         let word = ExchangeWord::from_word(storage.load(offset));
         if word.tag() == tag {
-            // Who is gone has come so far, and the consumer may have the word since.
+            // The gone context did this; the consumer may have the word since.
             return;
         }
         storage.store_release(offset, ExchangeWord::completed(index, word.physical(index), tag).to_word());

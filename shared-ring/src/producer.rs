@@ -2,7 +2,7 @@
 //! buffering scheme for kernel tracing*, 2012; equations and algorithms below are that paper's).
 //!
 //! A record is *reserved* by moving `write_count` forward with a compare-and-swap, written, and *committed* by adding
-//! its size to the commit count of its sub-buffer. Who reserves gets a [`Reservation`], which is committed once or
+//! its size to the commit count of its sub-buffer. Reserving gives a [`Reservation`], to be committed once or
 //! discarded. Contexts nest at any instruction (task, soft interrupt, interrupt,
 //! NMI) and a vCPU may be descheduled at any instruction for any time: nothing here waits for another context, and a
 //! sub-buffer is published only when every byte reserved in it is committed.
@@ -14,8 +14,9 @@
 //!   sub-buffer can be read after a crash up to its first hole.
 //! - In flight-recorder mode nobody clears, and the hole is found by counting. While everything that is reserved in the
 //!   sub-buffer is committed (`commit_count` equals what `write_count` says, read after it), a reader sees that all of it is
-//!   whole. Only who reserves can end that: it raises `commit_prefix` to the commit count before, where the hole begins that
-//!   it may leave. Of contexts that nest, the outermost one does; those inside find a hole. The word is never lowered, so
+//!   whole. Only the context that reserves can end that: it first raises `commit_prefix` to the commit count,
+//!   where the hole that it may leave begins. Of nested contexts only the outermost does; the others find a hole.
+//!   The word is never lowered, so
 //!   that a crash at any instruction hides nothing that lies before the first hole. Comparing with the beginning of one's
 //!   own record alone would not do: two nested records of equal size commit as many bytes as the interrupted one has
 //!   reserved.
@@ -112,8 +113,8 @@ pub enum NotReserved {
     /// The clock refused; nothing was counted.
     NoTime,
     /// Each of [`ATTEMPTS`] attempts was overtaken: more contexts than there can be have recorded meanwhile, or the memory
-    /// is not a ring's any more. The record is counted as lost, where the memory still counts. Whoever can does not
-    /// record here again before it has found out.
+    /// is no longer a ring's. The record is counted as lost, if the memory still counts. Callers that can find out
+    /// which, do, before they record here again.
     Stuck,
 }
 
@@ -181,7 +182,7 @@ impl<S: Storage> Producer<S> {
         }
     }
 
-    /// [`record_with`](Self::record_with) on the short way; `fill` is given back where that does not lead there.
+    /// [`record_with`](Self::record_with)'s fast path; gives `fill` back where the slow path is needed.
     #[inline(always)]
     fn record_inside<F: FnOnce(&mut Reservation<'_, S>)>(
         &self,
@@ -215,16 +216,16 @@ impl<S: Storage> Producer<S> {
         }
     }
 
-    /// [`record`](Self::record) where the short way does not lead there. It says no more than `record` does: the short way
-    /// would else put its answer where that of this one is, in memory.
+    /// [`record`](Self::record)'s slow path. It returns only a `bool`: a larger result would lie in memory, and the
+    /// fast path's with it.
     #[cold]
     #[inline(never)]
     fn record_payload_slowly(&self, now: impl Fn() -> Option<u64>, id: u16, payload: &[u8]) -> bool {
         self.record_slowly(now, id, payload.len(), whole(payload)).is_ok()
     }
 
-    /// [`record_with`](Self::record_with) where the short way does not lead there. All of it, and by value, so that nothing
-    /// is kept in registers or put into memory before.
+    /// [`record_with`](Self::record_with)'s slow path: all of it, arguments by value, so that the fast path keeps
+    /// nothing ready for it.
     #[cold]
     #[inline(never)]
     fn record_slowly<F: FnOnce(&mut Reservation<'_, S>)>(
@@ -292,8 +293,8 @@ impl<S: Storage> Producer<S> {
         }
     }
 
-    /// RESERVESLOT, at once, for a record like most: it lies inside a sub-buffer that a writer holds, has a short header,
-    /// and nothing gets in between. `None` when that is not so, or there is no time; nothing was reserved then.
+    /// RESERVESLOT's fast path, for most records: inside a sub-buffer that a writer holds, with a short header, and no
+    /// other context in between. Else, or if `now` is `None`, `None`; nothing was reserved then.
     ///
     /// `mode` is the producer's, known to the compiler.
     #[inline(always)]
@@ -319,8 +320,8 @@ impl<S: Storage> Producer<S> {
         };
         let packet = RING_HEADER_SIZE + in_memory(start);
         let time = too_early.or_else(now)?;
-        // That the time bears on a branch only, and not on the new write count, keeps the clock's latency out of the
-        // chain from one record to the next.
+        // The time affects only a branch, not the new write count: so the clock's latency stays out of the chain from
+        // record to record.
         if self.is_extended(packet, time) || !self.advance(mode, write, write + size) {
             return None;
         }
@@ -542,8 +543,8 @@ impl<S: Storage> Producer<S> {
         false
     }
 
-    /// Where the sub-buffer ends in whose middle `position` lies. Memory that is not a ring's any more may say that it lies
-    /// at the end of all numbers.
+    /// The end of the sub-buffer around `position`. In memory that is no longer a ring's, `position` may be near
+    /// `u64::MAX`.
     #[inline(always)]
     const fn end_of_sub_buffer(&self, position: u64) -> u64 {
         (position - self.geometry.within(position)).wrapping_add(self.geometry.sub_buffer_size())

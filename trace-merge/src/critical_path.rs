@@ -46,9 +46,9 @@ pub struct CriticalPathOptions {
     pub from: Option<Duration>,
     /// Only what is this long after the first record of the recording, or earlier.
     pub to: Option<Duration>,
-    /// The longest so many waits of all the tasks together, in place of all the time of the one task: each from when it
-    /// gave up its CPU, or it was taken from it, until it ran again; after a sleep that it had asked for, from when it
-    /// was woken. Of several tasks it is some waits also where nothing says how many.
+    /// How many of all tasks' longest waits to explain, instead of all of one task's time. A wait lasts from when a
+    /// task gave up or lost its CPU (after a sleep it asked for: was woken) until it ran again. Several tasks get waits
+    /// even without a number.
     pub worst: Option<usize>,
     /// The longest intervals between two records of a task whose event matches this, with none that matches in
     /// between.
@@ -315,7 +315,7 @@ pub struct CriticalPaths {
     /// Time of the first record, ticks: seconds count from there.
     #[serde(rename = "start_ticks")]
     pub start: u64,
-    /// What the answer means less than it could, and why.
+    /// What limits the answer, and why.
     pub warnings: Vec<String>,
     /// Records whose event matches and that no task is known to have made.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -325,8 +325,8 @@ pub struct CriticalPaths {
 }
 
 impl CriticalPaths {
-    /// The paths by task, each task's in order of their begins but for those that begin before the one before them ends:
-    /// to be drawn in one row. Intervals between events do not overlap, nor do waits.
+    /// The paths by task, each task's by begin, to be drawn in one row: those that overlap the one before are left out.
+    /// Intervals between events do not overlap, nor do waits.
     #[must_use]
     pub fn by_task(&self) -> Vec<Vec<&CriticalPath>> {
         let mut paths: Vec<_> = self.paths.iter().collect();

@@ -1,9 +1,9 @@
 //! `strata diff`: what changed between two recordings.
 //!
 //! The reports are made of both, each in one pass. The time of each is cut into 20 equal parts, and for each part a row
-//! of a report has values: how often per second, how much time per second, and the quantiles of how long. What the
-//! parts of one recording have that those of the other have not is a change; what varies from part to part within both
-//! is none ([`statistics`]). Parts in which records may be missing are left out, and rows that follow from events that
+//! of a report has values: how often per second, how much time per second, and the quantiles of how long. A change is a
+//! difference between the parts of one recording and those of the other that exceeds the variation within both
+//! ([`statistics`]). Parts in which records may be missing are left out, and rows that follow from events that
 //! only one of the two has are not compared.
 
 mod coverage;

@@ -147,7 +147,7 @@ fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
         let known = directory::runtime_folders().and_then(|folders| directory::list_all(&folders)).unwrap_or_default();
         let machines = machines::running(&known);
         print(&if machines.is_empty() {
-            "no process that this user may look into runs a VM of another monitor\n".into()
+            "no process that this user may inspect runs a VM of another VMM\n".into()
         } else {
             machines::text(&machines)
         })?;

@@ -13,8 +13,8 @@ pub(super) const PROCESS: &str = "Process";
 #[derive(Debug, Args)]
 #[command(next_help_heading = PROCESS)]
 pub struct JailArgs {
-    /// Give up capabilities, other files and system calls once everything that needs root is open; `strata run` also
-    /// gives up its user (--user)
+    /// Give up capabilities, files and system calls not needed once everything that needs root is open; `run` also its
+    /// user
     ///
     /// 'log' lets forbidden system calls through and names them in the kernel's log; 'off' keeps everything
     #[arg(long, value_name = "MODE", default_value = Mode::default().name(), value_parser = values::jail())]

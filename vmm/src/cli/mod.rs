@@ -73,7 +73,7 @@ pub fn program() -> clap::Command {
 pub enum Command {
     /// Run a guest; with --trace, record every layer of it
     Run(Box<RunArgs>),
-    /// Record a VM that runs already, of QEMU for instance
+    /// Record a running VM, for instance of QEMU
     Attach(AttachArgs),
     /// List the records of a trace, all layers in time order
     Events(EventsArgs),
@@ -111,7 +111,7 @@ pub enum Command {
     ///
     /// QEMU, libvirt, Cloud Hypervisor and Firecracker can be given one.
     Region(RegionArgs),
-    /// Check what this machine can do, and how to mend what it cannot
+    /// Check what works on this machine, and how to fix the rest
     Doctor(DoctorArgs),
     /// Print what a shell needs to complete command lines
     Completions(CompletionsArgs),

@@ -60,8 +60,8 @@ pub struct RecordingArgs {
     /// discard writes records as they come and, when a ring is full, drops new ones and counts them. flight-recorder
     /// keeps the newest and overwrites the oldest
     ///
-    /// A flight recorder writes its records at the end, and at each `strata ctl VM snapshot DIR`. --host-history says
-    /// how many of the host kernel's it keeps
+    /// A flight recorder writes its records at the end and at each `strata ctl VM snapshot DIR`; --host-history limits
+    /// the host kernel's
     #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = "trace")]
     pub mode: Mode,
     /// How many bytes of the host kernel's records a flight recorder keeps; the oldest give way
@@ -81,8 +81,8 @@ pub struct RecordingArgs {
     /// Record for this long after a trigger fired, before its snapshot
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = values::duration, requires = "triggers")]
     pub trigger_after: Duration,
-    /// Run the recorder on these CPUs of the host, as in 0 or 0,2-3. Apart from those of the vCPUs, it takes no time
-    /// from the guest
+    /// Run the recorder on these CPUs of the host, as in 0 or 0,2-3. Where no vCPU runs, it takes no time from the
+    /// guest
     #[arg(long, value_name = "LIST", requires = "trace")]
     pub recorder_cpus: Option<CpuList>,
     /// Read the rings always, or when the host is idle or a ring is a quarter full (idle)

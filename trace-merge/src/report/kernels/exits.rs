@@ -33,7 +33,7 @@ use strata_recording::reader::Trace;
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {
     name: "exits",
-    about: "Why and where in the guest vCPUs left it, how long each reason took, in KVM and in the VMM",
+    about: "Why vCPUs left the guest, and where in it; time of each reason, in KVM and in the VMM",
     requested: Requested::Command,
     examples: &[],
     takes_symbols: false,

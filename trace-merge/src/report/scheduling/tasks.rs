@@ -116,7 +116,7 @@ impl ReportRow for TaskReport {
         column("cgroup", "cgroup", Unit::Text, "Its cgroup: path, or `#ID` without one", |row| {
             Value::or_absent(row.cgroup.as_ref())
         }),
-        column("born", "", Unit::Flag, "Whether it was made then", |row| row.born.into()),
+        column("born", "", Unit::Flag, "Made within the window", |row| row.born.into()),
         column("ended", "", Unit::Flag, "Whether it ended then", |row| row.ended.into()),
         column("wall_ticks", "", Unit::Ticks, "How long it was there", |row| row.wall_ticks.into()),
         column("wall_ns", "wall", Unit::Ns, "The same", |row| row.wall_ns.into()),
