@@ -12,7 +12,7 @@ const READ: i64 = 0;
 const FUTEX: i64 = 202;
 
 /// What `trace_merge::report::scenario` holds; then system calls, waits for locks, a disk's request, a packet, an interrupt
-/// that KVM injects, an application's events and lost records. The folder must be kept.
+/// that KVM injects, a sample, an application's events and lost records. The folder must be kept.
 #[must_use]
 pub fn open() -> (TempDir, Trace) {
     let call = |number| [("id", Number(number)), ("args", Arguments([0x7000, 0]))];
@@ -33,6 +33,7 @@ pub fn open() -> (TempDir, Trace) {
     let injected =
         [("common_pid", Number(100)), ("vector", Number(236)), ("soft", Number(0)), ("reinjected", Number(0))];
     let timer = [("vector", Number(236))];
+    let sample = [("ip", Hex(0xffff_ffff_8100_0004)), ("pid", Number(7)), ("user", Number(0))];
     let packet = [("skbaddr", Hex(0xffff_8880_0000_2000)), ("len", Number(98)), ("name", Text("eth0"))];
     let sent = |done| [("net", Number(0)), ("id", Number(1)), ("bytes", Number(98)), ("done", Number(done))];
     // Fields of the names that every table has.
@@ -57,6 +58,8 @@ pub fn open() -> (TempDir, Trace) {
         .host(0, 118_820, "kvm:kvm_inj_virq", &injected)
         .guest(0, 118_900, "irq_vectors:local_timer_entry", &timer)
         .guest(0, 118_940, "irq_vectors:local_timer_exit", &timer)
+        .guest(1, 118_950, "strata:sample", &sample)
+        .symbol(118_960, 0xffff_ffff_8100_0000, "schedule")
         .user(7, 1, 119_000, "web:answered", &answered)
         .user(8, 1, 119_500, "web:answered", &answered)
         .lost(LayerKind::GuestUser, 1, 3)

@@ -182,7 +182,7 @@ const TICKS: Described =
     column("duration_ticks", Kind::Integer, "how long by the trace clock: the report's figure is their sum");
 
 /// All that every export has, in the order of the documentation.
-pub const FIXED: [Fixed; 20] = [
+pub const FIXED: [Fixed; 21] = [
     Fixed {
         name: "events",
         about: "each record of each layer: the tables of all event types, read as one",
@@ -332,6 +332,21 @@ pub const FIXED: [Fixed; 20] = [
             column("operation", Kind::Text, "`read`, `write`, `flush`, `discard` or `other`"),
             column("sector", Kind::Integer, "first sector, of 512 bytes"),
             column("bytes", Kind::Integer, "its size"),
+        ],
+    },
+    Fixed {
+        name: "samples",
+        about: "each sample of a guest's CPU: as in `strata report functions`",
+        lead: Lead::Moment,
+        own: &[
+            TID,
+            PID,
+            COMM,
+            CGROUP,
+            column("vcpu", Kind::Integer, "the vCPU"),
+            column("function", Kind::Text, "what it interrupted: a symbol or a page; null if idle"),
+            column("module", Kind::Text, "its file or module; `[kernel]`, or `?`"),
+            column("calls", Kind::Text, "its callers: JSON"),
         ],
     },
     Fixed {
@@ -555,7 +570,7 @@ mod tests {
 
     /// Columns as the documentation shows them.
     fn rows<'c>(columns: impl Iterator<Item = &'c Described>) -> String {
-        let mut text = String::from("| column | type | what it says |\n|---|---|---|\n");
+        let mut text = String::from("| column | type | meaning |\n|---|---|---|\n");
         for column in columns {
             let about = column.about.replace('|', "\\|");
             text += &format!("| `{}` | {} | {about} |\n", column.name, column.kind.name());
@@ -565,24 +580,29 @@ mod tests {
 
     /// The tables as the documentation shows them.
     fn markdown() -> String {
-        let thread = [TID, PID, COMM, CGROUP];
-        let mut text = String::from("Each begins with `recording`; where rows last, the others follow:\n\n");
-        text += &rows(Lead::Lasting.columns());
-        text += "Then, where rows are a thread's:\n\n";
-        text += &rows(thread.iter());
+        let groups: [(&str, &[Described]); 4] = [
+            ("moment", &LEAD_MOMENT),
+            ("lasting", &LEAD_LASTING),
+            ("thread", &[TID, PID, COMM, CGROUP]),
+            ("state", &[THIEF[0], THIEF[1], THIEF[2], TICKS]),
+        ];
+        let is_in = |column: &Described, columns: &[Described]| {
+            columns.iter().any(|known| (known.name, known.about) == (column.name, column.about))
+        };
+        let mut text =
+            String::from("Each begins with `recording`, the id of its first layer. Tables share these columns:\n\n");
+        for (name, columns) in groups {
+            text += &format!("*{name}*\n\n{}", rows(columns.iter()));
+        }
         for table in &FIXED {
-            let is_thread =
-                table.own.iter().take(thread.len()).map(|column| column.about).eq(thread.map(|of| of.about));
-            let (lasts, reported) = match table.lead {
-                Lead::Lasting if is_thread => (" It lasts: a thread's.", Lead::Lasting.count() + thread.len()),
-                Lead::Lasting => (" It lasts.", Lead::Lasting.count()),
-                Lead::Recording | Lead::Moment => ("", Lead::Recording.count()),
-            };
-            let row = format!("A row is {}.{lasts}", table.about);
-            // prose is 120 columns wide at most
-            let row = if row.len() > 120 { row.replace(lasts, &lasts.replacen(' ', "\n", 1)) } else { row };
-            text += &format!("### `{}`\n\n{row}\n\n", table.name);
-            text += &rows(table.columns().skip(reported));
+            let all: Vec<Described> = table.columns().copied().collect();
+            let shared: Vec<_> =
+                groups.into_iter().filter(|(_, columns)| columns.iter().all(|column| is_in(column, &all))).collect();
+            let own = all.iter().skip(Lead::Recording.count());
+            let own = own.filter(|column| !shared.iter().any(|(_, columns)| is_in(column, columns)));
+            let names: Vec<_> = shared.iter().map(|(name, _)| format!("*{name}*")).collect();
+            let with = if names.is_empty() { String::new() } else { format!("\nWith {}.", names.join(", ")) };
+            text += &format!("### `{}`\n\nA row is {}.{with}\n\n{}", table.name, table.about, rows(own));
         }
         text
     }

@@ -1,4 +1,5 @@
-//! What reports count, row by row: wakeups, system calls, waits for locks, exits, interrupts, disk requests, packets.
+//! What reports count, row by row: wakeups, system calls, waits for locks, exits, interrupts, samples, disk requests,
+//! packets.
 
 use super::columns::cell::Cell;
 use super::output::Output;
@@ -10,7 +11,7 @@ use serde_json::json;
 use strata_analysis::event::{self, Access, name};
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::kernel_symbols::KernelSymbols;
-use strata_analysis::timeline::states::TaskIndex;
+use strata_analysis::timeline::states::{Current, TaskIndex};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Kernel, Timeline};
 use strata_analysis::{Analysis, Gap, Passed, names};
 use strata_recording::layer::LayerKind;
@@ -21,6 +22,7 @@ use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask}
 use trace_merge::report::devices::flows::{Flow, FlowTimes};
 use trace_merge::report::devices::net_flows::{Direction, NetFlowTimes, PacketFlow};
 use trace_merge::report::kernels::exits::{ExitTimes, Parts};
+use trace_merge::report::kernels::functions::FunctionSampling;
 use trace_merge::report::kernels::irqs::{InterruptKind, InterruptTimes};
 use trace_merge::report::kernels::locks::{LockTimes, WaitEnd};
 use trace_merge::report::kernels::syscalls::SyscallTimes;
@@ -62,6 +64,10 @@ pub(super) fn makers<'m>(
         let injected = chosen("injections").map(|table| table.keyed(&[2]));
         let rows = Interrupts { handled, injected, whats: Numbers::new(), vectors: Numbers::new() };
         makers.push(Box::new(Listed { times: InterruptTimes::keeping_ended(), rows }));
+    }
+    if selection.has("samples") {
+        let rows = Samples { table: table("samples").keyed(&[Named::COLUMNS]), tasks: Tasks::default() };
+        makers.push(Box::new(Listed { times: FunctionSampling::keeping_ended(trace), rows }));
     }
     if selection.has("block_requests") {
         let rows = BlockRequests { table: table("block_requests").keyed(&[2]), whats: Numbers::new() };
@@ -308,6 +314,31 @@ impl List<InterruptTimes> for Interrupts {
             let row = row.keyed(vectors.of(key), |give| give(&[key.0.into(), key.1.into()]));
             let pending = interrupt.pending.map(|ticks| clock.ticks_to_ns(ticks));
             row.cells([interrupt.handler.as_deref().into(), pending.into()]).end();
+        }
+    }
+}
+
+struct Samples {
+    table: FixedRows,
+    tasks: Tasks,
+}
+
+impl List<FunctionSampling> for Samples {
+    fn list(&mut self, times: &mut FunctionSampling, timeline: &Timeline, _at_end: bool) {
+        let samples: Vec<_> = times.take_samples().collect();
+        for sample in samples {
+            let task = match sample.current {
+                Current::Task(task) => self.tasks.named(timeline, sample.vm, task),
+                Current::Idle => Named::IDLE,
+                Current::Unknown => Named::UNKNOWN,
+            };
+            let Some(row) = self.table.moment(Place::Vm(sample.vm), sample.time) else { continue };
+            let row = row.keyed(task.number.into(), |give| task.give(&[], give));
+            let mut functions = sample.functions.iter().filter_map(|&function| times.function(sample.vm, function));
+            let (name, module) = functions.next().unzip();
+            let calls: Vec<_> = functions.map(|(name, _)| name).collect();
+            let calls = (!calls.is_empty()).then(|| json!(calls).to_string());
+            row.cells([sample.vcpu.into(), name.into(), module.into(), calls.as_deref().into()]).end();
         }
     }
 }

@@ -150,9 +150,7 @@ impl Rows {
         let times = &self.output.times;
         if let [_, time, utc, clock, ..] = &mut *self.columns {
             for &ticks in ticks {
-                time.push_number(times.since_start(ticks));
-                utc.push_number(self.begins.at(ticks, times).saturating_mul(NS_PER_SECOND.cast_signed()));
-                clock.push_number(integer(ticks));
+                push_moment([time, utc, clock], ticks, &mut self.begins, times);
             }
         }
         fill(self.columns.get_mut(self.shape.lead.count() + ABOUT + 1..).unwrap_or_default());
@@ -163,6 +161,17 @@ impl Rows {
     fn at_start(&mut self) -> Row<'_> {
         let hour = self.hour_of(self.output.times.start);
         self.turn_to(hour);
+        self.begin_row()
+    }
+
+    /// A row of the moment `ticks`, to be filled and ended.
+    fn moment(&mut self, ticks: u64) -> Row<'_> {
+        let hour = self.hour_of(ticks);
+        self.turn_to(hour);
+        let times = &self.output.times;
+        if let [_, time, utc, clock, ..] = &mut *self.columns {
+            push_moment([time, utc, clock], ticks, &mut self.begins, times);
+        }
         self.begin_row()
     }
 
@@ -258,6 +267,14 @@ impl Rows {
         let chunks = self.columns.iter_mut().enumerate().map(chunk).collect();
         self.output.send(Ok(Group { shape: Arc::clone(&self.shape), hour: self.hour, rows, chunks }));
     }
+}
+
+/// Adds the moment `ticks` to the columns of its time, UTC and ticks.
+#[inline]
+fn push_moment([time, utc, clock]: [&mut Column; 3], ticks: u64, seconds: &mut Seconds, times: &Times) {
+    time.push_number(times.since_start(ticks));
+    utc.push_number(seconds.at(ticks, times).saturating_mul(NS_PER_SECOND.cast_signed()));
+    clock.push_number(integer(ticks));
 }
 
 impl Drop for Rows {
@@ -359,6 +376,11 @@ impl FixedRows {
         if let Some(rows) = self.at(place) {
             rows.at_start().cells(own.iter().copied()).end();
         }
+    }
+
+    /// A row of the moment `ticks`, to be filled and ended.
+    pub(super) fn moment(&mut self, place: Place, ticks: u64) -> Option<Row<'_>> {
+        Some(self.at(place)?.moment(ticks))
     }
 
     /// Adds a row of what lasted in `window`.

@@ -10,7 +10,7 @@ use strata_recording::test_trace::{self, Field, TestTrace};
 use tempfile::TempDir;
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::report::devices::{blocks, flows, net_flows};
-use trace_merge::report::kernels::{exits, irqs, locks, syscalls};
+use trace_merge::report::kernels::{exits, functions, irqs, locks, syscalls};
 use trace_merge::report::scenario;
 use trace_merge::report::scheduling::{tasks, vcpus, wakeups};
 
@@ -219,6 +219,19 @@ fn interrupts_are_those_of_the_report() {
     assert_eq!((injected.rows(), &*injected.integers("vector")), (vector.injected, &[Some(vector.vector)][..]));
     assert_eq!(injected.sum_where("duration_ns", "handler", &vector.handlers[0]), vector.delivery.total_ns);
     assert_eq!(injected.sum_where("pending_ns", "handler", &vector.handlers[0]), vector.pending.total_ns);
+}
+
+#[test]
+fn samples_are_those_of_the_report() {
+    let (folder, _dir, trace) = exported();
+    let kernel = &functions::report(&trace, Window::ALL, None).unwrap().kernels[0];
+
+    let table = Table::read(folder.path(), "samples");
+
+    let function = &kernel.functions[0];
+    assert_eq!((table.rows(), table.count_where("function", &function.function)), (kernel.samples, function.own));
+    assert_eq!((&*table.texts("module"), &*table.integers("tid")), (&[Some("[kernel]".into())][..], &[Some(7)][..]));
+    assert_eq!(table.texts("function"), [Some("schedule".into())]);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column};
 use crate::report::rows::table::write_more;
+use crate::report::statistics::ended::{Keep, KeepsEnded};
 use crate::report::{Report, ReportBuilder, ReportError, Window, percent};
 use foldhash::HashMap;
 use mappings::{Mappings, Place};
@@ -24,6 +25,7 @@ use std::path::Path;
 use strata_analysis::event::{self, Event, Mapping, Tid};
 use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbols};
 use strata_analysis::timeline::guest::Guest;
+use strata_analysis::timeline::states::Current;
 use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
 use strata_analysis::user_symbols::UserSymbols;
 use strata_analysis::{Analysis, Gap, Passed};
@@ -168,12 +170,29 @@ pub fn report(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<F
     crate::report::make(trace, window, FunctionSampling::new(trace, symbols)?)
 }
 
+/// A sample of a guest's CPU, of those that the report counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Index of the VM.
+    pub vm: usize,
+    /// The vCPU.
+    pub vcpu: u32,
+    /// When it was made, ticks.
+    pub time: u64,
+    /// What it interrupted.
+    pub current: Current,
+    /// The function that it interrupted, then that one's callers, as far as stacks were recorded; none where the CPU was
+    /// idle.
+    pub functions: Vec<FunctionId>,
+}
+
 /// The report in the making. Takes memory for each function that was sampled, in each process, and each mapping.
 #[derive(Debug)]
 pub struct FunctionSampling {
     /// By VM; `None` for one whose kernel was not sampled.
     guests: Vec<Option<Collector>>,
     user: Option<UserSymbols>,
+    kept: Keep<Sample>,
 }
 
 impl FunctionSampling {
@@ -187,11 +206,35 @@ impl FunctionSampling {
             .map(UserSymbols::new)
             .transpose()
             .map_err(|source| ReportError::SymbolFolder { path: symbols.unwrap_or(Path::new("")).into(), source })?;
+        Ok(Self::named_by(trace, user))
+    }
+
+    /// One that keeps samples one by one, and has no symbols of processes.
+    #[must_use]
+    pub fn keeping_ended(trace: &Trace) -> Self {
+        let mut sampling = Self::named_by(trace, None);
+        sampling.kept.begin();
+        sampling
+    }
+
+    fn named_by(trace: &Trace, user: Option<UserSymbols>) -> Self {
         let guests = trace.manifest().vms.iter().map(|vm| {
             let is_sampled = trace.kernel_layers(&vm.name).any(|layer| event::is_recorded(layer, event::name::SAMPLE));
             is_sampled.then(|| Collector::new(KernelSymbols::of_guest(trace, &vm.name)))
         });
-        Ok(Self { guests: guests.collect(), user })
+        Self { guests: guests.collect(), user, kept: Keep::none() }
+    }
+
+    /// Samples since this was asked last.
+    pub fn take_samples(&mut self) -> impl Iterator<Item = Sample> {
+        self.kept.take()
+    }
+
+    /// Name and module of a function of the guest of `vm` and its processes.
+    #[must_use]
+    pub fn function(&self, vm: usize, function: FunctionId) -> Option<(&str, &str)> {
+        let function = self.guests.get(vm)?.as_ref()?.functions.get(function)?;
+        Some((&function.name, &function.module))
     }
 
     /// Takes in what changes the mappings of processes.
@@ -200,6 +243,12 @@ impl FunctionSampling {
         let collector = self.guests.get_mut(vm)?.as_mut()?;
         collector.follow(input, &timeline.vm(vm)?.guest);
         Some(collector)
+    }
+}
+
+impl KeepsEnded for FunctionSampling {
+    fn has_ended(&self) -> bool {
+        !self.kept.is_empty()
     }
 }
 
@@ -228,10 +277,12 @@ impl Analysis for FunctionSampling {
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         if let Some(Event::Sample { process, address: Some(address), is_user, .. }) = input.event {
-            let Origin::Guest { vm, .. } = input.origin else { return };
+            let Origin::Guest { vm, cpu } = input.origin else { return };
             if let Some(Some(collector)) = self.guests.get_mut(vm) {
                 let stack = event::stack(&input.record);
-                collector.sample(process.unwrap_or(0), address, is_user, &stack, self.user.as_mut());
+                let functions = collector.sample(process.unwrap_or(0), address, is_user, &stack, self.user.as_mut());
+                let (time, current) = (input.time(), timeline.recorder());
+                self.kept.add(|| Sample { vm, vcpu: cpu, time, current, functions });
             }
             return;
         }
@@ -277,7 +328,7 @@ struct Function {
 }
 
 /// Number of a function in the order in which they were met.
-type FunctionId = usize;
+pub type FunctionId = usize;
 
 /// What is remembered of a place, quick to compare: addresses of one symbol of the kernel are the same, and a file is
 /// the address of its path, which stays the same while the place is kept.
@@ -380,10 +431,18 @@ impl Collector {
         }
     }
 
-    fn sample(&mut self, process: Tid, address: u64, is_user: bool, stack: &[u64], mut user: Option<&mut UserSymbols>) {
+    /// Counts a sample: the functions that it counts for, the interrupted one first.
+    fn sample(
+        &mut self,
+        process: Tid,
+        address: u64,
+        is_user: bool,
+        stack: &[u64],
+        mut user: Option<&mut UserSymbols>,
+    ) -> Vec<FunctionId> {
         if process == 0 && !is_user {
             self.idle += 1;
-            return;
+            return Vec::new();
         }
         let mut functions = vec![self.function(process, address, address, user.as_deref_mut())];
         let mut layers = vec![address >= KERNEL_HALF];
@@ -395,6 +454,7 @@ impl Collector {
         self.stacks.add(process, functions.iter().copied().zip(layers));
         self.all.add(&functions);
         self.processes.entry(process).or_default().add(&functions);
+        functions
     }
 
     /// The function at `address` in process `pid`; `shown` is the address to show if it has no name.
