@@ -310,10 +310,11 @@ impl fmt::Display for Diagnosis {
             }
         }
         formatter.write_char('\n')?;
-        formatter.write_str(if self.runs_guests {
-            "Guests can be run and traced here.\n"
-        } else {
-            "Stock guests cannot be run here; recorded traces can be read.\n"
+        let all_works = self.findings.iter().all(|finding| finding.verdict == Verdict::Works);
+        formatter.write_str(match (self.runs_guests, all_works) {
+            (true, true) => "Guests can be run and traced here.\n",
+            (true, false) => "Guests can be run here, and traced except for what is limited or missing above.\n",
+            (false, _) => "Stock guests cannot be run here; recorded traces can be read.\n",
         })
     }
 }
@@ -353,6 +354,21 @@ mod tests {
 
         assert_eq!(diagnosis.findings.len(), 10);
         assert!(diagnosis.findings.iter().all(|finding| (finding.verdict == Verdict::Works) == finding.fix.is_empty()));
+    }
+
+    #[test]
+    fn last_line_claims_no_more_than_the_findings() {
+        let kvm = KvmFacts { kind: "hardware", tsc_offset_honoured: None, tsc_khz: None, max_cpus: None };
+        let last_line = |findings| Diagnosis { runs_guests: true, kvm: kvm.clone(), findings }.to_string();
+
+        let all = last_line(vec![vhost_finding(Ok(()))]);
+        let layer_is_missing = last_line(vec![tracefs_finding(Err(ThreadIdError::PidNamespace.into()))]);
+
+        assert!(all.ends_with("\nGuests can be run and traced here.\n"), "{all}");
+        assert!(
+            layer_is_missing.ends_with("traced except for what is limited or missing above.\n"),
+            "{layer_is_missing}"
+        );
     }
 
     #[test]
