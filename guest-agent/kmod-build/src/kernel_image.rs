@@ -3,22 +3,15 @@
 //! The layout of the image is that of Linux' x86 boot protocol (`Documentation/arch/x86/boot.rst`): the setup header
 //! tells where the compressed payload lies.
 
+use crate::compression::{Compression, is_lzo};
 use crate::lzop::{self, LzopError};
-use lzma_rust2::{LzmaReader, XzReader};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The LZ4 legacy frame, which `lz4 -l` writes and the kernel build uses.
-const LZ4_LEGACY_MAGIC: &[u8] = &[0x02, 0x21, 0x4c, 0x18];
-/// Every block of a legacy frame holds this much but for the last, which holds less.
-const LZ4_LEGACY_BLOCK: usize = 8 << 20;
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 /// More than any kernel: a bound on what a damaged image can make us allocate.
 const LARGEST_KERNEL: usize = 512 << 20;
-
-/// Most bytes of a window of Zstandard, as a power of two: what the kernel's build uses at its highest level.
-const ZSTD_WINDOW_LOG: u32 = 27;
 
 /// Bytes of the kernel's size at the end of a payload.
 const SIZE_BYTES: usize = 4;
@@ -54,7 +47,7 @@ pub enum KernelError {
     Lzop(#[from] LzopError),
     /// The payload does not decompress.
     #[error("the kernel's payload is damaged")]
-    Payload(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Payload(#[source] io::Error),
 }
 
 /// Extracts the ELF kernel of the image `bzimage` into `vmlinux`, which is replaced when it is older.
@@ -100,9 +93,15 @@ pub fn extract(image: &[u8]) -> Result<Vec<u8>, KernelError> {
 /// As those of [`extract`], and when the kernel, or what its decompressor needs, is larger.
 pub fn extract_within(image: &[u8], largest: usize) -> Result<Vec<u8>, KernelError> {
     let payload = payload(image)?;
-    let (_, unpack) =
-        COMPRESSIONS.iter().find(|(magic, _)| payload.starts_with(magic)).ok_or(KernelError::Compression)?;
-    let kernel = unpack(payload, largest)?;
+    // The kernel's size at its end is a part of gzip's format. The others leave it over, but for those that do not tell
+    // where they end.
+    let without_size = &payload[..payload.len() - SIZE_BYTES];
+    let kernel = match Compression::of(payload) {
+        None if is_lzo(payload) => lzop::decompress(without_size, largest)?,
+        None => return Err(KernelError::Compression),
+        Some(Compression::Lz4) => read(Compression::Lz4, without_size, largest)?,
+        Some(compression) => read(compression, payload, largest)?,
+    };
     if kernel.starts_with(&ELF_MAGIC) {
         Ok(kernel)
     } else {
@@ -110,39 +109,11 @@ pub fn extract_within(image: &[u8], largest: usize) -> Result<Vec<u8>, KernelErr
     }
 }
 
-/// Makes the kernel of a payload, of so many bytes at most.
-type Unpack = fn(&[u8], usize) -> Result<Vec<u8>, KernelError>;
-
-/// How payloads begin, and what unpacks them. Each ends with the kernel's size, 4 bytes, which is a part of gzip's
-/// format, and left over by the others.
-const COMPRESSIONS: [(&[u8], Unpack); 7] = [
-    (&[0x1f, 0x8b], |payload, largest| read(flate2::bufread::GzDecoder::new(payload), largest)),
-    (b"BZh", |payload, largest| read(bzip2::bufread::BzDecoder::new(payload), largest)),
-    (&[0x5d, 0, 0], |payload, largest| {
-        read(LzmaReader::new_mem_limit(payload, kibibytes(largest), None).map_err(damaged)?, largest)
-    }),
-    (b"\xfd7zXZ", |payload, largest| read(XzReader::new_mem_limit(payload, false, kibibytes(largest)), largest)),
-    (&[0x28, 0xb5, 0x2f, 0xfd], |payload, largest| {
-        let mut decoder = zstd::stream::read::Decoder::with_buffer(payload).map_err(damaged)?;
-        decoder.window_log_max(largest.max(1).ilog2().min(ZSTD_WINDOW_LOG)).map_err(damaged)?;
-        read(decoder.single_frame(), largest)
-    }),
-    (LZ4_LEGACY_MAGIC, decompress_legacy_frame),
-    (b"\x89LZO", |payload, largest| Ok(lzop::decompress(&payload[..payload.len() - SIZE_BYTES], largest)?)),
-];
-
-fn damaged(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> KernelError {
-    KernelError::Payload(error.into())
-}
-
-fn kibibytes(bytes: usize) -> u32 {
-    u32::try_from(bytes >> 10).unwrap_or(u32::MAX)
-}
-
-/// All that `decoder` gives, unless that is more than `largest` bytes.
-fn read(decoder: impl Read, largest: usize) -> Result<Vec<u8>, KernelError> {
+/// What `compressed` holds, unless that is more than `largest` bytes.
+fn read(compression: Compression, compressed: &[u8], largest: usize) -> Result<Vec<u8>, KernelError> {
     let mut output = Vec::new();
-    decoder.take((largest as u64).saturating_add(1)).read_to_end(&mut output).map_err(damaged)?;
+    let decoder = compression.decoder(compressed, largest).map_err(KernelError::Payload)?;
+    decoder.take((largest as u64).saturating_add(1)).read_to_end(&mut output).map_err(KernelError::Payload)?;
     if output.len() > largest {
         return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
     }
@@ -175,25 +146,6 @@ fn payload(image: &[u8]) -> Result<&[u8], KernelError> {
         .ok_or(KernelError::NotABzImage("the payload lies outside the file"))
 }
 
-fn decompress_legacy_frame(payload: &[u8], largest: usize) -> Result<Vec<u8>, KernelError> {
-    let mut blocks = payload.get(LZ4_LEGACY_MAGIC.len()..payload.len() - SIZE_BYTES).unwrap_or_default();
-    let mut output = Vec::new();
-    while let Some((length, rest)) = blocks.split_first_chunk::<4>() {
-        let length = u32::from_le_bytes(*length) as usize;
-        let (block, rest) =
-            rest.split_at_checked(length).ok_or(KernelError::NotABzImage("the payload ends inside a block"))?;
-        let start = output.len();
-        if start + LZ4_LEGACY_BLOCK > largest {
-            return Err(KernelError::NotABzImage("the payload is larger than any kernel"));
-        }
-        output.resize(start + LZ4_LEGACY_BLOCK, 0);
-        let written = lz4_flex::block::decompress_into(block, &mut output[start..]).map_err(damaged)?;
-        output.truncate(start + written);
-        blocks = rest;
-    }
-    Ok(output)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -204,7 +156,7 @@ pub(crate) mod tests {
     /// A bzImage whose payload is `kernel` as one legacy block.
     pub(crate) fn image_of(kernel: &[u8]) -> Vec<u8> {
         let block = lz4_flex::block::compress(kernel);
-        let mut payload = LZ4_LEGACY_MAGIC.to_vec();
+        let mut payload = vec![0x02, 0x21, 0x4c, 0x18];
         payload.extend(u32::try_from(block.len()).unwrap().to_le_bytes());
         payload.extend(block);
         image_with(payload, kernel)
@@ -237,7 +189,7 @@ pub(crate) mod tests {
     }
 
     /// What a program makes of `kernel`: the kernel's build uses the same ones with the same options.
-    fn packed_by(program: &str, options: &[&str], kernel: &[u8]) -> Vec<u8> {
+    pub(crate) fn packed_by(program: &str, options: &[&str], kernel: &[u8]) -> Vec<u8> {
         let mut input = tempfile::tempfile().unwrap();
         input.write_all(kernel).unwrap();
         input.rewind().unwrap();

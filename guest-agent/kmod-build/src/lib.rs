@@ -8,6 +8,7 @@
 //! cargo nor the Rust sources: on a user's machine, or by DKMS in a guest.
 
 mod build_log;
+pub mod compression;
 pub mod headers;
 pub mod kernel_image;
 mod kernel_make;
