@@ -204,6 +204,13 @@ fn place_initrd(kernel: &LoadedKernel, memory: u64, size: u64) -> Result<u64, Lo
         .ok_or(LoadError::InitrdDoesNotFit { size, memory })
 }
 
+/// Where an archive begins that is appended to an initrd of so many bytes. The kernel wants it at a multiple of four, and
+/// skips zeros before it. Four of them end a frame of LZ4, whose reader would take the archive for its next block.
+#[must_use]
+pub const fn overlay_offset(initrd_size: u64) -> u64 {
+    if initrd_size == 0 { 0 } else { (initrd_size + 4).next_multiple_of(4) }
+}
+
 /// Loads the initrd and its overlay and says where they are; `None` if there is nothing to load.
 ///
 /// # Errors
@@ -216,8 +223,7 @@ pub fn load_initrd(
     overlay: &[u8],
 ) -> Result<Option<Range>, LoadError> {
     let initrd_size = initrd.as_ref().map_or(0, |(_, size)| *size);
-    // The kernel wants each archive to begin at a multiple of four bytes; zeros between them are skipped.
-    let overlay_offset = if overlay.is_empty() { initrd_size } else { initrd_size.next_multiple_of(4) };
+    let overlay_offset = if overlay.is_empty() { initrd_size } else { overlay_offset(initrd_size) };
     let size = overlay_offset + overlay.len() as u64;
     if size == 0 {
         return Ok(None);
@@ -408,13 +414,13 @@ mod tests {
     }
 
     #[test]
-    fn overlay_follows_the_initrd_at_a_multiple_of_four() {
+    fn overlay_follows_the_initrd_at_a_multiple_of_four_behind_four_zeros() {
         let memory = memory();
         let initrd = Some((file(b"12345"), 5));
         let range = load_initrd(&memory, MEMORY, &elf_kernel(), initrd, b"over").unwrap().unwrap();
-        let mut bytes = [0xffu8; 12];
+        let mut bytes = [0xffu8; 16];
         memory.read_slice(&mut bytes, GuestAddress(range.start)).unwrap();
-        assert_eq!((range.size, &bytes), (12, b"12345\0\0\0over"));
+        assert_eq!((range.size, &bytes), (16, b"12345\0\0\0\0\0\0\0over"));
     }
 
     #[test]
