@@ -2,6 +2,7 @@
 //!
 //! Shows: The agent loads, records and unloads under load, on each kernel.
 //! Shows: The agent stands hot-plugged CPUs, suspend, hibernation, and a reset of the region's device.
+//! Shows: The agent takes the place of the initrd's `/init` and puts it back; the kernel command line stays as it is.
 //! Shows: An agent without a region, or with one that does not fit, says so and harms nothing.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -75,7 +76,7 @@ fn judge(name: &str, kernels: &[KernelChoice]) {
     assert!(!unsigned.contains("there is a device"), "{unsigned}");
 
     // no region: said, without effect
-    assert_contains(&results.text("inject.log"), &["rdinit=/strata-init"]);
+    assert_contains(&results.text("inject.log"), &["command line stays as it is"]);
     let absent = results.console("absent");
     assert_contains(&absent, &["this machine offers no trace region; not loaded", "agent not loaded", "workload done"]);
     assert!(!absent.contains("there is a device"), "{absent}");
@@ -86,4 +87,9 @@ fn judge(name: &str, kernels: &[KernelChoice]) {
     assert_contains(&newer, &["agent not loaded", "workload done"]);
     assert!(!newer.contains("there is a device"), "{newer}");
     assert_contains(&results.text("newer-region.log"), &["the guest has written nothing"]);
+
+    // the agent's program ran in place of /init, put that back, and became it
+    for console in [unsigned, absent, newer] {
+        assert_contains(&console, &["the first program is the guest's: /bin/busybox sh /init"]);
+    }
 }

@@ -56,7 +56,7 @@ fn assert_is_usable(strata: &[&str], root: &Path, seen: &str) {
     let injected = run(strata[0], &[&strata[1..], &inject].concat());
 
     assert!(version.starts_with("strata "), "{version}");
-    assert!(injected.contains("rdinit=/strata-init"), "{injected}");
+    assert!(injected.contains("rdinit=/strata-init strata_init=/init (there is no initrd)"), "{injected}");
 }
 
 /// As [`assert_is_usable`], of the program that is installed in `root` and sees nothing else.

@@ -1,24 +1,31 @@
 //! Bringing the agent into a guest that nobody has prepared: a small initramfs appended to the user's, with the kernel
 //! module and a first program that loads it and then becomes the guest's own init.
+//!
+//! The program takes the place of the initrd's `/init`, which it puts back. The kernel command line stays as it is, so
+//! that a kernel which the guest boots with the same one, and an initrd of its own, finds nothing missing.
 
+use crate::agent::initrd::{GuestInit, INIT_PATH, InitrdError, KEPT_INIT_PATH, PROGRAM_PATH};
 use cpio::newc;
-use std::io;
+use std::io::{self, BufRead, Seek};
 use std::path::{Path, PathBuf};
 use strata_kmod::module_file::{ModuleEvents, ModuleFileError};
+use strata_machine::overlay_offset;
 use thiserror::Error;
 
+pub mod initrd;
+
 /// The first program, compiled by the build script.
-const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/strata-init"));
-/// Its path in the guest, without the leading slash.
-const INIT_PATH: &str = "strata-init";
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/strata-init"));
 /// Where it looks for the module.
 const MODULE_PATH: &str = "strata/strata.ko";
-/// What the kernel runs as the first program in an initramfs unless told otherwise.
+/// What the kernel runs as the first program in an initramfs unless told otherwise, and what tells it.
 const DEFAULT_INIT: &str = "/init";
+const RDINIT: &str = "rdinit=";
 
 const EXECUTABLE: u32 = 0o100_755;
 const REGULAR: u32 = 0o100_644;
 const FOLDER: u32 = 0o040_755;
+const SYMBOLIC_LINK: u32 = 0o120_777;
 
 /// Why a module cannot be the guest's agent.
 #[derive(Debug, Error)]
@@ -126,42 +133,127 @@ fn banner(image: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The initramfs (`newc` cpio) that brings `module` along. It is appended to the user's initrd, or stands alone.
+/// How the overlay's program comes to be the guest's first one.
+#[derive(Debug)]
+pub enum Start {
+    /// It takes the place of this `/init` of the initrd.
+    InPlaceOf(GuestInit),
+    /// `rdinit=` of the kernel command line names it.
+    ByCommandLine(Reason),
+}
+
+/// Why the kernel command line has to name the program.
+#[derive(Debug, Error)]
+pub enum Reason {
+    /// It names a first program already.
+    #[error("the kernel command line has an rdinit= of its own")]
+    Named,
+    /// The guest has no initrd.
+    #[error("there is no initrd")]
+    NoInitrd,
+    /// There is no telling what it takes the place of.
+    #[error(transparent)]
+    Initrd(#[from] InitrdError),
+}
+
+impl Start {
+    /// How it does in a guest with the kernel command line `cmdline` and `initrd`.
+    #[must_use]
+    pub fn of(cmdline: &str, initrd: Option<impl BufRead + Seek>) -> Self {
+        if named_init(&kernel_words(cmdline).0).is_some() {
+            return Self::ByCommandLine(Reason::Named);
+        }
+        match initrd.map(initrd::find_init) {
+            None => Self::ByCommandLine(Reason::NoInitrd),
+            Some(Ok(init)) => Self::InPlaceOf(init),
+            Some(Err(error)) => Self::ByCommandLine(error.into()),
+        }
+    }
+
+    /// What the user of such a guest should know: the kernel of a further boot, by kexec or kdump, with the same command
+    /// line and the guest's own initrd would not find the program. One that finds no `/init` either does not look for it.
+    #[must_use]
+    pub fn note(self) -> Option<String> {
+        match self {
+            Self::InPlaceOf(_) | Self::ByCommandLine(Reason::NoInitrd | Reason::Initrd(InitrdError::NoInit)) => None,
+            Self::ByCommandLine(reason) => Some(format!(
+                "the guest's kernel command line names the agent's program as rdinit=, which kexec and kdump must not \
+                 pass on: {:#}",
+                anyhow::Error::from(reason)
+            )),
+        }
+    }
+}
+
+/// The initramfs (`newc` cpio) that brings `module` along. It is appended to the user's initrd ([`append`]), or stands
+/// alone.
 #[must_use]
-pub fn overlay(module: &[u8]) -> Vec<u8> {
+pub fn overlay(module: &[u8], start: &Start) -> Vec<u8> {
+    let entry = |name, mode, content| (newc::Builder::new(name).mode(mode), content);
+    let mut entries = vec![
+        entry("strata", FOLDER, [].as_slice()),
+        entry(PROGRAM_PATH, EXECUTABLE, PROGRAM),
+        entry(MODULE_PATH, REGULAR, module),
+    ];
+    if let Start::InPlaceOf(init) = start {
+        let kept = newc::Builder::new(KEPT_INIT_PATH).mode(init.mode).uid(init.uid).gid(init.gid).mtime(init.mtime);
+        entries.push((kept, &init.content));
+        // Before the kernel makes a link, it removes what has its name. Into a file, it would write, and into all other
+        // names of that file. The link comes last: it is there only if all else is.
+        entries.push(entry(INIT_PATH, SYMBOLIC_LINK, PROGRAM_PATH.as_bytes()));
+    }
     let mut archive = Vec::new();
-    let entries = [("strata", FOLDER, [].as_slice()), (INIT_PATH, EXECUTABLE, INIT), (MODULE_PATH, REGULAR, module)];
     let written = entries
-        .iter()
+        .into_iter()
         .zip(1..)
-        .try_for_each(|((name, mode, content), inode)| append(&mut archive, name, *mode, inode, content))
+        .try_for_each(|((entry, content), inode)| write(&mut archive, entry.ino(inode).nlink(1), content))
         .and_then(|()| newc::trailer(&mut archive).map(drop));
     debug_assert!(written.is_ok(), "writing to memory does not fail");
     archive
 }
 
-fn append(archive: &mut Vec<u8>, name: &str, mode: u32, inode: u32, content: &[u8]) -> io::Result<()> {
+fn write(archive: &mut Vec<u8>, entry: newc::Builder, content: &[u8]) -> io::Result<()> {
     let size = u32::try_from(content.len()).map_err(io::Error::other)?;
-    let mut writer = newc::Builder::new(name).ino(inode).mode(mode).nlink(1).write(archive, size);
+    let mut writer = entry.write(archive, size);
     io::Write::write_all(&mut writer, content)?;
     writer.finish().map(drop)
 }
 
-/// The kernel command line that runs the overlay's program first and tells it the guest's own: what `cmdline` names as
-/// `rdinit=`, or the kernel's default; and how many samples a second the module takes, if `sample_frequency` says so. What
-/// follows `--` stays last, for that init.
+/// Appends `overlay` to `initrd`, where the kernel looks for it.
+pub fn append(initrd: &mut Vec<u8>, overlay: &[u8]) {
+    let length = initrd.len() as u64;
+    initrd.extend((length..overlay_offset(length)).map(|_| 0));
+    initrd.extend(overlay);
+}
+
+/// The kernel command line by which the overlay's program runs first as `start` says, and knows the guest's own one: what
+/// `cmdline` names as `rdinit=`, or the kernel's default; and how many samples a second the module takes, if
+/// `sample_frequency` says so. What follows `--` stays last, for that init.
 #[must_use]
-pub fn append_cmdline(cmdline: &str, sample_frequency: Option<u32>) -> String {
-    let words: Vec<&str> = cmdline.split_ascii_whitespace().collect();
-    let end = words.iter().position(|word| *word == "--").unwrap_or(words.len());
-    let (kernel, init) = words.split_at(end);
-    // The kernel takes the last one.
-    let own = kernel.iter().rev().find_map(|word| word.strip_prefix("rdinit=")).unwrap_or(DEFAULT_INIT);
-    let mut ours = vec![format!("rdinit=/{INIT_PATH}"), format!("strata_init={own}")];
+pub fn append_cmdline(cmdline: &str, start: &Start, sample_frequency: Option<u32>) -> String {
+    let (mut kernel, init) = kernel_words(cmdline);
+    let mut ours = Vec::new();
+    if let Start::ByCommandLine(_) = start {
+        let own = named_init(&kernel).unwrap_or(DEFAULT_INIT);
+        ours = vec![format!("rdinit=/{PROGRAM_PATH}"), format!("strata_init={own}")];
+        kernel.retain(|word| !word.starts_with(RDINIT));
+    }
     ours.extend(sample_frequency.map(|hertz| format!("strata_sample_frequency={hertz}")));
-    let kernel = kernel.iter().copied().filter(|word| !word.starts_with("rdinit="));
-    let all: Vec<&str> = kernel.chain(ours.iter().map(String::as_str)).chain(init.iter().copied()).collect();
+    let all: Vec<&str> = kernel.into_iter().chain(ours.iter().map(String::as_str)).chain(init).collect();
     all.join(" ")
+}
+
+/// The words of `cmdline` for the kernel, and those from `--` on for the first program.
+fn kernel_words(cmdline: &str) -> (Vec<&str>, Vec<&str>) {
+    let mut words: Vec<&str> = cmdline.split_ascii_whitespace().collect();
+    let end = words.iter().position(|word| *word == "--").unwrap_or(words.len());
+    let init = words.split_off(end);
+    (words, init)
+}
+
+/// The program that the kernel's words name as the first one: it takes the last one.
+fn named_init<'a>(words: &[&'a str]) -> Option<&'a str> {
+    words.iter().rev().find_map(|word| word.strip_prefix(RDINIT))
 }
 
 #[cfg(test)]
@@ -169,7 +261,7 @@ pub(crate) mod tests {
     use super::*;
     use object::write::{Object as Writer, StandardSegment};
     use object::{Architecture, BinaryFormat, Endianness, SectionKind};
-    use std::io::Read;
+    use std::io::{Cursor, Read};
 
     fn module(information: &[u8]) -> Vec<u8> {
         let mut object = Writer::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
@@ -233,35 +325,102 @@ pub(crate) mod tests {
         assert_eq!(check(&agent(), b"\x7fELF"), Ok(()));
     }
 
-    #[test]
-    fn overlay_is_an_archive_of_program_and_module() {
-        let archive = overlay(b"the module");
+    /// The guest's `/init`, a script.
+    pub(crate) fn script() -> GuestInit {
+        GuestInit { mode: 0o100_755, uid: 1, gid: 2, mtime: 3, content: b"#!/bin/sh\n".into() }
+    }
 
+    /// Names, modes and contents of an archive.
+    fn entries(mut archive: &[u8]) -> Vec<(String, u32, Vec<u8>)> {
         let mut entries = Vec::new();
-        let mut rest = archive.as_slice();
-        for _ in 0..3 {
-            let mut reader = newc::Reader::new(rest).unwrap();
+        loop {
+            let mut reader = newc::Reader::new(archive).unwrap();
+            if reader.entry().is_trailer() {
+                return entries;
+            }
             let (name, mode) = (reader.entry().name().to_owned(), reader.entry().mode());
             let mut content = Vec::new();
             reader.read_to_end(&mut content).unwrap();
             entries.push((name, mode, content));
-            rest = reader.finish().unwrap();
+            archive = reader.finish().unwrap();
         }
+    }
+
+    #[test]
+    fn overlay_is_an_archive_of_program_and_module() {
+        let entries = entries(&overlay(b"the module", &Start::ByCommandLine(Reason::NoInitrd)));
+
         assert_eq!(entries[0], ("strata".into(), FOLDER, vec![]));
         assert_eq!((entries[1].0.as_str(), entries[1].1), ("strata-init", EXECUTABLE));
         assert!(entries[1].2.starts_with(b"\x7fELF"));
-        assert_eq!(entries[2], ("strata/strata.ko".into(), REGULAR, b"the module".to_vec()));
-        assert!(newc::Reader::new(rest).unwrap().entry().is_trailer());
+        assert_eq!(entries[2..], [("strata/strata.ko".into(), REGULAR, b"the module".to_vec())]);
+    }
+
+    #[test]
+    fn overlay_keeps_the_init_whose_place_its_program_takes() {
+        let archive = overlay(b"the module", &Start::InPlaceOf(script()));
+
+        let entries = entries(&archive);
+        assert_eq!(entries[3], ("strata-init.guest".into(), 0o100_755, b"#!/bin/sh\n".to_vec()));
+        assert_eq!(entries[4..], [("init".into(), 0o120_777, b"strata-init".to_vec())]);
+        // an initrd that has an overlay already gets one for the same init
+        assert_eq!(initrd::find_init(Cursor::new(&archive)).unwrap(), script());
+    }
+
+    #[test]
+    fn archive_is_appended_behind_zeros_that_end_a_frame_of_lz4() {
+        let appended = |length: usize| {
+            let mut initrd = vec![1; length];
+            append(&mut initrd, b"0707");
+            initrd.split_off(length)
+        };
+
+        assert_eq!(appended(0), b"0707");
+        assert_eq!(appended(8), b"\0\0\0\x000707");
+        assert_eq!(appended(9), b"\0\0\0\0\0\0\x000707");
+    }
+
+    #[test]
+    fn program_takes_the_place_of_init_where_the_initrd_tells_which() {
+        let init = overlay(b"", &Start::InPlaceOf(script()));
+        let start = |cmdline, initrd: Option<&[u8]>| Start::of(cmdline, initrd.map(Cursor::new));
+
+        assert!(matches!(start("quiet -- rdinit=x", Some(&init)), Start::InPlaceOf(found) if found == script()));
+        assert!(matches!(start("rdinit=/init", Some(&init)), Start::ByCommandLine(Reason::Named)));
+        assert!(matches!(start("", None), Start::ByCommandLine(Reason::NoInitrd)));
+        assert!(matches!(start("", Some(b"\x89LZO")), Start::ByCommandLine(Reason::Initrd(_))));
+    }
+
+    #[test]
+    fn word_of_the_command_line_that_further_kernels_must_not_have_is_noted() {
+        let note = |initrd: &[u8]| Start::of("", Some(Cursor::new(initrd))).note();
+
+        assert!(note(b"\x89LZO").unwrap().ends_with("must not pass on: the initrd is compressed by LZO"));
+        assert!(Start::ByCommandLine(Reason::Named).note().unwrap().ends_with("has an rdinit= of its own"));
+        assert_eq!(note(&overlay(b"", &Start::ByCommandLine(Reason::NoInitrd))), None);
+        assert_eq!(note(&overlay(b"", &Start::InPlaceOf(script()))), None);
+    }
+
+    #[test]
+    fn command_line_stays_as_it_is_where_the_program_takes_the_place_of_init() {
+        let line = |frequency| append_cmdline("quiet -- x", &Start::InPlaceOf(script()), frequency);
+
+        assert_eq!(line(None), "quiet -- x");
+        assert_eq!(line(Some(99)), "quiet strata_sample_frequency=99 -- x");
     }
 
     #[test]
     fn command_line_names_the_default_init() {
-        assert_eq!(append_cmdline("console=ttyS0", None), "console=ttyS0 rdinit=/strata-init strata_init=/init");
+        let line = append_cmdline("console=ttyS0", &Start::ByCommandLine(Reason::NoInitrd), None);
+
+        assert_eq!(line, "console=ttyS0 rdinit=/strata-init strata_init=/init");
     }
 
     #[test]
     fn command_line_keeps_the_users_init_and_its_arguments() {
-        let line = append_cmdline("quiet rdinit=/bin/sh ro -- -c rdinit=x", Some(99));
+        let cmdline = "quiet rdinit=/bin/sh ro -- -c rdinit=x";
+
+        let line = append_cmdline(cmdline, &Start::of(cmdline, None::<Cursor<&[u8]>>), Some(99));
 
         assert_eq!(line, "quiet ro rdinit=/strata-init strata_init=/bin/sh strata_sample_frequency=99 -- -c rdinit=x");
     }

@@ -1,10 +1,11 @@
 //! `strata agent`: building the guest's kernel module, and bringing it into an initrd for other hypervisors.
 
-use crate::agent::{self, AgentError};
+use crate::agent::initrd::begins_like_an_initrd;
+use crate::agent::{self, AgentError, Start};
 use crate::ready_made_module::{self, AUTO, ReadyMadeError};
 use clap::{Args, Subcommand};
 use std::fs;
-use std::io;
+use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
 use strata_kmod_build::{INSTALLED, KmodBuildError, Request};
 use strata_recording::terminal::shell_option;
@@ -14,19 +15,6 @@ use thiserror::Error;
 const SOURCES_VARIABLE: &str = "STRATA_AGENT_SOURCES";
 /// Where the sources lie from the folder of the program, when strata is installed below another prefix than `/usr`.
 const BESIDE_PROGRAM: &str = "../lib/strata/agent";
-/// How an initrd begins: plain archives, and what the kernel can decompress.
-const INITRD_MAGICS: [&[u8]; 9] = [
-    b"070701",
-    b"070702",
-    &[0x1f, 0x8b],
-    &[0xfd, b'7', b'z', b'X', b'Z', 0],
-    &[0x28, 0xb5, 0x2f, 0xfd],
-    &[0x02, 0x21, 0x4c, 0x18],
-    b"BZh",
-    &[0x5d, 0, 0],
-    &[0x89, b'L', b'Z', b'O'],
-];
-
 /// Arguments of `strata agent`.
 #[derive(Debug, Args)]
 pub struct AgentArgs {
@@ -75,8 +63,9 @@ pub struct BuildArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The initrd itself is not changed: a small archive that the kernel unpacks after it is appended. \
-    The guest's kernel command line has to name its first program, `rdinit=/strata-init`, which loads the module and \
-    then runs the guest's own init. `strata run --agent` does all this by itself.\n\nExample:\n  \
+    Its first program loads the module, puts the initrd's own /init back, and runs that. Where the initrd has no /init, \
+    or cannot be read, the guest's kernel command line has to name the program: `rdinit=/strata-init`. What is needed is \
+    printed. `strata run --agent` does all this by itself.\n\nExample:\n  \
     strata agent inject --initrd /boot/initrd.img --module strata.ko --out initrd-strata.img"
 )]
 pub struct InjectArgs {
@@ -224,25 +213,36 @@ fn inject(args: &InjectArgs) -> Result<String, AgentCommandError> {
         Some((kernel, bytes)) => agent::check_module(&file, &module, kernel, bytes)?,
         None => agent::check_is_module(&file, &module)?,
     }
-    let mut initrd = match &args.initrd {
-        Some(path) => {
-            let initrd = read(path)?;
-            if !INITRD_MAGICS.iter().any(|magic| initrd.starts_with(magic)) {
-                return Err(AgentCommandError::NotAnInitrd(path.clone()));
-            }
-            initrd
-        }
-        None => Vec::new(),
-    };
-    // the kernel looks for a further archive at multiples of four
-    initrd.resize(initrd.len().next_multiple_of(4), 0);
-    initrd.extend(agent::overlay(&module));
+    let mut initrd = args.initrd.as_deref().map(read).transpose()?;
+    if let (Some(path), Some(initrd)) = (&args.initrd, &initrd)
+        && !begins_like_an_initrd(initrd)
+    {
+        return Err(AgentCommandError::NotAnInitrd(path.clone()));
+    }
+    let start = Start::of("", initrd.as_ref().map(Cursor::new));
+    let mut initrd = initrd.take().unwrap_or_default();
+    agent::append(&mut initrd, &agent::overlay(&module, &start));
     let mut partial = args.out.clone().into_os_string();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     fs::write(&partial, initrd).map_err(file_error(&partial))?;
     fs::rename(&partial, &args.out).map_err(file_error(&args.out))?;
-    Ok(format!("{}; the guest's kernel command line needs: {}\n", args.out.display(), agent::append_cmdline("", None)))
+    Ok(injected_text(&args.out, start))
+}
+
+/// What an injection into the initrd `out` says.
+fn injected_text(out: &Path, start: Start) -> String {
+    let (out, words) = (out.display(), agent::append_cmdline("", &start, None));
+    match start {
+        Start::InPlaceOf(_) => {
+            let kept = "the agent's program takes the place of /init and puts it back";
+            format!("{out}; the guest's kernel command line stays as it is: {kept}\n")
+        }
+        Start::ByCommandLine(reason) => {
+            let reason = anyhow::Error::from(reason);
+            format!("{out}; the guest's kernel command line needs: {words} ({reason:#})\n")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -262,27 +262,48 @@ mod tests {
         })
     }
 
+    /// An archive with an `/init`, and what follows an initrd that it is.
+    fn initrd_and_overlay() -> (Vec<u8>, Vec<u8>) {
+        let start = Start::InPlaceOf(agent::tests::script());
+        (agent::overlay(b"", &start), agent::overlay(&module(), &start))
+    }
+
+    fn overlay_without_initrd() -> Vec<u8> {
+        agent::overlay(&module(), &Start::of("", None::<Cursor<&[u8]>>))
+    }
+
     #[test]
-    fn injected_archive_follows_the_initrd_at_a_multiple_of_four() {
+    fn injected_archive_follows_the_initrd_and_needs_no_word_of_the_command_line() {
         let folder = tempfile::tempdir().unwrap();
-        let initrd = [&[0x1f, 0x8b][..], &[7; 7]].concat();
+        let (initrd, overlay) = initrd_and_overlay();
 
         let printed = inject_in(folder.path(), Some(&initrd), &module()).unwrap();
 
         let out = fs::read(folder.path().join("out")).unwrap();
-        assert_eq!(out[..9], initrd);
-        assert_eq!(out[9..12], [0; 3]);
-        assert_eq!(out[12..], agent::overlay(&module()));
-        assert!(printed.contains("rdinit=/strata-init"), "{printed}");
+        assert_eq!(out, [&*initrd, &[0; 4], &*overlay].concat());
+        assert!(printed.contains("command line stays as it is") && !printed.contains("rdinit="), "{printed}");
+    }
+
+    #[test]
+    fn initrd_that_cannot_be_read_needs_a_word_of_the_command_line() {
+        let folder = tempfile::tempdir().unwrap();
+
+        let printed = inject_in(folder.path(), Some(b"\x89LZO"), &module()).unwrap();
+
+        let out = fs::read(folder.path().join("out")).unwrap();
+        assert_eq!(out, [b"\x89LZO", &[0; 4][..], &overlay_without_initrd()].concat());
+        let wanted = "needs: rdinit=/strata-init strata_init=/init (the initrd is compressed by LZO)\n";
+        assert!(printed.ends_with(wanted), "{printed}");
     }
 
     #[test]
     fn injecting_needs_no_initrd() {
         let folder = tempfile::tempdir().unwrap();
 
-        inject_in(folder.path(), None, &module()).unwrap();
+        let printed = inject_in(folder.path(), None, &module()).unwrap();
 
-        assert_eq!(fs::read(folder.path().join("out")).unwrap(), agent::overlay(&module()));
+        assert_eq!(fs::read(folder.path().join("out")).unwrap(), overlay_without_initrd());
+        assert!(printed.ends_with("strata_init=/init (there is no initrd)\n"), "{printed}");
     }
 
     #[test]
@@ -298,7 +319,7 @@ mod tests {
         inject(&args(Some(path("vmlinux")))).unwrap();
 
         assert!(without_kernel.to_string().contains("--kernel"), "{without_kernel}");
-        assert_eq!(fs::read(path("out")).unwrap(), agent::overlay(&module()));
+        assert_eq!(fs::read(path("out")).unwrap(), overlay_without_initrd());
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! The boot overlay's first program: loads the agent's kernel module, then becomes the guest's own init.
 //!
-//! The kernel runs it as `rdinit=/strata-init`. It never stands in the way: whatever happens to the module, the guest's
-//! own init runs, with the arguments and environment that the kernel gave. That init is
+//! The overlay puts it in place of the initramfs' `/init`, and keeps the guest's own one beside it: this program moves that
+//! back, so that whatever runs later finds the initramfs as the guest has made it. Where the overlay could not know the
+//! guest's `/init`, the kernel runs this program as `rdinit=/strata-init`.
+//!
+//! It never stands in the way: whatever happens to the module, the guest's own init runs, with the arguments and
+//! environment that the kernel gave. That init is
 //!
 //! 1. the program that the environment variable `strata_init` names (the kernel hands `strata_init=...` of its command
 //!    line on that way), by default `/init`, in the initramfs;
@@ -30,6 +34,8 @@ const MODULE: &str = "/strata/strata.ko";
 /// Environment variable with the path of the guest's own init.
 const OWN_INIT: &str = "strata_init";
 const DEFAULT_INIT: &str = "/init";
+/// Where the overlay keeps the guest's `/init`, if this program is in its place.
+const KEPT_INIT: &str = "/strata-init.guest";
 /// Environment variable with the samples per second that the module takes.
 const SAMPLE_FREQUENCY: &str = "strata_sample_frequency";
 /// Where the real root is mounted before it becomes the root; exists in every initramfs.
@@ -70,7 +76,14 @@ fn main() {
             log.line(Level::Warning, &format!("agent not loaded: {}; the guest goes on without it", reason(&error)))
         }
     }
-    let own = std::env::var_os(OWN_INIT).unwrap_or_else(|| DEFAULT_INIT.into());
+    let init = match restore(Path::new(KEPT_INIT), Path::new(DEFAULT_INIT)) {
+        Ok(()) => DEFAULT_INIT,
+        Err(error) => {
+            log.line(Level::Error, &format!("cannot restore {DEFAULT_INIT}: {error}"));
+            KEPT_INIT
+        }
+    };
+    let own = std::env::var_os(OWN_INIT).unwrap_or_else(|| init.into());
     if Path::new(&own).exists() {
         let error = execute(&own);
         log.line(Level::Error, &format!("cannot execute {}: {error}", own.display()));
@@ -144,6 +157,14 @@ fn load_module(path: &Path) -> io::Result<()> {
     match io::Error::last_os_error() {
         error if error.raw_os_error() == Some(EEXIST) => Ok(()),
         error => Err(error),
+    }
+}
+
+/// Moves the guest's own init from `kept` back to `init`, where this program is by then, unless that has been done.
+fn restore(kept: &Path, init: &Path) -> io::Result<()> {
+    match fs::rename(kept, init) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
     }
 }
 
@@ -369,6 +390,7 @@ fn enter(root: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     fn root(text: &str) -> RealRoot {
         RealRoot::from_words(&words(text))
@@ -418,6 +440,20 @@ mod tests {
         assert!(reason(&io::Error::from_raw_os_error(129)).contains("module.sig_enforce=1"));
         assert!(reason(&io::Error::from_raw_os_error(8)).contains("another kernel"));
         assert!(reason(&io::Error::from_raw_os_error(12)).starts_with("Cannot allocate memory"));
+    }
+
+    #[test]
+    fn guests_init_is_restored_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (kept, init) = (folder.path().join("strata-init.guest"), folder.path().join("init"));
+        symlink("usr/lib/systemd/systemd", &kept).unwrap();
+        symlink("strata-init", &init).unwrap();
+
+        restore(&kept, &init).unwrap();
+        restore(&kept, &init).unwrap();
+
+        assert_eq!(fs::read_link(&init).unwrap(), Path::new("usr/lib/systemd/systemd"));
+        assert!(fs::symlink_metadata(&kept).is_err());
     }
 
     #[test]

@@ -14,13 +14,14 @@ use clap::Parser;
 use machine::{Ending, Machine, Parts};
 use recording::{GuestRecording, Order};
 use std::fs;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strata_clock::{HostClock, HostTime};
 use strata_machine::probe_kvm;
 use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
 use strata_recorder::control::protocol::Mode;
-use vmm::agent;
+use vmm::agent::{self, Start};
 use vmm::cli::{CreateArgs, RegionCommand};
 use vmm::region_command;
 use vmm::run::{KERNEL_RINGS, PROCESS_SLOTS};
@@ -129,12 +130,11 @@ fn parts(options: &Options, clock: &HostClock, folder: &Path, region: Option<Pat
         Some(module) => {
             let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read '{}'", path.display()));
             let mut image = read(&options.initrd)?;
-            // the kernel looks for a further archive at multiples of four
-            image.resize(image.len().next_multiple_of(4), 0);
-            image.extend(agent::overlay(&read(module)?));
+            let start = Start::of(&options.cmdline, Some(Cursor::new(&image)));
+            agent::append(&mut image, &agent::overlay(&read(module)?, &start));
             let initrd = folder.join("initrd");
             fs::write(&initrd, image)?;
-            (initrd, agent::append_cmdline(&options.cmdline, None))
+            (initrd, agent::append_cmdline(&options.cmdline, &start, None))
         }
     };
     Ok(Parts {

@@ -66,7 +66,7 @@ pub fn run(request: &RunRequest, notify: Notify) -> Result<RunReport, RunFailure
     descriptors::raise_limit();
     let jail = Jail::choose(&request.jail)?;
     let plan = Plan::check(request, &jail)?;
-    plan.found_on_disk.iter().for_each(|line| notify(line));
+    plan.notes.iter().for_each(|line| notify(line));
     if let Some(refusal) = plan.probed.refusal() {
         return Err(RunFailure::Kvm(refusal));
     }

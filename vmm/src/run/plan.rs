@@ -4,10 +4,12 @@ pub(super) mod inputs;
 
 use super::failure::RunFailure;
 use super::request::{Agent, Boot, RunRequest};
+use crate::agent::{self, Start};
 use crate::agentless::{Agentless, AgentlessRequest};
-use crate::{agent, bootable_disk, ready_made_module};
+use crate::{bootable_disk, ready_made_module};
 use shared_ring::event::EventDescription;
 use std::fs;
+use std::io::BufReader;
 use std::path::Path;
 use strata_host_kernel::{EventName, Tracefs};
 use strata_jail::Jail;
@@ -29,8 +31,9 @@ pub(super) struct Plan<'a> {
     pub recording: Option<RecordingBuilder>,
     /// The events that the file of the guest's module declares; empty without one.
     pub guest_events: Vec<EventDescription>,
-    /// What the guest is booted with out of its disk, in a line.
-    pub found_on_disk: Option<String>,
+    /// What the user should know before it runs, a line each: what the guest is booted with out of its disk, and a word
+    /// of its kernel command line that further kernels must not have.
+    pub notes: Vec<String>,
     /// How the guest's kernel is traced without an agent.
     pub agentless: Option<Agentless>,
 }
@@ -133,20 +136,31 @@ impl<'a> Plan<'a> {
             cpu_extras: request.cpu_extras,
         };
         config.check(&Limits::without_kvm()).and_then(|()| config.open().map(drop)).map_err(MachineError::from)?;
+        let mut notes = Vec::from_iter(booted.found_on_disk);
         if let Some((module, module_bytes)) = module {
             let kernel = read_kernel(&config.kernel)?;
             agent::check_module(&module, &module_bytes, config.kernel.name(), &kernel)?;
-            config.initrd_overlay = agent::overlay(&module_bytes);
-            config.cmdline = agent::append_cmdline(&config.cmdline, request.sample_frequency);
+            let start = start_of_agent(&config)?;
+            config.initrd_overlay = agent::overlay(&module_bytes, &start);
+            config.cmdline = agent::append_cmdline(&config.cmdline, &start, request.sample_frequency);
+            notes.extend(start.note());
         }
         let agentless = request.agentless.as_ref().map(|wanted| plan_agentless(&config, wanted)).transpose()?;
         if let Some(agentless) = &agentless {
             config.cmdline = agentless.cmdline(&config.cmdline);
         }
         let probed = probe_kvm();
-        let found_on_disk = booted.found_on_disk;
-        Ok(Self { request, config, probed, recording, guest_events, found_on_disk, agentless })
+        Ok(Self { request, config, probed, recording, guest_events, notes, agentless })
     }
+}
+
+/// How the agent's program comes to be the first one of the guest of `config`.
+fn start_of_agent(config: &MachineConfig) -> Result<Start, RunFailure> {
+    let open = |initrd: &BootFile| {
+        let failed = |source| RunFailure::Read { path: initrd.name().into(), source };
+        initrd.open().map(BufReader::new).map_err(failed)
+    };
+    Ok(Start::of(&config.cmdline, config.initrd.as_ref().map(open).transpose()?))
 }
 
 /// What is needed of the kernel of `config` for a guest without an agent.

@@ -16,8 +16,7 @@ on unsigned bookworm --trace "$LAB_OUT/unsigned.trace" --cmdline "$GUEST lab.scr
 # no region, as on a hypervisor that is not strata
 strata agent inject --initrd "$LAB/guest-bookworm.cpio" --module "$LAB/strata-bookworm.ko" --kernel "$LAB/vmlinux-bookworm" \
     --out "$LAB/injected.cpio" > "$LAB_OUT/inject.log" 2>&1
-guest absent --kernel "$LAB/vmlinux-bookworm" --initrd "$LAB/injected.cpio" \
-    --cmdline "$GUEST lab.script=without rdinit=/strata-init"
+guest absent --kernel "$LAB/vmlinux-bookworm" --initrd "$LAB/injected.cpio" --cmdline "$GUEST lab.script=without"
 
 region=$STRATA_RUNTIME_DIR/newer
 strata region create "$region" --cpus 2
