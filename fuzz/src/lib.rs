@@ -24,6 +24,7 @@ pub mod ftrace_page;
 pub mod guest_processes;
 pub mod guest_ring;
 pub mod http_request;
+pub mod initrd;
 pub mod kernel_image;
 pub mod packed_trace;
 pub mod packet;

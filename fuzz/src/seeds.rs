@@ -82,6 +82,9 @@ pub fn all() -> Vec<Seed> {
     for (name, bytes) in machine::kernel_images() {
         add("kernel_image", name, bytes);
     }
+    for (name, bytes) in machine::initrds() {
+        add("initrd", name, bytes);
+    }
     for (name, bytes) in machine::disks() {
         add("bootable_disk", name, bytes);
     }

@@ -132,6 +132,7 @@ targets!(
     guest_processes,
     guest_ring,
     http_request,
+    initrd,
     kernel_image,
     packed_trace,
     packet,
@@ -184,4 +185,11 @@ fn kernels_of_the_corpus_are_unpacked() {
         corpus("kernel_image").iter().filter_map(|image| strata_kmod_build::kernel_image::extract(image).ok()).count();
 
     assert_eq!(unpacked, 6);
+}
+
+#[test]
+fn initrds_of_the_corpus_have_an_init() {
+    let found = corpus("initrd").iter().filter(|initrd| strata_fuzz::initrd::init(initrd).is_ok()).count();
+
+    assert_eq!(found, 7);
 }

@@ -239,30 +239,65 @@ pub(super) fn boot_images() -> Vec<(&'static str, Vec<u8>)> {
     vec![("elf", input(b"console=ttyS0", b"070701", elf())), ("bzimage", input(b"console=ttyS0", b"", bzimage()))]
 }
 
-/// An image of a few instructions by each compression that is unpacked. Programs pack them, but for LZ4, whose block here
-/// is of literals alone.
+/// An image of a few instructions by each compression that is unpacked.
 pub(super) fn kernel_images() -> Vec<(&'static str, Vec<u8>)> {
     let kernel = elf();
     let size = u32::try_from(kernel.len()).expect("it is short").to_le_bytes();
+    let image = |(name, payload): (_, Vec<u8>)| match name {
+        // its last bytes are the size
+        "gzip" => (name, image_with(&payload)),
+        _ => (name, image_with(&[&payload[..], &size].concat())),
+    };
+    packed(&kernel).map(image).into()
+}
+
+/// Initrds: early microcode and an archive with a link, or with a script, by each compression.
+pub(super) fn initrds() -> Vec<(&'static str, Vec<u8>)> {
+    let mut early = archive(&[("kernel/x86/microcode/AuthenticAMD.bin", 0o100_644, b"microcode")]);
+    early.resize(early.len().next_multiple_of(512), 0);
+    let link = archive(&[("bin", 0o040_755, b""), ("init", 0o120_777, b"usr/lib/systemd/systemd")]);
+    let script = archive(&[("bin/sh", 0o100_755, b"program"), ("./init", 0o100_755, b"#!/bin/sh\nexec bin/sh\n")]);
+    let mut initrds = vec![("plain", [&early[..], &link].concat())];
+    initrds.extend(packed(&script).map(|(name, packed)| (name, [&early[..], &packed].concat())));
+    initrds
+}
+
+/// A `newc` archive of files by name, mode and content.
+fn archive(files: &[(&str, u32, &[u8])]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    for (inode, (name, mode, content)) in (1..).zip(files.iter().chain([&("TRAILER!!!", 0, &b""[..])])) {
+        let sizes = [content.len(), name.len() + 1].map(|size| u32::try_from(size).expect("they are short"));
+        let fields = [inode, *mode, 0, 0, 1, 0, sizes[0], 0, 0, 0, 0, sizes[1], 0];
+        archive.extend(b"070701");
+        fields.iter().for_each(|field| archive.extend(format!("{field:08x}").bytes()));
+        for part in [[name.as_bytes(), &[0]].concat(), content.to_vec()] {
+            archive.extend(part);
+            archive.resize(archive.len().next_multiple_of(4), 0);
+        }
+    }
+    archive
+}
+
+/// `content` by each compression. Programs pack it, but for LZ4, whose block here is of literals alone.
+fn packed(content: &[u8]) -> [(&'static str, Vec<u8>); 6] {
     let packed = |program: &str, options: &[&str]| {
         let mut command = Command::new(program);
         command.args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut running = command.spawn().expect("the program is installed");
-        running.stdin.take().expect("it is piped").write_all(&kernel).expect("it takes so little at once");
+        running.stdin.take().expect("it is piped").write_all(content).expect("it takes so little at once");
         running.wait_with_output().expect("it ends").stdout
     };
-    let literals = u8::try_from(kernel.len() - 15).expect("a byte says how many");
-    let block = [&[0xf0, literals][..], &kernel].concat();
+    let literals = content.len() - 15;
+    let more = u8::try_from(literals % 255).expect("it is a remainder");
+    let block = [&[0xf0][..], &vec![255; literals / 255], &[more], content].concat();
     let length = u32::try_from(block.len()).expect("it is short").to_le_bytes();
-    let lz4 = [&[0x02, 0x21, 0x4c, 0x18][..], &length, &block].concat();
-    let with_size = |payload: Vec<u8>| image_with(&[&payload[..], &size].concat());
-    vec![
-        ("gzip", image_with(&packed("gzip", &["-n"]))),
-        ("bzip2", with_size(packed("bzip2", &[]))),
-        ("lzma", with_size(packed("xz", &["--format=lzma", "--lzma1=dict=64KiB"]))),
-        ("xz", with_size(packed("xz", &["--check=crc32", "--x86", "--lzma2=dict=64KiB"]))),
-        ("zstd", with_size(zstd::bulk::compress(&kernel, 1).expect("memory is enough"))),
-        ("lz4", with_size(lz4)),
+    [
+        ("gzip", packed("gzip", &["-n"])),
+        ("bzip2", packed("bzip2", &[])),
+        ("lzma", packed("xz", &["--format=lzma", "--lzma1=dict=64KiB"])),
+        ("xz", packed("xz", &["--check=crc32", "--x86", "--lzma2=dict=64KiB"])),
+        ("zstd", zstd::bulk::compress(content, 1).expect("memory is enough")),
+        ("lz4", [&[0x02, 0x21, 0x4c, 0x18][..], &length, &block].concat()),
     ]
 }
 
