@@ -6,6 +6,7 @@
 //! - [`agentless`]: guests without an agent, whose kernel's own ring the host reads.
 //! - [`export`]: recordings in the forms of other tools.
 //! - [`http`]: the head of a request, of `strata open` and `strata metrics`.
+//! - [`kernel_image`]: what is in a kernel's image.
 //! - [`metrics`]: the same as `top` for Prometheus.
 //! - [`open_trace`]: a recording in Perfetto's viewer.
 //! - [`output`]: standard output of reading commands, with colours and a pager on a terminal.
@@ -24,6 +25,7 @@ pub mod doctor;
 pub mod event_list;
 pub mod export;
 pub mod http;
+pub mod kernel_image;
 pub mod metrics;
 pub mod open_trace;
 pub mod output;

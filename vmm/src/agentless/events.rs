@@ -5,8 +5,7 @@
 //! memory it puts them.
 
 use super::btf::{Btf, BtfError};
-use super::kallsyms;
-use super::kernel_image::KernelImage;
+use crate::kernel_image::KernelImage;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use strata_abi::class;
@@ -178,8 +177,8 @@ impl Layout {
 pub fn events(image: &KernelImage, btf: &Btf<'_>) -> Result<(Vec<KernelEvent>, Symbols), EventsError> {
     const WANTED: [&str; 4] =
         ["__start_ftrace_events", "__stop_ftrace_events", "linux_banner", "kvm_sched_clock_offset"];
-    let found = image.loaded().find_map(|(address, bytes)| kallsyms::addresses(address, bytes, WANTED));
-    let [start, stop, banner, clock_offset] = found.ok_or(EventsError::NoSymbol("_text"))?;
+    let kallsyms = image.kallsyms().ok_or(EventsError::NoSymbol("_text"))?;
+    let [start, stop, banner, clock_offset] = kallsyms.addresses(WANTED);
     let symbols = Symbols {
         banner: banner.ok_or(EventsError::NoSymbol("linux_banner"))?,
         clock_offset: clock_offset.ok_or(EventsError::NoSymbol("kvm_sched_clock_offset"))?,

@@ -6,28 +6,26 @@
 //! copies the ring and a few numbers out of the guest's memory, and [`Collected::write`] makes them the layer of the
 //! guest's kernel.
 //!
-//! - `kernel_image`, `kallsyms`, `btf`: the image, its symbols, its types; `events`: its events.
+//! - `btf`: the types of the kernel's image; `events`: its events.
 //! - `ring`: which pages of the ring count; `running`: which do of one that is being written; `records`: what is in
 //!   them; `clock`: their times.
 
 mod btf;
 mod clock;
 mod events;
-mod kallsyms;
-mod kernel_image;
 mod records;
 mod ring;
 mod running;
 
 pub use clock::{HostReading, LocalClock};
 pub use events::EventsError;
-pub use kernel_image::{ImageError, KernelImage};
 pub use records::{RingItem, decode};
 #[doc(hidden)]
 pub use ring::sample;
 pub use ring::{CpuRing, RingError, RingLayout, Rings};
 pub use running::{RingSource, copy_running};
 
+use crate::kernel_image::{ImageError, KernelImage};
 use btf::Btf;
 use events::{KernelEvent, Symbols};
 use std::collections::{BTreeMap, HashMap};

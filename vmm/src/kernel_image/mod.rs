@@ -1,5 +1,8 @@
-//! A kernel's ELF image: what lies at which of its addresses, and its description of types.
+//! A kernel's ELF image: what lies at which of its addresses, its description of types, and its symbols.
 
+pub mod kallsyms;
+
+use kallsyms::Kallsyms;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, elf};
 use strata_kmod_build::kernel_image::{self, KernelError};
@@ -73,6 +76,12 @@ impl KernelImage {
     /// The loaded parts: address and content of each.
     pub fn loaded(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.segments.iter().map(|part| (part.address, &self.bytes[part.offset..part.offset + part.bytes]))
+    }
+
+    /// Its symbols, if it carries them along.
+    #[must_use]
+    pub fn kallsyms(&self) -> Option<Kallsyms<'_>> {
+        self.loaded().find_map(|(address, bytes)| Kallsyms::find(address, bytes))
     }
 
     /// `length` bytes at `address`.
