@@ -6,6 +6,7 @@
 #include <linux/kernel.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/utsname.h>
@@ -84,8 +85,9 @@ int strata_start(void)
 		goto free;
 	}
 
-	error = strata_attach(strata_region.base, strata_region.size, init_utsname()->release, strata_events_begin,
-			      strata_events_end - strata_events_begin);
+	/* A function that every kernel exports: its address tells where the kernel lies. */
+	error = strata_attach(strata_region.base, strata_region.size, init_utsname()->release, (unsigned long)schedule,
+			      strata_events_begin, strata_events_end - strata_events_begin);
 	if (error) {
 		strata_report(error);
 		error = -ENODEV;

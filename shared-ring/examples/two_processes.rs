@@ -116,7 +116,7 @@ fn guest(path: &Path) -> Outcome<()> {
         (region.registry(), Reader::new(region.pointer(entry)))
     };
     registry.append(&STEP);
-    region.announce(b"two_processes", AGENT_ALIVE);
+    region.announce(b"two_processes", 0, AGENT_ALIVE);
     let own = SessionRings::new();
     // SAFETY: this thread is the only one that records; rings lie in the region, which stays mapped.
     unsafe { own.follow(region.area(), VCPU, |ring| Smp::new(region.pointer(ring))) };

@@ -178,9 +178,10 @@ impl Region {
         unsafe { Registry::new(self.part(at), size) }
     }
 
-    /// Tells the host that the agent of kernel `release` (cut to the field) is alive. After this the host reads the
-    /// rings. The release store of the state pairs with the host's acquire load.
-    pub fn announce(&self, release: &[u8], state: u64) {
+    /// Tells the host that the agent of kernel `release` (cut to the field) is alive, and where the kernel's function
+    /// `schedule` lies, or 0. After this the host reads the rings. The release store of the state pairs with the host's
+    /// acquire load.
+    pub fn announce(&self, release: &[u8], schedule_at: u64, state: u64) {
         let agent = self.part(self.view().agent());
         let mut name = [0_u8; 64];
         // The last byte stays NUL.
@@ -195,6 +196,7 @@ impl Region {
                 agent.store(offset_of!(AgentState, kernel_release) + word * 8, value);
             }
             agent.store(offset_of!(AgentState, crash_kernel_at), 0);
+            agent.store(offset_of!(AgentState, schedule_at), schedule_at);
             agent.store_release(offset_of!(AgentState, state), state);
         }
     }
@@ -309,7 +311,7 @@ mod tests {
         let sides = sides();
         let parts = host::Parts::of(sides.memory.clone(), sides.host.layout()).unwrap();
 
-        sides.guest.announce(b"6.1.0-test", AGENT_ALIVE);
+        sides.guest.announce(b"6.1.0-test", 0xffff_ffff_81c0_0000, AGENT_ALIVE);
         sides.guest.count_refused_process(false);
         let alive = parts.agent();
         sides.guest.set_state(AGENT_GONE);
@@ -317,6 +319,7 @@ mod tests {
         assert_eq!((alive.state, parts.agent().state), (AGENT_ALIVE, AGENT_GONE));
         assert_eq!((alive.abi_version, alive.processes_refused), (u64::from(ABI_VERSION), 1));
         assert_eq!(&alive.kernel_release[..11], b"6.1.0-test\0");
+        assert_eq!(alive.schedule_at, Some(0xffff_ffff_81c0_0000));
     }
 
     #[test]
@@ -325,11 +328,11 @@ mod tests {
         let parts = host::Parts::of(sides.memory.clone(), sides.host.layout()).unwrap();
         let crash_kernel_at = || parts.agent().crash_kernel_at;
 
-        sides.guest.announce(b"6.1.0-test", AGENT_ALIVE);
+        sides.guest.announce(b"6.1.0-test", 0, AGENT_ALIVE);
         let alive = crash_kernel_at();
         sides.guest.note_crash_kernel(17);
         let left = crash_kernel_at();
-        sides.guest.announce(b"6.1.0-next", AGENT_ALIVE);
+        sides.guest.announce(b"6.1.0-next", 0, AGENT_ALIVE);
 
         assert_eq!((alive, left, crash_kernel_at()), (None, Some(17), None));
     }

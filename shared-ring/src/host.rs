@@ -334,6 +334,8 @@ pub struct Agent {
     pub processes_over_quota: u64,
     /// [`AgentState::crash_kernel_at`], if that has happened.
     pub crash_kernel_at: Option<u64>,
+    /// [`AgentState::schedule_at`], if the agent tells it.
+    pub schedule_at: Option<u64>,
 }
 
 /// The process that a process slot belongs to, as the guest says.
@@ -409,6 +411,7 @@ impl Parts {
             processes_refused: word(offset_of!(AgentState, processes_refused)),
             processes_over_quota: word(offset_of!(AgentState, processes_over_quota)),
             crash_kernel_at: Some(word(offset_of!(AgentState, crash_kernel_at))).filter(|&time| time != 0),
+            schedule_at: Some(word(offset_of!(AgentState, schedule_at))).filter(|&address| address != 0),
         }
     }
 

@@ -197,6 +197,9 @@ pub struct AgentState {
     pub processes_over_quota: u64,
     /// When the kernel, which had panicked, was left for its crash kernel, ticks; 0 while that has not happened.
     pub crash_kernel_at: u64,
+    /// Address of the kernel's function `schedule`, by which the host knows how far the kernel lies from where its image was
+    /// linked for; 0 while no agent has told it, or one of an ABI before 2.7.
+    pub schedule_at: u64,
 }
 
 /// [`AgentState::state`]: no agent has been loaded.
@@ -484,9 +487,9 @@ assert_layout!(SUPERBLOCK: Superblock, size 168,
 assert_layout!(SESSION: SessionSlot, size SESSION_SLOT_SIZE,
     class_mask @ 0, mode @ 8, sub_buffers @ 12, sub_buffer_size @ 16, rings_offset @ 24, ring_stride @ 32, name @ 40,
     generation @ 72, reserved @ 80, event_enable @ 512);
-assert_layout!(AGENT: AgentState, size 104,
+assert_layout!(AGENT: AgentState, size 112,
     state @ 0, abi_version @ 8, kernel_release @ 16, processes_refused @ 80, processes_over_quota @ 88,
-    crash_kernel_at @ 96);
+    crash_kernel_at @ 96, schedule_at @ 104);
 assert_layout!(PROCESS_ENTRY: ProcessEntry, size 64, state @ 0, pid @ 8, comm @ 16);
 assert_layout!(PROCESS_HEADER: ProcessHeader, size 584,
     magic @ 0, abi_version @ 8, vcpus @ 12, registry_size @ 16, rings_offset @ 24, ring_stride @ 32,

@@ -52,7 +52,7 @@ impl Region {
         }
         // SAFETY: the memory is aligned, as large as it says, and outlives the guest's side.
         let guest = unsafe { guest::Region::open(memory.base(), memory.size() as u64) }.unwrap();
-        guest.announce(b"6.1", AGENT_ALIVE);
+        guest.announce(b"6.1", 0, AGENT_ALIVE);
         // SAFETY: this thread is the only one that claims slots, and no process maps them.
         let claim = |pid| unsafe { guest.claim_process_slot(pid, &[0; 16], &[0; MAX_VCPUS as usize]) };
         let claimed = [76, 77].map(claim);

@@ -59,7 +59,8 @@ fn code(result: Result<(), RegionError>) -> i32 {
     }
 }
 
-/// Checks the region, writes the event registry and tells the host that the agent is alive.
+/// Checks the region, writes the event registry and tells the host that the agent is alive, and where the kernel's function
+/// `schedule` lies.
 ///
 /// # Safety
 /// As for [`Region::open`]; `release` is a NUL-terminated string; there are `count` descriptors at `events`, as for
@@ -69,6 +70,7 @@ pub unsafe extern "C" fn strata_attach(
     base: *mut u8,
     size: u64,
     release: *const u8,
+    schedule_at: u64,
     events: *const RawEvent,
     count: u32,
 ) -> i32 {
@@ -86,7 +88,8 @@ pub unsafe extern "C" fn strata_attach(
             length += 1;
         }
         // SAFETY: the bytes were just read.
-        region.announce(unsafe { core::slice::from_raw_parts(release, length) }, AGENT_ALIVE);
+        let release = unsafe { core::slice::from_raw_parts(release, length) };
+        region.announce(release, schedule_at, AGENT_ALIVE);
     }
     code(published)
 }

@@ -40,7 +40,8 @@ struct strata_event {
 	uint8_t reserved[15];
 };
 
-int strata_attach(void *base, uint64_t size, const char *release, const struct strata_event *events, uint32_t count);
+int strata_attach(void *base, uint64_t size, const char *release, uint64_t schedule_at,
+		  const struct strata_event *events, uint32_t count);
 int strata_cpu_init(struct strata_cpu *cpu, void *base, uint64_t size, uint32_t vcpu);
 
 static struct strata_cpu cpu;
@@ -133,7 +134,7 @@ int main(int count, char **arguments)
 		return EXIT_FAILURE;
 	}
 	id = (void *)(uintptr_t)(STRATA_FIRST_TRACEPOINT + (sys_exit - __start_strata_events));
-	error = strata_attach(strata_region.base, strata_region.size, "none", __start_strata_events, events);
+	error = strata_attach(strata_region.base, strata_region.size, "none", 0, __start_strata_events, events);
 	if (!error)
 		error = strata_cpu_init(&cpu, strata_region.base, strata_region.size, 0);
 	if (error) {

@@ -109,7 +109,7 @@ pub fn run(setup_file: &Path, region_file: &Path) -> anyhow::Result<()> {
     let region = unsafe { Region::open(memory.base(), memory.size() as u64) }?;
     // SAFETY: this process is the guest's only agent.
     unsafe { region.registry() }.append(&STEP);
-    region.announce(b"6.1.0-torture", AGENT_ALIVE);
+    region.announce(b"6.1.0-torture", 0, AGENT_ALIVE);
     let handler: extern "C" fn(libc::c_int) = interrupt;
     // SAFETY: the handler calls nothing that a handler may not.
     unsafe { libc::signal(INTERRUPT, handler as libc::sighandler_t) };

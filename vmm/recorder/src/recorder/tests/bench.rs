@@ -306,7 +306,7 @@ impl Bench {
 
     /// The guest's agent announces itself.
     pub(super) fn greet(&self) {
-        self.guest().announce(b"6.1.0-test", AGENT_ALIVE);
+        self.guest().announce(b"6.1.0-test", 0, AGENT_ALIVE);
     }
 
     /// The guest's kernel is left for its crash kernel at `time`.
