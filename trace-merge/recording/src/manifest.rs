@@ -285,7 +285,7 @@ pub const DISK_THREAD: &str = "strata-disk";
 
 /// The threads of a strata process that runs a VM which are there for its recording: without one the process lacks them.
 /// All others serve the VM, or the user's requests.
-pub const RECORDING_THREADS: [&str; 3] = ["strata-recorder", "strata-watchdog", "strata-clock"];
+pub const RECORDING_THREADS: [&str; 4] = ["strata-recorder", "strata-watchdog", "strata-clock", "strata-symbols"];
 
 /// A host thread that ran a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

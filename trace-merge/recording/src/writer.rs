@@ -301,13 +301,20 @@ impl LayerWriter {
     /// # Errors
     /// When it cannot be written, or a recording that keeps within a size has no room for it.
     pub fn save_kallsyms(&self, text: &[u8]) -> Result<(), WriteError> {
+        let failed = |source| WriteError::Write { path: kallsyms::beside(&self.place.folder), source };
+        self.save_compressed_kallsyms(&kallsyms::compressed(text, &mut || {}).map_err(failed)?)
+    }
+
+    /// The same of symbols that are [`kallsyms::compressed`].
+    ///
+    /// # Errors
+    /// As those of [`save_kallsyms`](Self::save_kallsyms).
+    pub fn save_compressed_kallsyms(&self, bytes: &[u8]) -> Result<(), WriteError> {
         let path = kallsyms::beside(&self.place.folder);
-        let failed = |source| WriteError::Write { path: path.clone(), source };
-        let bytes = kallsyms::compressed(text, &mut || {}).map_err(failed)?;
         if let Some(rotation) = &self.place.rotation {
             rotation.reserve_file(&path, bytes.len() as u64)?;
         }
-        kallsyms::write_compressed(&path, &bytes).map_err(failed)
+        kallsyms::write_to(&path, bytes).map_err(|source| WriteError::Write { path, source })
     }
 
     /// Adds event types, to the end of `metadata` too, and to the journal of a recording that goes on. Those that the layer

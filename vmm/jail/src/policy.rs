@@ -22,6 +22,8 @@ pub enum Thread {
     Control,
     /// Has the clocks of the vCPUs renewed.
     Clock,
+    /// Reads the symbols of the guest's kernel out of its image, which is open.
+    Symbols,
     /// Has the recorder run at normal priority when it is late.
     Watchdog,
     /// Waits for signals.
@@ -425,7 +427,7 @@ impl Group {
 
 impl Thread {
     /// All kinds.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Start,
         Self::EventLoop,
         Self::SocketEventLoop,
@@ -434,6 +436,7 @@ impl Thread {
         Self::Recorder,
         Self::Control,
         Self::Clock,
+        Self::Symbols,
         Self::Watchdog,
         Self::Signals,
         Self::Console,
@@ -456,6 +459,7 @@ impl Thread {
             Self::Recorder => "recorder",
             Self::Control => "control",
             Self::Clock => "clock",
+            Self::Symbols => "symbols",
             Self::Watchdog => "watchdog",
             Self::Signals => "signals",
             Self::Console => "console",
@@ -527,7 +531,7 @@ impl Thread {
                 Group::OwnPriority,
             ],
             Self::Control => &[Group::Runtime, Group::Look, Group::Clients],
-            Self::Clock | Self::Signals | Self::Console => &[Group::Runtime],
+            Self::Clock | Self::Symbols | Self::Signals | Self::Console => &[Group::Runtime],
             Self::Watchdog => &[Group::Runtime, Group::WatchedPriority],
             Self::Guard => &[Group::Runtime, Group::Remove, Group::Instance],
             Self::AttachStart => &[

@@ -3,6 +3,7 @@
 
 pub mod control;
 pub mod drain;
+pub mod guest_symbols;
 pub mod host_description;
 mod latest;
 pub mod layer;

@@ -26,6 +26,7 @@ pub use request::{FilesRequest, HOST_HISTORY, LayersRequest, RecordingRequest, R
 
 use crate::drain::polling::Found;
 use crate::drain::save_pace::SavePace;
+use crate::guest_symbols::chain;
 use crate::layer::guest_processes::GuestProcesses;
 use crate::layer::host::{HostHistory, HostLayer, HostWindow};
 use crate::layer::kernel_rings::KernelRings;
@@ -44,7 +45,6 @@ use crate::vmm_events::{GuestEvents, VmmTracer};
 use new_session::choose_slot;
 use shared_ring::layout::Mode;
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use strata_abi::class;
@@ -179,8 +179,13 @@ impl Session {
         let free = (1..rooms.len()).filter(|&slot| region.is_free(slot)).map(|slot| (slot, rooms[slot]));
         let slot = choose_slot(rings.ring_size(), free)?;
         let mut folder = trace.as_deref().map(|dir| TraceFolder::create(dir, main.recording.readers)).transpose()?;
-        let (events_of_module, agent) = (Arc::clone(&side.events), side.agent);
-        let guest = GuestSide { slot, events: events_of_module, agent, ..GuestSide::new(Arc::clone(region), rings) };
+        let guest = GuestSide {
+            slot,
+            events: Arc::clone(&side.events),
+            agent: side.agent,
+            symbols: side.symbols.clone(),
+            ..GuestSide::new(Arc::clone(region), rings)
+        };
         let rotation = max_size.map(Rotation::new);
         let recording = main.recording.of_guest_kernel(&name, selection, trace, rotation, guest);
         region.open_session(slot, &name, rings)?;
@@ -537,10 +542,4 @@ fn kernel_rings(recording: &Recording) -> Option<KernelRings> {
     let (memory, layout) = (region.memory().clone(), *region.layout());
     let kernel = KernelRings::new(memory, layout, *slot, *rings, recording.vm.clone(), recording.earliest());
     Some(kernel.within(recording.rotation.as_ref()))
-}
-
-/// The error and its sources on one line.
-fn chain(error: &dyn Error) -> String {
-    let sources = std::iter::successors(error.source(), |error| (*error).source());
-    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
 }

@@ -73,6 +73,10 @@ pub struct Symbols {
     pub banner: u64,
     /// What the scheduler's clock takes off kvm-clock.
     pub clock_offset: u64,
+    /// The function `schedule`.
+    pub schedule: u64,
+    /// Where a pointer is that never changes, and what it is if the image lies where it was linked for.
+    pub pointer: (u64, u64),
 }
 
 /// An event of the kernel.
@@ -175,14 +179,10 @@ impl Layout {
 /// # Errors
 /// The image lacks what they are found by.
 pub fn events(image: &KernelImage, btf: &Btf<'_>) -> Result<(Vec<KernelEvent>, Symbols), EventsError> {
-    const WANTED: [&str; 4] =
-        ["__start_ftrace_events", "__stop_ftrace_events", "linux_banner", "kvm_sched_clock_offset"];
+    const WANTED: [&str; 5] =
+        ["__start_ftrace_events", "__stop_ftrace_events", "linux_banner", "kvm_sched_clock_offset", "schedule"];
     let kallsyms = image.kallsyms().ok_or(EventsError::NoSymbol("_text"))?;
-    let [start, stop, banner, clock_offset] = kallsyms.addresses(WANTED);
-    let symbols = Symbols {
-        banner: banner.ok_or(EventsError::NoSymbol("linux_banner"))?,
-        clock_offset: clock_offset.ok_or(EventsError::NoSymbol("kvm_sched_clock_offset"))?,
-    };
+    let [start, stop, banner, clock_offset, schedule] = kallsyms.addresses(WANTED);
     let start = start.ok_or(EventsError::NoSymbol("__start_ftrace_events"))?;
     let stop = stop.ok_or(EventsError::NoSymbol("__stop_ftrace_events"))?;
     let layout = Layout::new(btf).ok_or(EventsError::Layout("events"))?;
@@ -193,6 +193,14 @@ pub fn events(image: &KernelImage, btf: &Btf<'_>) -> Result<(Vec<KernelEvent>, S
     // Events whose fields a function makes up are left out, as are system calls.
     let all = (0..count).filter_map(|index| event(image, &layout, image.u64_at(start + 8 * index)?));
     let all: Vec<_> = all.collect();
+    let class_at = image.u64_at(start).and_then(|call| call.checked_add(layout.class));
+    let pointer = class_at.and_then(|at| Some((at, image.u64_at(at)?)));
+    let symbols = Symbols {
+        banner: banner.ok_or(EventsError::NoSymbol("linux_banner"))?,
+        clock_offset: clock_offset.ok_or(EventsError::NoSymbol("kvm_sched_clock_offset"))?,
+        schedule: schedule.ok_or(EventsError::NoSymbol("schedule"))?,
+        pointer: pointer.ok_or(EventsError::Layout("events"))?,
+    };
     if all.is_empty() { Err(EventsError::Layout("events")) } else { Ok((all, symbols)) }
 }
 

@@ -125,6 +125,10 @@ pub struct Agentless {
     banner: (Vec<u8>, u64),
     /// As it, where the scheduler's clock keeps its offset.
     clock_offset: u64,
+    /// The function `schedule`, as linked.
+    schedule: u64,
+    /// As it, where a pointer is that never changes, and what it is if the image was not moved at random.
+    pointer: (u64, u64),
     /// The events, and as it, where the kernel keeps the number of each.
     events: Vec<(KernelEvent, u64)>,
 }
@@ -169,6 +173,8 @@ pub struct Collected {
     until: Option<u64>,
     schemas: HashMap<u16, EventSchema>,
     clock: Result<LocalClock, Missing>,
+    /// Where the kernel's function `schedule` is, if that could be read.
+    schedule_at: Option<u64>,
     /// The host's TSC at the ends of the run, and its rate.
     run: (u64, u64, u64),
     /// What it lacks.
@@ -197,7 +203,7 @@ impl Agentless {
         let section = image.btf().ok_or(EventsError::NoBtf).map_err(error)?;
         let btf = Btf::parse(section).map_err(|source| error(source.into()))?;
         let layout = RingLayout::new(&btf).ok_or(EventsError::TooOld).map_err(error)?;
-        let (all, Symbols { banner, clock_offset }) = events::events(&image, &btf).map_err(error)?;
+        let (all, Symbols { banner, clock_offset, schedule, pointer }) = events::events(&image, &btf).map_err(error)?;
         let chosen = events::choose(&all, &request.events).map_err(error)?;
         let physical = |address| image.physical(address).ok_or(EventsError::Layout("parts")).map_err(error);
         let text = image.text_at(banner).filter(|text| text.starts_with("Linux version "));
@@ -211,6 +217,8 @@ impl Agentless {
             layout,
             banner: (text.as_bytes().to_vec(), physical(banner)?),
             clock_offset: physical(clock_offset)?,
+            schedule,
+            pointer: (physical(pointer.0)?, pointer.1),
             events,
         })
     }
@@ -304,8 +312,13 @@ impl Agentless {
                 "use a host whose clock source is tsc, or --agent",
             )),
         };
+        // By how much the kernel's addresses were moved at random is another number than by how much its image was. A kernel
+        // that has its clock has moved them.
+        let mut bytes = [0; 8];
+        let pointer = offset.and_then(|_| number(self.pointer.0, &mut bytes)).map(|()| u64::from_le_bytes(bytes));
+        let schedule_at = pointer.map(|at| self.schedule.wrapping_add(at.wrapping_sub(self.pointer.1)));
         let run = (begin.tsc(), end.tsc(), hz);
-        Collected { rings, until, schemas, clock, run, missing: lacks }
+        Collected { rings, until, schemas, clock, schedule_at, run, missing: lacks }
     }
 
     /// How far from where it was linked for the kernel's image lies, bytes: it may have moved itself at random.
@@ -340,6 +353,12 @@ fn place(size: u64, cpus: u32, memory: u64, initrd: u64) -> Result<u64, Agentles
 }
 
 impl Collected {
+    /// Where the kernel's function `schedule` is, as far as the guest's memory is right about it.
+    #[must_use]
+    pub const fn schedule_at(&self) -> Option<u64> {
+        self.schedule_at
+    }
+
     /// Writes the layer of the guest's kernel of `vm` into the recording `dir`, and what there is to say of it into
     /// `manifest`, which is complete but for it.
     ///
@@ -512,6 +531,7 @@ mod tests {
             until: None,
             schemas: HashMap::from([(77, event)]),
             clock: Ok(LocalClock { offset_ns: 0, kvm, hz: 1_000_000_000, drift_ns: 7 }),
+            schedule_at: None,
             run: (4000, 6000, 1_000_000_000),
             missing: Vec::new(),
         }
@@ -552,6 +572,8 @@ mod tests {
             layout: sample::LINUX_6_12,
             banner: (b"Linux version 6.12".to_vec(), MIB),
             clock_offset: MIB + 64,
+            schedule: 0xffff_ffff_81a0_0000,
+            pointer: (MIB + 128, 0xffff_ffff_8240_0000),
             events: Vec::new(),
         };
         let (folder, mut manifest) = (tempfile::TempDir::new().unwrap(), manifest());

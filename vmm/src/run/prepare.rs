@@ -8,6 +8,7 @@ use super::request::{Agent, RunRequest};
 use super::rings::{region_config, vmm_rings};
 use super::trace_failure::on_failure;
 use super::traced::guest_ring::GuestRing;
+use super::traced::guest_symbols::guest_symbols;
 use super::traced::manifest::{note_no_agent, vcpu_relations};
 use super::traced::{Folders, PreparedVm, TracedGuest};
 use crate::agentless::Agentless;
@@ -23,6 +24,7 @@ use strata_jail::Jail;
 use strata_machine::{DiscoveryLeaf, KvmProbe, Machine, SharedSlot};
 use strata_recorder::control::directory::{VmDescription, VmDirectory};
 use strata_recorder::drain::work_alarm::WorkAlarms;
+use strata_recorder::guest_symbols::{GuestSymbols, SymbolsReader};
 use strata_recorder::host_description::describe_host;
 use strata_recorder::layer::host_tracer::{Traced, missing_host_layer};
 use strata_recorder::live::vcpu_activity::VcpuThreads;
@@ -53,6 +55,8 @@ struct BuiltVm<'a> {
     clock_uuid: Uuid,
     rings: Rings,
     region: Arc<TraceRegion>,
+    /// The symbols of the guest's kernel, and what reads them.
+    symbols: (Arc<GuestSymbols>, SymbolsReader),
     machine: Machine,
 }
 
@@ -91,6 +95,9 @@ impl<'a> BuiltVm<'a> {
         let region = Arc::new(TraceRegion::create(file, shape, clock_uuid, clock.trace_frequency())?);
         config.shared_slots = region.slots().into_iter().map(shared_slot).collect();
         config.discovery = Some(DiscoveryLeaf { abi_version: ABI_VERSION });
+        let kernel = config.kernel.open();
+        let symbols =
+            guest_symbols(kernel.map_err(|source| RunFailure::Read { path: config.kernel.name().into(), source })?);
         let machine = Machine::new(config)?;
         let doorbell = machine.doorbell()?;
         region.set_doorbell(doorbell.gsi(), move || doorbell.ring());
@@ -105,6 +112,7 @@ impl<'a> BuiltVm<'a> {
             clock_uuid,
             rings,
             region,
+            symbols,
             machine,
         })
     }
@@ -179,6 +187,7 @@ impl<'a> RelatedVm<'a> {
         let ObservedVm { built, vmm, alarms, .. } = observed;
         let BuiltVm { request, mut recording, site, guest_events, agentless, clock, rings, region, machine, .. } =
             built;
+        let (symbols, symbols_reader) = built.symbols;
         let Site { description, directory, jail } = site;
         let (trace, snapshots) = jail.act(|| recording.request().files.create())??;
         let is_kept = recording.host().is_some() && rings.mode == Mode::FlightRecorder;
@@ -187,10 +196,11 @@ impl<'a> RelatedVm<'a> {
             vmm: Some(Arc::clone(&vmm)),
             events: guest_events.into(),
             agent: matches!(request.agent, Agent::Module(_)) && has_clock,
+            symbols: Some(Arc::clone(&symbols)),
             beside_region: Some(directory.path().into()),
             ..GuestSide::new(Arc::clone(&region), rings)
         };
-        let ring = agentless.map(|agentless| Arc::new(GuestRing::new(agentless, &clock)));
+        let ring = agentless.map(|agentless| Arc::new(GuestRing::new(agentless, symbols, &clock)));
         let has_stopped = Arc::new(AtomicBool::new(false));
         recording.history_file = history;
         recording.guest = Some(guest);
@@ -214,6 +224,7 @@ impl<'a> RelatedVm<'a> {
             recorded,
             guest: TracedGuest { region, vmm, clocks, ring },
             folders: Folders { trace, snapshots, directory },
+            symbols: symbols_reader,
             jail,
             has_stopped,
         })

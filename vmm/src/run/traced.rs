@@ -1,6 +1,7 @@
 //! A traced VM: prepared, started, finished.
 
 pub(super) mod guest_ring;
+pub(super) mod guest_symbols;
 pub(super) mod manifest;
 
 use super::answers::answers;
@@ -20,6 +21,7 @@ use strata_machine::Machine;
 use strata_recorder::control::directory::{VmDescription, VmDirectory};
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::drain::cpu_list::CpuList;
+use strata_recorder::guest_symbols::SymbolsReader;
 use strata_recorder::recorder::Recorder;
 use strata_recorder::region::TraceRegion;
 use strata_recorder::session::{RecordedVm, RecordingBuilder};
@@ -35,6 +37,8 @@ pub(super) struct PreparedVm<'a> {
     pub recorded: RecordedVm,
     pub guest: TracedGuest,
     pub folders: Folders,
+    /// What reads the symbols of the guest's kernel.
+    pub symbols: SymbolsReader,
     pub jail: Jail,
     /// Whether the machine was stopped because a layer of the trace ended early.
     pub has_stopped: Arc<AtomicBool>,
@@ -72,6 +76,7 @@ impl PreparedVm<'_> {
         let closed = close(self.jail, &folders.directory, request, Some((&folders.trace, &folders.snapshots)), notify)?;
         let (mode, cpus) = (recording.request().layers.mode, recording.request().scheduling.cpus.clone());
         let recorder = Recorder::start(recording, self.recorded)?;
+        self.symbols.start(on_thread(Thread::Symbols, cpus.clone()));
         let console = ConsoleLimits::new(request);
         let limited = LimitedDevices::new(request, &machine, &console);
         let (control, stop) = (machine.control(), machine.stop_handle());
@@ -126,11 +131,7 @@ impl StartedVm {
         let ran = {
             let machine_control = machine.control();
             let renew = move || machine_control.renew_clocks();
-            let begin = move || {
-                // Elsewhere it does its work as well.
-                let _ = cpus.map(|cpus| cpus.place_this_thread());
-                strata_jail::enter(Thread::Clock);
-            };
+            let begin = on_thread(Thread::Clock, cpus);
             let _renewals = clocks.as_ref().map(|clocks| RenewalThread::start(clocks.interval_ns(), begin, renew));
             run_machine(machine, &console, vmm, clocks, at_end)
         };
@@ -160,5 +161,14 @@ impl StartedVm {
                 Err(RunFailure::Incomplete { region: folders.directory.region(), source })
             }
         }
+    }
+}
+
+/// How a thread of the kind `thread` begins, which runs on `cpus`.
+fn on_thread(thread: Thread, cpus: Option<CpuList>) -> impl FnOnce() + Send + 'static {
+    move || {
+        // Elsewhere it does its work as well.
+        let _ = cpus.map(|cpus| cpus.place_this_thread());
+        strata_jail::enter(thread);
     }
 }

@@ -25,7 +25,15 @@ pub fn file_of(path: &str) -> String {
 /// # Errors
 /// When it cannot be written.
 pub fn write(folder: &Path, path: &str, text: &[u8], meanwhile: &mut dyn FnMut()) -> io::Result<()> {
-    write_compressed(&folder.join(file_of(path)), &compressed(text, meanwhile)?)
+    write_compressed(folder, path, &compressed(text, meanwhile)?)
+}
+
+/// Writes `bytes`, which are [`compressed`], beside the layer at `path` of the recording in `folder`.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn write_compressed(folder: &Path, path: &str, bytes: &[u8]) -> io::Result<()> {
+    write_to(&folder.join(file_of(path)), bytes)
 }
 
 /// Where the symbols of the layer in `folder` lie.
@@ -35,8 +43,11 @@ pub(crate) fn beside(folder: &Path) -> PathBuf {
     folder.with_file_name(name)
 }
 
-/// `text`, compressed. Calls `meanwhile` behind each part of it.
-pub(crate) fn compressed(text: &[u8], meanwhile: &mut dyn FnMut()) -> io::Result<Vec<u8>> {
+/// `text`, which `/proc/kallsyms` has, compressed. Calls `meanwhile` behind each part of it.
+///
+/// # Errors
+/// When there is no memory for it.
+pub fn compressed(text: &[u8], meanwhile: &mut dyn FnMut()) -> io::Result<Vec<u8>> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), LEVEL)?;
     for part in text.chunks(PART) {
         encoder.write_all(part)?;
@@ -46,7 +57,7 @@ pub(crate) fn compressed(text: &[u8], meanwhile: &mut dyn FnMut()) -> io::Result
 }
 
 /// Writes `bytes`, which are [`compressed`], to `path`.
-pub(crate) fn write_compressed(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_to(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Readers::of(path.parent().unwrap_or(Path::new(".")))?.write_atomically(path, bytes)
 }
 

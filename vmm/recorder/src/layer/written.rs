@@ -139,6 +139,14 @@ impl WrittenLayer {
         self.layer.limit_descriptions(bytes);
     }
 
+    /// Writes the `symbols` of the kernel, compressed, beside the layer. Without them addresses are shown as numbers. In a
+    /// recording that keeps within a size, they take the room of its oldest records.
+    pub fn save_symbols(&self, symbols: &[u8]) {
+        if !self.end.has_come() {
+            let _ = self.layer.writer().save_compressed_kallsyms(symbols);
+        }
+    }
+
     /// The layer and its rings.
     #[must_use]
     pub const fn rings(&self) -> &RingLayer {

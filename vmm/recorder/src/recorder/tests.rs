@@ -10,6 +10,7 @@ pub(crate) use bench::{manifest, recording};
 
 use super::*;
 use crate::control::protocol::{self, LayerLimit, Live, TriggerStatus};
+use crate::guest_symbols::GuestSymbols;
 use crate::live::vcpu_activity::VcpuThreads;
 use crate::region::region_file::{self, RegionFile, RegionShape};
 use crate::region::{MAIN_SESSION, TraceRegion};
@@ -256,6 +257,52 @@ fn crash_kernel_that_is_to_come_is_not_believed() {
 
     let layer = completed.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel).unwrap();
     assert!(layer.streams[0].complete_until.unwrap() <= tsc::read_ordered());
+}
+
+/// The symbols of the guest's kernel in the recording at `path`.
+fn saved_symbols(path: &Path) -> Option<String> {
+    let trace = Trace::open(path).unwrap();
+    trace.kallsyms(Some("vm0")).map(|text| String::from_utf8(text.into_owned()).unwrap())
+}
+
+#[test]
+fn recordings_and_snapshots_hold_the_symbols_of_a_guests_kernel_that_says_where_it_lies() {
+    for mode in [Mode::Discard, Mode::FlightRecorder] {
+        let bench = Bench::new(mode);
+        bench.greet_from(0xffff_ffff_81a0_0000);
+        bench.request(create("extra", protocol::Mode::FlightRecorder, None));
+        bench.request(Request::Snapshot { dir: bench.path("snapshot"), session: Some("extra".into()) });
+        let (trace, snapshot, Bench { dir: _dir, recorder, .. }) = (bench.path("trace"), bench.path("snapshot"), bench);
+        recorder.finish("done".into()).unwrap();
+
+        let expected = Some("ffffffff81a00000 T schedule\n".to_owned());
+        assert_eq!([saved_symbols(&snapshot), saved_symbols(&trace)], [expected.clone(), expected]);
+    }
+}
+
+#[test]
+fn recording_of_a_guest_whose_kernel_lies_nobody_knows_where_has_no_symbols_and_lacks_none() {
+    let bench = Bench::new(Mode::Discard);
+    bench.greet();
+    let (trace, Bench { dir: _dir, recorder, .. }) = (bench.path("trace"), bench);
+
+    let manifest = recorder.finish("done".into()).unwrap();
+
+    assert_eq!((saved_symbols(&trace), manifest.missing), (None, Vec::new()));
+}
+
+#[test]
+fn second_kernel_of_a_guest_is_reported_as_one_whose_symbols_are_not_there() {
+    let bench = Bench::new(Mode::Discard);
+    bench.greet_from(0xffff_ffff_81a0_0000);
+    bench.flush(0);
+    bench.greet_from(0xffff_ffff_a2a0_0000);
+    let (trace, Bench { dir: _dir, recorder, .. }) = (bench.path("trace"), bench);
+
+    let manifest = recorder.finish("done".into()).unwrap();
+
+    assert_eq!(saved_symbols(&trace).as_deref(), Some("ffffffff81a00000 T schedule\n"));
+    assert!(manifest.missing.iter().any(|missing| missing.reason.contains("another kernel")), "{:?}", manifest.missing);
 }
 
 #[test]

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use strata_clock::HostTime;
 use strata_recording::clock::Clock;
+use strata_recording::files::kallsyms;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, Missing};
 use strata_recording::writer::{LayerWriter, WriteError};
@@ -166,6 +167,18 @@ impl FlightRecorder {
                 }
                 written.add(LayerKind::HostKernel, layer);
             }
+        }
+        let mut meanwhile = || {
+            look_at_processes(&mut self.processes, recording, &mut triggers);
+            if let Some(host) = &mut self.host {
+                let _ = host.poll(triggers.as_deref_mut());
+            }
+        };
+        if let Some(symbols) = recording.symbols(&mut meanwhile)
+            && let Some(kernel) = written.layers.iter().find(|layer| layer.kind == LayerKind::GuestKernel)
+        {
+            // Without them addresses are shown as numbers.
+            let _ = kallsyms::write_compressed(dir, &kernel.path, symbols);
         }
         written
     }

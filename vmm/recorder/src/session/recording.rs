@@ -1,6 +1,7 @@
 //! A recording in the making: its folder and its manifest, which is kept up to date with what the guest's agent and the
 //! VMM say.
 
+use crate::guest_symbols::GuestSymbols;
 use crate::live::vcpu_activity::VcpuThreads;
 use crate::region::{EnabledEvents, MAIN_SESSION, TraceRegion, enabled_among, guest_text};
 use crate::selection::{Selection, SelectionError};
@@ -88,6 +89,8 @@ pub struct GuestSide {
     pub events: Arc<[EventDescription]>,
     /// Whether the guest was given an agent; without one its layers are expected to stay empty.
     pub agent: bool,
+    /// The symbols of the guest's kernel, where its image is known.
+    pub symbols: Option<Arc<GuestSymbols>>,
     /// Folder beside the region for a copy of the manifest, which `strata recover` reads.
     pub beside_region: Option<PathBuf>,
 }
@@ -208,6 +211,7 @@ impl Recording {
         let agent = side.region.parts().agent();
         let Some(vm) = self.manifest.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
         vm.restored_words = side.region.restore();
+        side.tell_symbols();
         let counts = (agent.processes_refused, agent.processes_over_quota);
         if let Some(guest) = &mut vm.guest {
             let new = counts != (guest.processes_refused, guest.processes_over_quota);
@@ -269,6 +273,18 @@ impl Recording {
         self.manifest.vm(&self.vm)?.guest.as_ref()?.missing_processes()
     }
 
+    /// The symbols of the guest's kernel, compressed, if they are known. If they are being read, that is waited for, and
+    /// `meanwhile` called again and again.
+    pub fn symbols(&self, meanwhile: &mut dyn FnMut()) -> Option<&[u8]> {
+        self.guest.as_ref()?.tell_symbols()?.wait(meanwhile)
+    }
+
+    /// What is missing of the symbols of the guest's kernel, if its image is known and it said where it lies.
+    #[must_use]
+    pub fn missing_symbols(&self) -> Option<Missing> {
+        self.guest.as_ref()?.symbols.as_ref()?.missing()
+    }
+
     /// The layers that are missing at the end of the guest because of the guest.
     #[must_use]
     pub fn missing_at_end(&self) -> Vec<Missing> {
@@ -282,6 +298,7 @@ impl Recording {
             }));
         }
         missing.extend(self.missing_processes());
+        missing.extend(self.missing_symbols());
         missing
     }
 
@@ -335,7 +352,23 @@ impl GuestSide {
     /// own events, and with no agent that the host knows of.
     #[must_use]
     pub fn new(region: Arc<TraceRegion>, rings: Rings) -> Self {
-        Self { region, slot: 0, rings, vmm: None, events: Arc::default(), agent: false, beside_region: None }
+        Self {
+            region,
+            slot: 0,
+            rings,
+            vmm: None,
+            events: Arc::default(),
+            agent: false,
+            symbols: None,
+            beside_region: None,
+        }
+    }
+
+    /// The symbols of the guest's kernel, which know where it lies if the agent says so.
+    fn tell_symbols(&self) -> Option<&GuestSymbols> {
+        let symbols = self.symbols.as_deref()?;
+        self.region.parts().agent().schedule_at.into_iter().for_each(|address| symbols.tell(address));
+        Some(symbols)
     }
 
     /// The enable bits of the session for those that `selection` wants of `registered`, the events of the agent's

@@ -69,6 +69,8 @@ fn write_snapshot(
     }
     Layer::note_crash_kernel(&mut layers, crash_kernel_at);
     manifest.layers = layers;
+    // They were waited for with the layers.
+    manifest.missing.extend(recording.missing_symbols());
     manifest.save(dir)?;
     clock_snapshots::write(clock_log.kept(), dir)
         .map_err(|source| WriteError::Write { path: dir.join(CLOCKS_FILE), source })?;

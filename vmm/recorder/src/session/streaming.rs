@@ -163,6 +163,9 @@ impl Streaming {
             vmm.drain(Producers::Stopped, latest, None);
         }
         self.host.iter().for_each(HostLayer::save_symbols);
+        if let (Some(kernel), Some(symbols)) = (&self.guest_kernel, recording.symbols(&mut || {})) {
+            kernel.save_symbols(symbols);
+        }
         let mut missing = self.ends();
         missing.extend(self.processes.iter().flat_map(GuestProcesses::missing));
         missing

@@ -228,10 +228,10 @@ impl Drop for Vm {
 }
 
 /// The threads of a traced VM with a disk. By these names reports tell which thread serves which disk, and which record.
-pub(super) fn thread_names() -> [String; 6] {
+pub(super) fn thread_names() -> [String; 7] {
     let disk = format!("{}0", strata_recording::manifest::DISK_THREAD);
-    let [recorder, _, clock] = strata_recording::manifest::RECORDING_THREADS;
-    ["vcpu0", &disk, recorder, "strata-control", clock, "strata-console"].map(str::to_owned)
+    let [recorder, _, clock, symbols] = strata_recording::manifest::RECORDING_THREADS;
+    ["vcpu0", &disk, recorder, "strata-control", clock, symbols, "strata-console"].map(str::to_owned)
 }
 
 /// How many tracefs instances the process has.

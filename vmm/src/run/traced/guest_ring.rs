@@ -8,6 +8,7 @@ use std::sync::Arc;
 use strata_clock::guest_tsc::KvmClock;
 use strata_clock::{HostClock, HostTime};
 use strata_machine::{AtEnd, MachineControl};
+use strata_recorder::guest_symbols::GuestSymbols;
 use strata_recorder::session::recording::{AtCompletion, AtSnapshot};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
@@ -16,6 +17,8 @@ use vm_memory::GuestMemoryMmap;
 /// What is needed to read the ring of a guest without an agent.
 pub(in crate::run) struct GuestRing {
     agentless: Agentless,
+    /// Those of the guest's kernel.
+    symbols: Arc<GuestSymbols>,
     begin: HostReading,
     /// What the trace clock counts, and the rate of the host's TSC.
     clock: (HostTime, u64),
@@ -26,8 +29,14 @@ pub(in crate::run) type CollectedRing = Rc<RefCell<Option<Collected>>>;
 
 impl GuestRing {
     /// That of a guest which `agentless` is about, and which has not begun to run.
-    pub(in crate::run) fn new(agentless: Agentless, host: &HostClock) -> Self {
-        Self { agentless, begin: HostReading::now(), clock: (host.time, host.frequency) }
+    pub(in crate::run) fn new(agentless: Agentless, symbols: Arc<GuestSymbols>, host: &HostClock) -> Self {
+        Self { agentless, symbols, begin: HostReading::now(), clock: (host.time, host.frequency) }
+    }
+
+    fn collect(&self, guest: (&GuestMemoryMmap, Guest), kvm: impl FnOnce() -> Option<KvmClock>) -> Collected {
+        let collected = self.agentless.collect(guest, kvm, &self.begin, self.clock);
+        collected.schedule_at().into_iter().for_each(|address| self.symbols.tell(address));
+        collected
     }
 
     /// What reads it when the guest has ended, and where it is then.
@@ -36,7 +45,7 @@ impl GuestRing {
         let (ring, filled) = (Arc::clone(self), Rc::clone(&collected));
         let read = move |memory: &GuestMemoryMmap, kvm: Option<KvmClock>| {
             let guest = (memory, Guest::Stopped);
-            *filled.borrow_mut() = Some(ring.agentless.collect(guest, || kvm, &ring.begin, ring.clock));
+            *filled.borrow_mut() = Some(ring.collect(guest, || kvm));
         };
         (Box::new(read), collected)
     }
@@ -48,7 +57,7 @@ impl GuestRing {
             // The guest's memory is not held any longer than this takes.
             let collected = machine.guest().map(|guest| {
                 let memory = (guest.memory(), Guest::Running);
-                ring.agentless.collect(memory, || guest.kvm_clock(), &ring.begin, ring.clock)
+                ring.collect(memory, || guest.kvm_clock())
             });
             collected.map_or_else(|| add_that_it_does_not_run(dir.into()), |it| add(it, dir.into(), name.clone()))
         })

@@ -205,7 +205,14 @@ impl<R> Bench<R> {
         let vmm = Arc::new(VmmTracer::new(1, rings(mode), memory, HostTime::Tsc, |_| true, Box::new(|_, _| ())));
         assert!([&EVENT, &WAKING, &SWITCH].iter().all(|event| registry(&region).append(event)));
         let vmm_side = Some(Arc::clone(&vmm));
-        let guest = GuestSide { vmm: vmm_side, agent: true, ..GuestSide::new(Arc::clone(&region), rings(mode)) };
+        let (symbols, reader) = GuestSymbols::new(Box::new(|at| Ok(format!("{at:016x} T schedule\n").into_bytes())));
+        reader.start(|| ());
+        let guest = GuestSide {
+            vmm: vmm_side,
+            agent: true,
+            symbols: Some(symbols),
+            ..GuestSide::new(Arc::clone(&region), rings(mode))
+        };
         let failures = Arc::new(AtomicUsize::new(0));
         let failed = Arc::clone(&failures);
         let mut requested = RecordingBuilder::new(&request, &LayerKind::ALL).unwrap();
@@ -307,6 +314,11 @@ impl Bench {
     /// The guest's agent announces itself.
     pub(super) fn greet(&self) {
         self.guest().announce(b"6.1.0-test", 0, AGENT_ALIVE);
+    }
+
+    /// The same of a kernel whose function `schedule` is at that address.
+    pub(super) fn greet_from(&self, schedule_at: u64) {
+        self.guest().announce(b"6.1.0-test", schedule_at, AGENT_ALIVE);
     }
 
     /// The guest's kernel is left for its crash kernel at `time`.
