@@ -109,6 +109,12 @@ pub fn extract_within(image: &[u8], largest: usize) -> Result<Vec<u8>, KernelErr
     }
 }
 
+/// Whether [`extract`] of `image` takes another program, which a process in a jail cannot start.
+#[must_use]
+pub fn takes_a_program(image: &[u8]) -> bool {
+    payload(image).is_ok_and(is_lzo)
+}
+
 /// What `compressed` holds, unless that is more than `largest` bytes.
 fn read(compression: Compression, compressed: &[u8], largest: usize) -> Result<Vec<u8>, KernelError> {
     let mut output = Vec::new();
@@ -240,6 +246,14 @@ pub(crate) mod tests {
             let why = why.source().map_or_else(|| why.to_string(), ToString::to_string);
             assert!(why.contains("larger than any kernel"), "{why}");
         }
+    }
+
+    #[test]
+    fn program_is_taken_for_lzo_alone() {
+        let kernel = ELF_MAGIC.to_vec();
+        let lzo = image_with(packed_by("lzop", &[], &kernel), &kernel);
+
+        assert_eq!([&lzo, &image_of(&kernel), &kernel].map(|image| takes_a_program(image)), [true, false, false]);
     }
 
     #[test]

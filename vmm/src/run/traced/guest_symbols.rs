@@ -4,6 +4,7 @@ use crate::kernel_image::{ImageError, KernelImage};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::sync::Arc;
+use strata_kmod_build::kernel_image;
 use strata_recorder::guest_symbols::{GuestSymbols, SymbolsReader};
 
 /// The function whose address in the guest tells how far the kernel was moved.
@@ -21,6 +22,9 @@ enum SymbolsError {
     /// The file cannot be read.
     #[error("the kernel's file cannot be read")]
     File(#[from] io::Error),
+    /// It takes a program to unpack it, which the jail lets nobody start.
+    #[error("the kernel is compressed by LZO: name the uncompressed vmlinux instead")]
+    TakesAProgram,
     /// It is no kernel that can be read.
     #[error("the kernel cannot be looked into")]
     Image(#[from] ImageError),
@@ -48,6 +52,9 @@ fn read(kernel: &mut File, schedule_at: u64) -> Result<Vec<u8>, SymbolsError> {
     kernel.rewind()?;
     // Within a bound; and the jail's thread may not ask how large the file is.
     kernel.take(LARGEST).read_to_end(&mut bytes)?;
+    if kernel_image::takes_a_program(&bytes) {
+        return Err(SymbolsError::TakesAProgram);
+    }
     let image = KernelImage::read(&bytes)?;
     drop(bytes);
     let kallsyms = image.kallsyms().ok_or(SymbolsError::NoTables)?;
