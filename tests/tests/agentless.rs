@@ -7,7 +7,7 @@
 use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::scenarios::agentless::{self, KERNELS, NamedKernel, SNAPSHOT};
-use lab::scenarios::results::{Results, assert_contains};
+use lab::scenarios::results::{Results, assert_contains, assert_symbols};
 use lab::{process, provision};
 use serde_json::Value;
 use std::path::Path;
@@ -88,6 +88,7 @@ fn judge(name: &str, kernels: &[NamedKernel]) {
         let cpus = death["vms"][0]["cpus"].as_array().unwrap();
         let reported: Vec<_> = cpus.iter().map(|cpu| cpu["guest"].as_str().unwrap_or_default()).collect();
         assert!(reported.iter().any(|guest| guest.contains("sh/") || guest.contains("init")), "{reported:?}");
+        assert_symbols(&trace, &results.text(&format!("{name}.log")));
         let events = strata(&["events", "--layer", "guest-kernel"], &trace);
         assert_contains(&events, &["sched:sched_switch: ", "sched:sched_process_exec: ", "irq:"]);
         let halts = halts_behind_last_event(&trace);
@@ -98,6 +99,7 @@ fn judge(name: &str, kernels: &[NamedKernel]) {
     assert_eq!(results.text(&format!("{SNAPSHOT}.status")).trim(), "0", "{}", results.text(&format!("{SNAPSHOT}.log")));
     let snapshot = results.trace(SNAPSHOT);
     assert!(guest_records(&snapshot) > 1000);
+    assert_symbols(&snapshot, &results.text(&format!("{}.log", KERNELS[0].0)));
     let manifest = Trace::open(&snapshot).unwrap().manifest().clone();
     assert_contains(manifest.outcome.as_deref().unwrap(), &["snapshot of a running VM"]);
     assert_contains(&manifest.clock.bound_derivation, &["traced without an agent, in kvm-clock's time"]);

@@ -8,6 +8,7 @@ use lab::build::binaries::{self, Purpose};
 use lab::machine::host::HostResult;
 use lab::paths::Paths;
 use lab::process;
+use lab::scenarios::results::assert_symbols;
 use lab::scenarios::{self, guests};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -256,6 +257,19 @@ fn reboot_ends_the_run() {
     assert_eq!(status("reboot"), 0, "{log}");
     assert!(log.to_lowercase().contains("reboot"), "{log}");
     assert!(!events(&trace("reboot")).is_empty());
+}
+
+#[test]
+fn symbols_of_the_guests_kernel_are_saved_as_the_guest_has_them() {
+    let trace = trace("reboot");
+    let listed = process::capture(strata().arg("events").arg(&trace)).unwrap();
+
+    assert_symbols(&trace, &log("reboot"));
+    // where the guest was when it had the console print
+    assert!(
+        listed.lines().any(|line| line.contains("kvm_exit") && line.contains("(io_serial_")),
+        "no symbol of the guest"
+    );
 }
 
 /// The recording of `scenario`'s boot `boot`, in which babeltrace2 and `strata check` find nothing wrong.

@@ -61,7 +61,8 @@ umount /mnt && echo 'disk unmounted'
 ",
     ),
     ("panic", "workload --events 1000\nsync\necho c > /proc/sysrq-trigger\nsleep 60\n"),
-    ("reboot", "reboot -f\nsleep 60\n"),
+    // with its own symbols but for those of modules, which lie where the kernel was moved at random
+    ("reboot", "echo \"symbols: $(grep -v ']$' /proc/kallsyms | md5sum)\"\nreboot -f\nsleep 60\n"),
     // the disk tells the first boot from the second
     (
         "reboot-once",

@@ -2,11 +2,13 @@
 
 use crate::build::binaries::{self, Purpose};
 use crate::paths::Paths;
+use crate::process;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, ManifestError};
+use strata_recording::reader::Trace;
 
 /// The folder.
 #[derive(Debug, Clone)]
@@ -47,6 +49,28 @@ impl Results {
         let streams = layers.iter().filter(|layer| layer.kind == kind).flat_map(|layer| &layer.streams);
         Ok(streams.map(|stream| stream.records).sum())
     }
+}
+
+/// What `md5sum` makes of the symbols of the guest's kernel in the recording `trace` of one VM; `None` where it has none.
+fn sum_of_symbols(trace: &Path) -> Option<String> {
+    let opened = Trace::open(trace).ok()?;
+    let saved = opened.kallsyms(Some(&opened.manifest().vms.first()?.name))?;
+    let file = tempfile::NamedTempFile::new().ok()?;
+    fs::write(file.path(), &*saved).ok()?;
+    let sum = process::capture(Command::new("md5sum").arg(file.path())).ok()?;
+    sum.split_whitespace().next().map(str::to_owned)
+}
+
+/// Asserts that the recording `trace` of one VM holds the symbols of its guest's kernel as the guest has them: its `console`
+/// shows, behind `symbols: `, the sum that `md5sum` makes of its `/proc/kallsyms` without modules.
+///
+/// # Panics
+///
+/// When they are missing, or others.
+pub fn assert_symbols(trace: &Path, console: &str) {
+    let sum = sum_of_symbols(trace);
+    let is_shown = sum.as_ref().is_some_and(|sum| console.contains(&format!("symbols: {sum}")));
+    assert!(is_shown, "{}: the sum of its symbols is {sum:?}, and the guest shows\n{console}", trace.display());
 }
 
 /// Asserts that `text` has all that is `wanted`.

@@ -1,3 +1,4 @@
+echo "symbols: $(grep -v ']$' /proc/kallsyms | md5sum)"
 workload --events 100 > /dev/null
 echo at work
 n=0
