@@ -212,7 +212,7 @@ impl Schema {
     /// Whether a record of the type with `payload` says that another kernel takes the machine over. Agents before 0.2.0 do not
     /// say it.
     #[must_use]
-    #[inline]
+    #[cold]
     pub fn is_of_another_kernel(&self, payload: &[u8]) -> bool {
         let is_so = |position| matches!(self.value(position, payload), Some(Value::Unsigned(1) | Value::Signed(1)));
         self.stops_recording && self.position_of(ANOTHER_KERNEL).is_some_and(is_so)

@@ -476,16 +476,20 @@ impl<'t> Iterator for StreamRecords<'t> {
             self.read += 1;
             match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
                 Some(schema) if record.time < self.from => {
-                    self.gap = packet.gap_inside || schema.stops_recording();
-                    self.another_kernel = schema.is_of_another_kernel(record.payload);
+                    let stops = schema.stops_recording();
+                    self.gap = packet.gap_inside || stops;
+                    self.another_kernel = stops && schema.is_of_another_kernel(record.payload);
                 }
                 Some(_) if record.time > self.to => {
                     self.gap_at_end.get_or_insert(EndGap::behind_record(self.gap));
                 }
                 Some(schema) => {
                     let (time, payload) = (record.time, record.payload);
-                    let after_gap = std::mem::replace(&mut self.gap, packet.gap_inside || schema.stops_recording());
-                    self.another_kernel |= schema.is_of_another_kernel(payload);
+                    let stops = schema.stops_recording();
+                    let after_gap = std::mem::replace(&mut self.gap, packet.gap_inside || stops);
+                    if stops {
+                        self.another_kernel |= schema.is_of_another_kernel(payload);
+                    }
                     return Some(StreamRecord { time, schema, payload, packet: index, after_gap });
                 }
                 None => {

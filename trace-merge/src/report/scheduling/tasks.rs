@@ -117,7 +117,7 @@ impl ReportRow for TaskReport {
             Value::or_absent(row.cgroup.as_ref())
         }),
         column("born", "", Unit::Flag, "Made within the window", |row| row.born.into()),
-        column("ended", "", Unit::Flag, "Whether it ended then", |row| row.ended.into()),
+        column("ended", "", Unit::Flag, "Ended within the window", |row| row.ended.into()),
         column("wall_ticks", "", Unit::Ticks, "How long it was there", |row| row.wall_ticks.into()),
         column("wall_ns", "wall", Unit::Ns, "The same", |row| row.wall_ns.into()),
         column("times_ticks", "", Unit::Object, "Its parts, as below; they add up to `wall_ticks`", |row| {
