@@ -1,5 +1,4 @@
 workload --events 500 && echo 'workload done'
-echo "symbols: $(grep -v ']$' /proc/kallsyms | md5sum)"
 (while :; do cat /proc/interrupts; done > /dev/null) &
 kernel_load=$!
 (while :; do workload --events 20; sleep 0.2; done > /dev/null 2>&1) &
