@@ -152,7 +152,7 @@ impl Tokens {
     fn find(segment: &[u8]) -> Option<Self> {
         let mut from = 0;
         loop {
-            let at = from + find(segment.get(from..)?, DIGITS)?;
+            let at = find_digits(segment, from)?;
             if let Some(tokens) = Self::around(segment, at) {
                 return Some(tokens);
             }
@@ -351,8 +351,17 @@ fn read_usize(bytes: &[u8], at: usize) -> Option<usize> {
     read_u32(bytes, at).and_then(|number| usize::try_from(number).ok())
 }
 
-fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    bytes.windows(wanted.len()).position(|window| window == wanted)
+/// Where [`DIGITS`] stand next in `bytes`, from `from` on. One byte of each so many as they are tells where they would begin
+/// around it: an image is large.
+fn find_digits(bytes: &[u8], from: usize) -> Option<usize> {
+    let around = |at: usize| {
+        // A zero stands behind its digit.
+        let at = at.checked_sub(usize::from(*bytes.get(at)? == 0))?;
+        let digit = bytes.get(at)?.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        let begin = at.checked_sub(2 * usize::from(digit)).filter(|begin| *begin >= from)?;
+        bytes.get(begin..)?.starts_with(DIGITS).then_some(begin)
+    };
+    (from..bytes.len()).step_by(DIGITS.len()).find_map(around)
 }
 
 #[cfg(test)]
@@ -463,12 +472,23 @@ mod tests {
     #[test]
     fn names_that_no_kernel_has_are_left_out_of_the_text() {
         let mut segment = tables(Order::Newest, negative, LOADED);
-        let at = find(&segment, b"Dvars").unwrap();
+        let at = segment.windows(5).position(|window| window == b"Dvars").unwrap();
         segment[at + 1] = b'\n';
 
         let kallsyms = Kallsyms::find(LOADED, &segment).unwrap();
 
         assert!(!String::from_utf8(kallsyms.text(0)).unwrap().contains("ars"));
+    }
+
+    #[test]
+    fn digits_are_found_wherever_they_stand() {
+        for place in 0..3 * DIGITS.len() {
+            let image = [&vec![0; place][..], DIGITS, b"0\x001\x00", DIGITS].concat();
+
+            let found = [0, place, place + 1].map(|from| find_digits(&image, from));
+
+            assert_eq!(found, [Some(place), Some(place), Some(place + DIGITS.len() + 4)]);
+        }
     }
 
     #[test]
