@@ -24,9 +24,9 @@ type Outcome = Result<Vec<u8>, String>;
 pub struct GuestSymbols {
     /// Where `schedule` is, once that is known.
     schedule_at: OnceLock<u64>,
-    /// Whether the guest told another address later.
+    /// Whether the guest reported another address later.
     has_other_kernel: AtomicBool,
-    told: Sender<u64>,
+    reported: Sender<u64>,
     outcome: Mutex<Receiver<Outcome>>,
     read: OnceLock<Outcome>,
 }
@@ -42,11 +42,11 @@ impl GuestSymbols {
     /// Those that `read` reads.
     #[must_use]
     pub fn new(read: ReadSymbols) -> (Arc<Self>, SymbolsReader) {
-        let ((told, schedule_at), (outcome, received)) = (channel(), channel());
+        let ((reported, schedule_at), (outcome, received)) = (channel(), channel());
         let symbols = Self {
             schedule_at: OnceLock::new(),
             has_other_kernel: AtomicBool::new(false),
-            told,
+            reported,
             outcome: Mutex::new(received),
             read: OnceLock::new(),
         };
@@ -54,10 +54,10 @@ impl GuestSymbols {
     }
 
     /// The kernel's function `schedule` is at this address; of several the first counts. Does not wait.
-    pub fn tell(&self, schedule_at: u64) {
+    pub fn report(&self, schedule_at: u64) {
         match self.schedule_at.set(schedule_at) {
             // Without a thread nobody listens.
-            Ok(()) => drop(self.told.send(schedule_at)),
+            Ok(()) => drop(self.reported.send(schedule_at)),
             Err(_) if self.schedule_at.get() != Some(&schedule_at) => {
                 self.has_other_kernel.store(true, Ordering::Relaxed);
             }
@@ -131,13 +131,13 @@ mod tests {
     const AT: u64 = 0xffff_ffff_81a0_0000;
 
     #[test]
-    fn symbols_are_read_for_the_first_address_that_is_told() {
+    fn symbols_are_read_for_the_first_address_that_is_reported() {
         let (symbols, reader) = GuestSymbols::new(Box::new(|at| Ok(format!("{at:016x} T schedule\n").into_bytes())));
         reader.start(|| ());
 
         let before = symbols.wait(&mut || {}).is_some();
-        symbols.tell(AT);
-        symbols.tell(AT);
+        symbols.report(AT);
+        symbols.report(AT);
         let read = symbols.wait(&mut || {}).unwrap();
 
         let expected = kallsyms::compressed(format!("{AT:016x} T schedule\n").as_bytes(), &mut || {}).unwrap();
@@ -150,7 +150,7 @@ mod tests {
         let (symbols, reader) =
             GuestSymbols::new(Box::new(move |_| begins.recv().map_err(Into::into).map(|()| Vec::new())));
         reader.start(|| ());
-        symbols.tell(AT);
+        symbols.report(AT);
 
         let read = symbols.wait(&mut || begun.send(()).unwrap_or_default());
 
@@ -162,9 +162,9 @@ mod tests {
         let (symbols, reader) = GuestSymbols::new(Box::new(|_| Ok(Vec::new())));
         reader.start(|| ());
 
-        symbols.tell(AT);
+        symbols.report(AT);
         let alone = symbols.missing();
-        symbols.tell(AT + 0x20_0000);
+        symbols.report(AT + 0x20_0000);
 
         assert_eq!(alone, None);
         assert!(symbols.missing().unwrap().reason.contains("another kernel"));
@@ -175,7 +175,7 @@ mod tests {
         let (symbols, reader) = GuestSymbols::new(Box::new(|_| Err("no tables".into())));
         reader.start(|| ());
 
-        symbols.tell(AT);
+        symbols.report(AT);
 
         assert_eq!(symbols.wait(&mut || {}), None);
         assert!(symbols.missing().unwrap().reason.ends_with("could not be saved: no tables"));

@@ -211,7 +211,7 @@ impl Recording {
         let agent = side.region.parts().agent();
         let Some(vm) = self.manifest.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
         vm.restored_words = side.region.restore();
-        side.tell_symbols();
+        side.located_symbols();
         let counts = (agent.processes_refused, agent.processes_over_quota);
         if let Some(guest) = &mut vm.guest {
             let new = counts != (guest.processes_refused, guest.processes_over_quota);
@@ -276,7 +276,7 @@ impl Recording {
     /// The symbols of the guest's kernel, compressed, if they are known. If they are being read, that is waited for, and
     /// `meanwhile` called again and again.
     pub fn symbols(&self, meanwhile: &mut dyn FnMut()) -> Option<&[u8]> {
-        self.guest.as_ref()?.tell_symbols()?.wait(meanwhile)
+        self.guest.as_ref()?.located_symbols()?.wait(meanwhile)
     }
 
     /// What is missing of the symbols of the guest's kernel, if its image is known and it said where it lies.
@@ -365,9 +365,9 @@ impl GuestSide {
     }
 
     /// The symbols of the guest's kernel, which know where it lies if the agent says so.
-    fn tell_symbols(&self) -> Option<&GuestSymbols> {
+    fn located_symbols(&self) -> Option<&GuestSymbols> {
         let symbols = self.symbols.as_deref()?;
-        self.region.parts().agent().schedule_at.into_iter().for_each(|address| symbols.tell(address));
+        self.region.parts().agent().schedule_at.into_iter().for_each(|address| symbols.report(address));
         Some(symbols)
     }
 

@@ -35,7 +35,7 @@ impl GuestRing {
 
     fn collect(&self, guest: (&GuestMemoryMmap, Guest), kvm: impl FnOnce() -> Option<KvmClock>) -> Collected {
         let collected = self.agentless.collect(guest, kvm, &self.begin, self.clock);
-        collected.schedule_at().into_iter().for_each(|address| self.symbols.tell(address));
+        collected.schedule_at().into_iter().for_each(|address| self.symbols.report(address));
         collected
     }
 

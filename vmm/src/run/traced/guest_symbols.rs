@@ -95,7 +95,7 @@ mod tests {
         let (symbols, reader) = guest_symbols(file);
         reader.start(|| ());
 
-        symbols.tell(LINKED);
+        symbols.report(LINKED);
 
         let reason = symbols.missing().unwrap().reason;
         assert!(reason.contains("cannot be looked into: its image cannot be unpacked"), "{reason}");
