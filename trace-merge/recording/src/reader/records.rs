@@ -485,9 +485,9 @@ impl<'t> Iterator for StreamRecords<'t> {
                 }
                 Some(schema) => {
                     let (time, payload) = (record.time, record.payload);
-                    let stops = schema.stops_recording();
-                    let after_gap = std::mem::replace(&mut self.gap, packet.gap_inside || stops);
-                    if stops {
+                    let after_gap = std::mem::replace(&mut self.gap, packet.gap_inside);
+                    if schema.stops_recording() {
+                        self.gap = true;
                         self.another_kernel |= schema.is_of_another_kernel(payload);
                     }
                     return Some(StreamRecord { time, schema, payload, packet: index, after_gap });
