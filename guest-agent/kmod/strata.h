@@ -40,7 +40,8 @@ struct device;
 struct strata_event;
 struct tracepoint;
 
-int strata_attach(void *base, u64 size, const char *release, u64 schedule_at, const struct strata_event *events, u32 count);
+int strata_attach(void *base, u64 size, const char *release, u64 schedule_at,
+		  const struct strata_event *events, u32 count);
 void strata_detach(void *base, u64 size);
 void strata_note_crash_kernel(const struct strata_cpu *cpu, void *base, u64 size);
 int strata_cpu_init(struct strata_cpu *cpu, void *base, u64 size, u32 vcpu);
