@@ -8,6 +8,7 @@ use crate::selection::{Selection, SelectionError};
 use crate::session::{cpu_limits, thread_times};
 use crate::vmm_events::VmmTracer;
 use shared_ring::event::EventDescription;
+use shared_ring::host::Agent;
 use shared_ring::layout::AGENT_ABSENT;
 use shared_ring::region::Rings;
 use std::collections::{BTreeMap, BTreeSet};
@@ -211,7 +212,7 @@ impl Recording {
         let agent = side.region.parts().agent();
         let Some(vm) = self.manifest.vms.iter_mut().find(|vm| vm.name == self.vm) else { return false };
         vm.restored_words = side.region.restore();
-        side.located_symbols();
+        side.report_kernel(&agent);
         let counts = (agent.processes_refused, agent.processes_over_quota);
         if let Some(guest) = &mut vm.guest {
             let new = counts != (guest.processes_refused, guest.processes_over_quota);
@@ -276,7 +277,9 @@ impl Recording {
     /// The symbols of the guest's kernel, compressed, if they are known. If they are being read, that is waited for, and
     /// `meanwhile` called again and again.
     pub fn symbols(&self, meanwhile: &mut dyn FnMut()) -> Option<&[u8]> {
-        self.guest.as_ref()?.located_symbols()?.wait(meanwhile)
+        let side = self.guest.as_ref()?;
+        side.report_kernel(&side.region.parts().agent());
+        side.symbols.as_deref()?.wait(meanwhile)
     }
 
     /// What is missing of the symbols of the guest's kernel, if its image is known and it said where it lies.
@@ -364,11 +367,11 @@ impl GuestSide {
         }
     }
 
-    /// The symbols of the guest's kernel, which know where it lies if the agent says so.
-    fn located_symbols(&self) -> Option<&GuestSymbols> {
-        let symbols = self.symbols.as_deref()?;
-        self.region.parts().agent().schedule_at.into_iter().for_each(|address| symbols.report(address));
-        Some(symbols)
+    /// Reports to the symbols of the guest's kernel where it lies, if `agent` says so.
+    fn report_kernel(&self, agent: &Agent) {
+        if let (Some(symbols), Some(address)) = (&self.symbols, agent.schedule_at) {
+            symbols.report(address);
+        }
     }
 
     /// The enable bits of the session for those that `selection` wants of `registered`, the events of the agent's
