@@ -15,6 +15,8 @@ pub(crate) fn command(tree: &Path, folder: &Path) -> Command {
         .arg("-C")
         .arg(tree)
         .arg(format!("M={}", folder.display()))
+        // where it was built is no part of it
+        .arg(format!("KCFLAGS=-g0 -ffile-prefix-map={}/=", folder.display()))
         // type information of modules would need another tool, and strip takes it away
         .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
         .args(headers::clang(tree).map(llvm))

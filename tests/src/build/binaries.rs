@@ -151,6 +151,7 @@ pub fn build_c_library(paths: &Paths) -> Result<[PathBuf; 2], ProcessError> {
     let target_folder = paths.builds().join("c-library");
     let mut command = cargo(paths, &target_folder);
     command.args(["build", "--release", "--target", TARGET, "-p", "strata-c-api"]);
+    set_flags(&mut command, paths, &[]);
     process::run_logged(&mut command, &paths.logs().join("build-c-library.log"))?;
     let release = target_folder.join(TARGET).join("release");
     Ok(["libstrata.so", "libstrata.a"].map(|name| release.join(name)))
@@ -191,6 +192,23 @@ pub fn cargo(paths: &Paths, target_folder: &Path) -> Command {
     command
 }
 
+/// Gives `flags` to rustc for what is built with `--target`, and names of folders that do not depend on where this
+/// workspace and cargo's sources lie: builds of the same sources in two folders are equal.
+pub(crate) fn set_flags(command: &mut Command, paths: &Paths, flags: &[&str]) {
+    let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo_home = cargo_home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    let registry = cargo_home.map(|home| home.join("registry/src"));
+    let folders = std::iter::once((paths.workspace(), "strata")).chain(registry.as_deref().map(|path| (path, "cargo")));
+    let renamed: Vec<String> = folders.map(|(folder, name)| format!("{}=/usr/src/{name}", folder.display())).collect();
+    let rust = renamed.iter().map(|renamed| format!("--remap-path-prefix={renamed}"));
+    let rust: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).chain(rust).collect();
+    let c: Vec<String> = renamed.iter().map(|renamed| format!("'-ffile-prefix-map={renamed}'")).collect();
+    command
+        .env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f"))
+        .env(format!("CFLAGS_{}", TARGET.replace('-', "_")), c.join(" "))
+        .env("CC_SHELL_ESCAPED_FLAGS", "1");
+}
+
 /// The commit of the sources, with `-dirty` behind it if they differ from it; nothing where they are not a clone.
 pub(crate) fn commit(paths: &Paths) -> Option<String> {
     let describe = ["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"];
@@ -214,7 +232,7 @@ fn static_build(
     let mut command = cargo(paths, &paths.builds().join("static"));
     command.args(["build", "--profile", purpose.profile(), "--target", TARGET]);
     command.args(packages.iter().flat_map(|package| ["-p", package])).args(what);
-    command.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    set_flags(&mut command, paths, &["-C", "target-feature=+crt-static"]);
     command.env_remove(VERSION_VARIABLE);
     // Not in what is tested: an emulated host's results follow from the bits of its programs.
     if purpose == Purpose::Release

@@ -1,6 +1,6 @@
 //! Building the guest kernel module: the Rust object with kernel flags, the C shim with the kernel's own build system.
 
-use crate::build::binaries::{self, Purpose, cargo};
+use crate::build::binaries::{self, Purpose, cargo, set_flags};
 use crate::build::debian_root::DebianRoot;
 use crate::build::object_gates::{self, GateError};
 use crate::fetch::apt::PackageError;
@@ -196,8 +196,8 @@ fn build_rust(paths: &Paths) -> Result<Vec<PathBuf>, KmodError> {
         .args(["build", "--profile", "kmod", "--target", TARGET])
         .args(["-p", "strata-kmod", "--features", "kernel"])
         .args(["--message-format", "json-render-diagnostics"])
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_ENCODED_RUSTFLAGS", KERNEL_FLAGS.join("\x1f"));
+        .env("RUSTC_BOOTSTRAP", "1");
+    set_flags(&mut command, paths, &KERNEL_FLAGS);
     process::run_logged(&mut command, &log)?;
     let text = fs::read_to_string(&log).map_err(file_error(&log))?;
     let libraries = workspace_libraries(&text, paths.workspace());
