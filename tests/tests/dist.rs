@@ -6,7 +6,7 @@
 use lab::build::binaries::Purpose;
 use lab::fetch::kernel_packages::KernelChoice;
 use lab::fetch::tools::{self, Tool};
-use lab::packaging::{self, Form};
+use lab::packaging::{self, Form, Selection};
 use lab::paths::Paths;
 use lab::{process, provision};
 use serde_json::{Value, json};
@@ -17,15 +17,17 @@ use std::process::Command;
 /// What other people's tools unpack.
 const TOOLS: [Tool; 2] = [Tool { program: "rpm", package: "rpm" }, Tool { program: "skopeo", package: "skopeo" }];
 
+const EVERYTHING: Selection<'_> = Selection { forms: &Form::ALL, kernels: &[KernelChoice::DEFAULT], query: true };
+
 /// What was made, with the module of the lab's kernel.
 struct Made(Vec<PathBuf>);
 
 impl Made {
-    /// These forms, in the lab's folder `name`.
-    fn of(forms: &[Form], name: &str) -> Self {
+    /// What `selection` says, in the lab's folder `name`.
+    fn of(selection: Selection<'_>, name: &str) -> Self {
         let paths = Paths::of_workspace();
         let out = paths.builds().join(name);
-        Self(packaging::build(&paths, Purpose::Test, &out, forms, &[KernelChoice::DEFAULT]).unwrap())
+        Self(packaging::build(&paths, Purpose::Test, &out, selection).unwrap())
     }
 
     /// The file whose name begins with `begin` and ends with `end`.
@@ -59,6 +61,19 @@ fn assert_is_usable(strata: &[&str], root: &Path, seen: &str) {
     assert!(injected.contains("rdinit=/strata-init strata_init=/init (there is no initrd)"), "{injected}");
 }
 
+/// Asserts that `strata` writes tables, with the strata-query that was installed beside it; `root` and `seen` as above.
+#[track_caller]
+fn assert_exports_tables(strata: &[&str], root: &Path, seen: &str) {
+    let shipped = Paths::of_workspace().workspace().join("docs/example.strata");
+    fs::copy(shipped, root.join("example.strata")).unwrap();
+    fs::create_dir_all(root.join("tmp")).unwrap();
+    let (recording, tables) = (format!("{seen}/example.strata"), format!("{seen}/tables"));
+
+    run(strata[0], &[&strata[1..], &["export", &recording, "--format", "parquet", "-o", &tables]].concat());
+
+    assert!(root.join("tables/exits").is_dir());
+}
+
 /// As [`assert_is_usable`], of the program that is installed in `root` and sees nothing else.
 #[track_caller]
 fn assert_is_usable_in(root: &Path) {
@@ -68,7 +83,10 @@ fn assert_is_usable_in(root: &Path) {
 /// Debian's packages, which have a guest of their own in `packages.rs`, stand for all forms.
 #[test]
 fn debian_packages_are_unpacked_where_nothing_else_is_and_used() {
-    debian_packages_are_unpacked_in_an_empty_root_and_used(&Made::of(&[Form::Deb], "dist-deb"));
+    debian_packages_are_unpacked_in_an_empty_root_and_used(&Made::of(
+        Selection { query: false, forms: &[Form::Deb], ..EVERYTHING },
+        "dist-deb",
+    ));
 }
 
 /// One test, since what it tries is made once.
@@ -76,7 +94,7 @@ fn debian_packages_are_unpacked_where_nothing_else_is_and_used() {
 #[ignore = "tier all: every form"]
 fn each_form_is_installed_where_nothing_else_is_and_used() {
     tools::install(&Paths::of_workspace(), &TOOLS).unwrap();
-    let made = Made::of(&Form::ALL, "dist");
+    let made = Made::of(EVERYTHING, "dist");
 
     made_again_is_the_same(&made);
     archive_is_unpacked_anywhere_and_used(&made);
@@ -89,7 +107,7 @@ fn made_again_is_the_same(made: &Made) {
     let sums = |made: &Made| fs::read_to_string(made.0[0].with_file_name("SHA256SUMS")).unwrap();
     let first = sums(made);
 
-    let again = Made::of(&Form::ALL, "dist-again");
+    let again = Made::of(EVERYTHING, "dist-again");
 
     assert_eq!(first.lines().count(), made.0.len());
     assert_eq!(first, sums(&again));
@@ -104,13 +122,15 @@ fn archive_is_unpacked_anywhere_and_used(made: &Made) {
     let folder = archive.file_name().unwrap().to_string_lossy().replace(".tar.xz", "");
     let program = root.path().join(&folder).join("bin/strata");
     assert_is_usable(&[&program.to_string_lossy()], root.path(), &root.path().to_string_lossy());
+    assert_exports_tables(&[&program.to_string_lossy()], root.path(), &root.path().to_string_lossy());
     assert!(root.path().join(&folder).join("bin/strata-agent").is_file());
 }
 
 fn rpms_are_installed_in_an_empty_root_and_used(made: &Made) {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().to_string_lossy();
-    let files = ["strata-0", "strata-modules-", "strata-agent-"].map(|name| made.file(name, ".x86_64.rpm"));
+    let files =
+        ["strata-0", "strata-query-", "strata-modules-", "strata-agent-"].map(|name| made.file(name, ".x86_64.rpm"));
     let files: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
     let names: Vec<&str> = files.iter().map(AsRef::as_ref).collect();
 
@@ -119,10 +139,11 @@ fn rpms_are_installed_in_an_empty_root_and_used(made: &Made) {
     run("rpm", &[install.as_slice(), &names].concat());
 
     let listed = run("rpm", &["--root", &path, "--dbpath", "/var/lib/rpm", "--query", "--all"]);
-    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert_eq!(listed.lines().count(), files.len(), "{listed}");
     let verified = run("rpm", &["--root", &path, "--dbpath", "/var/lib/rpm", "--verify", "--nodeps", "strata"]);
     assert_eq!(verified, "");
     assert_is_usable_in(root.path());
+    assert_exports_tables(&["chroot", &path, "/usr/bin/strata"], root.path(), "");
 }
 
 fn image_is_read_by_other_tools_and_runs(made: &Made) {
@@ -136,7 +157,9 @@ fn image_is_read_by_other_tools_and_runs(made: &Made) {
 
     let configuration: Value = serde_json::from_str(&configuration).unwrap();
     assert_eq!(configuration["config"]["Entrypoint"], json!(["/usr/bin/strata"]), "{configuration}");
-    let version = run("chroot", &[&path("bundle/rootfs"), "/usr/bin/strata", "--version"]);
+    let root = path("bundle/rootfs");
+    let version = run("chroot", &[&root, "/usr/bin/strata", "--version"]);
+    assert_exports_tables(&["chroot", &root, "/usr/bin/strata"], Path::new(&root), "");
     assert!(version.starts_with("strata "), "{version}");
 }
 

@@ -19,8 +19,8 @@ const PROGRAM: &str = "strata-query";
 pub enum QueryProgramError {
     /// It is not there.
     #[error(
-        "there is no {PROGRAM} beside strata or on PATH: build it in the source tree with `cargo build --release \
-         --manifest-path trace-merge/query/Cargo.toml`, and put trace-merge/query/target/release/{PROGRAM} beside strata"
+        "there is no {PROGRAM} beside strata or on PATH: install the package {PROGRAM}, or build it in the source tree with \
+         `cargo build --release --manifest-path trace-merge/query/Cargo.toml`"
     )]
     NotThere,
     /// It cannot be started.

@@ -5,7 +5,7 @@ use lab::build::binaries::{self, Purpose};
 use lab::build::{debug_kernel as debug_kernel_build, kmod};
 use lab::fetch::kernel_packages::{KernelChoice, Suite};
 use lab::machine::{emulator, host, nested};
-use lab::packaging::{self, Form};
+use lab::packaging::{self, Form, Selection};
 use lab::paths::Paths;
 use lab::scenarios::{claims, debug_kernel, flight_check, flight_recorder, guests, hotplug};
 use lab::tasks::suite::{Lengths, Tier};
@@ -135,6 +135,9 @@ enum Task {
         /// without. May be repeated.
         #[arg(long = "kernel", value_name = "KERNEL")]
         kernels: Vec<KernelChoice>,
+        /// Leave out strata-query, which takes half of the time.
+        #[arg(long)]
+        no_query: bool,
     },
     /// Measure what parts of Strata cost, beside other tracers.
     #[command(subcommand)]
@@ -396,10 +399,11 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             progress::step("building the guest kernel module", build)?;
             println!("{}: `strata events --list guest-kernel --agent` shows its events", out.display());
         }
-        Task::Dist { out, forms, kernels } => {
+        Task::Dist { out, forms, kernels, no_query } => {
             let forms = if forms.is_empty() { Form::ALL.to_vec() } else { forms };
             let kernels = if kernels.is_empty() { packaging::kernels() } else { kernels };
-            for file in packaging::build(&paths, Purpose::Release, &std::path::absolute(out)?, &forms, &kernels)? {
+            let selection = Selection { forms: &forms, kernels: &kernels, query: !no_query };
+            for file in packaging::build(&paths, Purpose::Release, &std::path::absolute(out)?, selection)? {
                 println!("{}", file.display());
             }
         }

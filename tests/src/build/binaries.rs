@@ -10,6 +10,9 @@ use std::process::Command;
 /// Named explicitly, so that the flags of the build do not reach build scripts and procedural macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
+/// The workspace of `strata-query`.
+pub(crate) const QUERY_MANIFEST: &str = "trace-merge/query/Cargo.toml";
+
 /// What a released program says is its version (`strata --version`).
 const VERSION_VARIABLE: &str = "STRATA_VERSION";
 
@@ -165,6 +168,30 @@ pub fn build_c_library(paths: &Paths) -> Result<[PathBuf; 2], ProcessError> {
 pub fn build_module_builder(paths: &Paths, purpose: Purpose) -> Result<PathBuf, ProcessError> {
     let name = "strata-kmod-build";
     Ok(static_build(paths, purpose, name, &["--bin", name], "build-module-builder")?.join(name))
+}
+
+/// Builds `strata-query`; to be tested, without SQL, which is most of what there is to build.
+///
+/// # Errors
+///
+/// When cargo fails; the error names its log.
+pub fn build_query(paths: &Paths, purpose: Purpose) -> Result<PathBuf, ProcessError> {
+    let target_folder = paths.builds().join("query");
+    let mut command = cargo(paths, &target_folder);
+    command.args(["build", "--target", TARGET, "--manifest-path", QUERY_MANIFEST, "--bin", "strata-query"]);
+    let profile = match purpose {
+        Purpose::Test => {
+            command.arg("--no-default-features");
+            "debug"
+        }
+        Purpose::Release => {
+            command.arg("--release");
+            "release"
+        }
+    };
+    set_flags(&mut command, paths, &["-C", "target-feature=+crt-static"]);
+    process::run_logged(&mut command, &paths.logs().join("build-strata-query.log"))?;
+    Ok(target_folder.join(TARGET).join(profile).join("strata-query"))
 }
 
 /// Where [`build`] puts the programs, without building them.

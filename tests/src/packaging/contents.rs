@@ -10,7 +10,7 @@ use crate::fetch::kernel_packages::KernelChoice;
 use crate::fetch::tools::{self, Tool};
 use crate::packaging::materials::{Held, Materials, MaterialsError};
 use crate::packaging::package::{Control, Package};
-use crate::packaging::{deb, released, rpm};
+use crate::packaging::{Selection, deb, released, rpm};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use crate::progress;
@@ -88,8 +88,7 @@ pub(super) struct Product<'a> {
     pub rpm: Option<rpm::Fields<'a>>,
 }
 
-/// Builds everything that the packages hold, for `purpose`, and their trees of files: there are ready-made modules for
-/// the guest kernels `kernels`.
+/// Builds everything that the packages of `selection` hold, for `purpose`, and their trees of files.
 ///
 /// # Errors
 ///
@@ -97,14 +96,13 @@ pub(super) struct Product<'a> {
 pub(super) fn products(
     paths: &Paths,
     purpose: Purpose,
-    kernels: &[KernelChoice],
+    selection: Selection<'_>,
 ) -> Result<Vec<Product<'static>>, PackagingError> {
     tools::install(paths, &TOOLS)?;
     let contents = progress::step("building what the packages hold", || Contents::build(paths, purpose))?;
-    let modules = modules(paths, kernels)?;
+    let modules = modules(paths, selection.kernels)?;
     let staging = paths.builds().join("packages");
     let texts = Texts::read(paths)?;
-    let materials = Materials::of(paths)?;
     let c_api = paths.workspace().join("guest-agent/c-api");
     let plain = |package| Product { package, rpm: None };
     let mut products = vec![
@@ -118,14 +116,27 @@ pub(super) fn products(
         let package = ready_made(&modules, &staging)?;
         products.push(Product { package, rpm: Some(rpm::Fields::default()) });
     }
-    for Product { package, .. } in &mut products {
+    let materials = Materials::of(paths, "Cargo.toml")?;
+    add_texts(&mut products, &texts, &materials)?;
+    if selection.query {
+        let program = progress::step("building strata-query", || binaries::build_query(paths, purpose))?;
+        let mut query = [Product { package: query(&program, &staging)?, rpm: Some(rpm::Fields::default()) }];
+        add_texts(&mut query, &texts, &Materials::of(paths, binaries::QUERY_MANIFEST)?)?;
+        products.extend(query);
+    }
+    Ok(products)
+}
+
+/// Adds the licence, and what is in the programs.
+fn add_texts(products: &mut [Product<'_>], texts: &Texts, materials: &Materials) -> Result<(), PackagingError> {
+    for Product { package, .. } in products {
         let folder = format!("/usr/share/doc/{}", package.name());
         package.bytes(&format!("{folder}/copyright"), 0o644, texts.copyright.as_bytes())?;
         let bill = materials.bill(package.name(), held_by(package.name()))?;
         let bill = format!("{bill:#}\n");
         package.bytes(&format!("{folder}/bill-of-materials.cdx.json"), 0o644, bill.as_bytes())?;
     }
-    Ok(products)
+    Ok(())
 }
 
 /// What has changed in the package `name`, as Debian writes it.
@@ -151,6 +162,7 @@ fn modules(paths: &Paths, kernels: &[KernelChoice]) -> Result<Vec<(String, PathB
 fn held_by(name: &str) -> Held {
     match name {
         "strata" => Held { crates: &["vmm", "strata-kmod"], has_programs: true },
+        "strata-query" => Held { crates: &["strata-query"], has_programs: true },
         "strata-agent" => Held { crates: &["guest-agent"], has_programs: true },
         "strata-modules" => Held { crates: &["strata-kmod"], has_programs: true },
         "strata-dkms" => Held { crates: &["strata-kmod-build", "strata-kmod"], has_programs: true },
@@ -234,7 +246,11 @@ fn host<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -
         name: "strata",
         architecture: "amd64",
         section: "utils",
-        relations: &[("Suggests", "babeltrace2, linux-headers-amd64, make, gcc, binutils, pahole"), HOMEPAGE],
+        relations: &[
+            ("Recommends", "strata-query"),
+            ("Suggests", "babeltrace2, linux-headers-amd64, make, gcc, binutils, pahole"),
+            HOMEPAGE,
+        ],
         summary: "traces every layer of a virtual machine on one clock",
         description: "A KVM virtual machine monitor that records the host's kernel, itself, the guest's kernel and the \
                       guest's applications, shares lockless rings with the guest through memory, and merges everything \
@@ -259,6 +275,24 @@ fn host<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -
     package.folder("/usr/share/doc/strata/docs", &paths.workspace().join("docs"))?;
     package.file("/usr/share/doc/strata/README.md", 0o644, &paths.workspace().join("README.md"))?;
     package.override_lintian(texts.filled("strata.lintian-overrides")?);
+    Ok(package)
+}
+
+/// For whoever asks recordings in SQL.
+fn query<'a>(program: &Path, staging: &Path) -> Result<Package<'a>, PackagingError> {
+    let control = Control {
+        name: "strata-query",
+        architecture: "amd64",
+        section: "utils",
+        relations: &[("Enhances", "strata"), HOMEPAGE],
+        summary: "recordings of strata as Parquet, and SQL over them",
+        description: "For strata, the virtual machine monitor that traces every layer of a virtual machine: the program \
+                      that writes recordings as tables in Parquet and answers questions about them in SQL, for `strata \
+                      query` and `strata export --format parquet`.",
+    };
+    let mut package = Package::begin(staging, control)?;
+    package.stripped("/usr/bin/strata-query", 0o755, program)?;
+    package.override_lintian("strata-query: shared-library-lacks-prerequisites [usr/bin/strata-query]\n".to_owned());
     Ok(package)
 }
 

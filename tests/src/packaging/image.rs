@@ -1,4 +1,4 @@
-//! A package as an image for containers, of the Open Container Initiative's layout: `umoci` puts it together.
+//! Packages as an image for containers, of the Open Container Initiative's layout: `umoci` puts it together.
 
 use crate::fetch::apt::PackageError;
 use crate::packaging::package::{Package, error, settle};
@@ -11,13 +11,13 @@ use std::process::Command;
 /// Where a container begins: what users mount their kernels and recordings at.
 const WORKING_FOLDER: &str = "/work";
 
-/// Writes an image with the files of `package`, which runs `program`, and returns its file: an archive of an image
-/// layout with the tag `version`, in the folder `out`.
+/// Writes an image with the files of `packages`, of which the first names it, and which runs `program`. Returns its file:
+/// an archive of an image layout with the tag `version`, in the folder `out`.
 ///
 /// # Errors
 ///
 /// When `umoci` or `tar` fails, or a file cannot be written.
-pub fn write(package: &Package<'_>, program: &str, version: &str, out: &Path) -> Result<PathBuf, PackageError> {
+pub fn write(packages: &[&Package<'_>], program: &str, version: &str, out: &Path) -> Result<PathBuf, PackageError> {
     fs::create_dir_all(out).map_err(error(out))?;
     let work = tempfile::tempdir_in(out).map_err(error(out))?;
     let layout = work.path().join("layout");
@@ -34,8 +34,11 @@ pub fn write(package: &Package<'_>, program: &str, version: &str, out: &Path) ->
     let since = format!("--history.created={released}");
     settle(&files)?;
     umoci(&["insert", "--image", &image, &since, &files.to_string_lossy(), "/"])?;
-    umoci(&["insert", "--image", &image, &since, &package.root().join("usr").to_string_lossy(), "/usr"])?;
-    let (name, summary) = (package.name(), package.control().summary);
+    for package in packages {
+        umoci(&["insert", "--image", &image, &since, &package.root().join("usr").to_string_lossy(), "/usr"])?;
+    }
+    let control = packages.first().map(|package| package.control());
+    let (name, summary) = control.map_or_else(Default::default, |control| (control.name, control.summary));
     umoci(&[
         "config",
         "--image",

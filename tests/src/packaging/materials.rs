@@ -108,15 +108,16 @@ const C_LIBRARIES: [(&str, &str); 2] =
     [("libc.a", "LGPL-2.1-or-later"), ("libgcc_eh.a", "GPL-3.0-or-later WITH GCC-exception-3.1")];
 
 impl Materials {
-    /// Asks cargo.
+    /// Asks cargo, of the workspace with the file `manifest`.
     ///
     /// # Errors
     /// When it does not say.
-    pub fn of(paths: &Paths) -> Result<Self, MaterialsError> {
+    pub fn of(paths: &Paths, manifest: &str) -> Result<Self, MaterialsError> {
         let target = paths.builds().join("metadata");
         let arguments =
             ["metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"];
-        let printed = process::capture(binaries::cargo(paths, Path::new(&target)).args(arguments))?;
+        let mut metadata = binaries::cargo(paths, Path::new(&target));
+        let printed = process::capture(metadata.args(arguments).args(["--manifest-path", manifest]))?;
         let crates = serde_json::from_str(&printed).map_err(MaterialsError::Metadata)?;
         let printed = process::capture(Command::new("rustc").arg("--version").current_dir(paths.workspace()))?;
         let version = printed.split_whitespace().nth(1).ok_or_else(|| MaterialsError::Compiler(printed.clone()))?;
@@ -271,7 +272,7 @@ mod tests {
 
     #[test]
     fn bill_of_the_command_has_the_crates_of_the_machine_and_none_of_its_tests() {
-        let bill = Materials::of(&Paths::of_workspace()).unwrap().bill("strata", COMMAND).unwrap();
+        let bill = Materials::of(&Paths::of_workspace(), "Cargo.toml").unwrap().bill("strata", COMMAND).unwrap();
 
         let components = bill["components"].as_array().unwrap();
         let has = |name: &str| components.iter().any(|component| component["name"] == name);

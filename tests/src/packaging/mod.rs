@@ -62,8 +62,19 @@ pub fn kernels() -> Vec<KernelChoice> {
     KernelChoice::all().filter(|kernel| matches!(kernel.flavour, Flavour::Cloud | Flavour::Generic)).collect()
 }
 
-/// Makes Strata in `forms`, of programs for `purpose`, with ready-made modules for `kernels`, in the folder `out`.
-/// Returns the files. One process makes packages at a time: their trees of files lie in one place.
+/// What is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Selection<'a> {
+    /// The forms.
+    pub forms: &'a [Form],
+    /// The guest kernels with a ready-made module.
+    pub kernels: &'a [KernelChoice],
+    /// Whether `strata-query` is among the programs, which takes longer to build than all others.
+    pub query: bool,
+}
+
+/// Makes what `selection` says, of programs for `purpose`, in the folder `out`. Returns the files. One process makes
+/// packages at a time: their trees of files lie in one place.
 ///
 /// # Errors
 ///
@@ -72,29 +83,28 @@ pub fn build(
     paths: &Paths,
     purpose: Purpose,
     out: &Path,
-    forms: &[Form],
-    kernels: &[KernelChoice],
+    selection: Selection<'_>,
 ) -> Result<Vec<PathBuf>, PackagingError> {
+    let Selection { forms, .. } = selection;
     let _lock = Lock::take(&paths.builds().join("packages.lock")).map_err(PackageError::from)?;
     if forms != [Form::Deb] {
         tools::install(paths, &TOOLS)?;
     }
-    let mut products = contents::products(paths, purpose, kernels)?;
+    let mut products = contents::products(paths, purpose, selection)?;
     products.iter().try_for_each(|product| product.package.settle())?;
     let named = |names: &[&str]| -> Vec<&Package<'_>> {
         products.iter().map(|product| &product.package).filter(|package| names.contains(&package.name())).collect()
     };
     let mut files = Vec::new();
     if forms.contains(&Form::Tar) {
-        let packages = named(&["strata", "strata-agent", "strata-modules"]);
+        let packages = named(&["strata", "strata-query", "strata-agent", "strata-modules"]);
         let name = format!("strata-{RELEASE}-x86_64-linux");
         files.push(progress::step("writing the archive", || archive::write(&packages, &name, out))?);
     }
     if forms.contains(&Form::Oci) {
-        for package in named(&["strata"]) {
-            let write = || image::write(package, "/usr/bin/strata", RELEASE, out);
-            files.push(progress::step("writing the image for containers", write)?);
-        }
+        let packages = named(&["strata", "strata-query"]);
+        let write = || image::write(&packages, "/usr/bin/strata", RELEASE, out);
+        files.push(progress::step("writing the image for containers", write)?);
     }
     if forms.contains(&Form::Rpm) {
         for product in &products {

@@ -9,7 +9,7 @@ use crate::build::shared_objects;
 use crate::fetch::tools::{self, Tool};
 use crate::machine::host::{GUEST_CMDLINE, HostError, HostResult, HostRun};
 use crate::machine::nested;
-use crate::packaging::{self, Form, PackagingError};
+use crate::packaging::{self, Form, PackagingError, Selection};
 use crate::process;
 use crate::provision::Lab;
 use crate::scenarios::ScenarioError;
@@ -100,7 +100,8 @@ pub fn run(lab: &Lab, name: &str) -> Result<HostResult, ContainerError> {
 /// container of it has unless one says otherwise.
 fn unpack_image(lab: &Lab, work: &Path) -> Result<Value, ContainerError> {
     let out = lab.paths.builds().join("dist-container");
-    let image = packaging::build(&lab.paths, Purpose::Test, &out, &[Form::Oci], &[])?.remove(0);
+    let selection = Selection { forms: &[Form::Oci], kernels: &[], query: false };
+    let image = packaging::build(&lab.paths, Purpose::Test, &out, selection)?.remove(0);
     let layout = work.join("layout");
     fs::create_dir(&layout).map_err(file_error(&layout))?;
     let unpack = |program: &str, arguments: &[&str]| {

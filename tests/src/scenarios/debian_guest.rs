@@ -14,7 +14,7 @@ use crate::fetch::kernel_packages::KernelChoice;
 use crate::fetch::tools::{self, Tool};
 use crate::machine::disk_space::{self, DiskSpaceError};
 use crate::machine::host::{HostResult, HostRun};
-use crate::packaging::{self, Form, PackagingError};
+use crate::packaging::{self, Form, PackagingError, Selection};
 use crate::process;
 use crate::progress;
 use crate::provision::Lab;
@@ -104,7 +104,8 @@ fn repository(lab: &Lab) -> Result<PathBuf, PackageError> {
 
 fn disk_image(lab: &Lab) -> Result<PathBuf, DebianGuestError> {
     let paths = &lab.paths;
-    let built = packaging::build(paths, Purpose::Test, &paths.builds().join("debs"), &[Form::Deb], &[])?;
+    let selection = Selection { forms: &[Form::Deb], kernels: &[], query: false };
+    let built = packaging::build(paths, Purpose::Test, &paths.builds().join("debs"), selection)?;
     let installed = built.iter().filter(|file| {
         ["strata_", "strata-agent_", "strata-dkms_"].iter().any(|name| file_name(file).starts_with(name))
     });

@@ -3,6 +3,7 @@
 //! Shows: Tables hold every record and the reports' figures; ready questions have DuckDB's answers (`--all`).
 //! Shows: A fleet's recordings arrive exactly once though a worker is killed; Spark agrees (`--all`).
 
+use crate::build::binaries;
 use crate::fetch::apt::{PackageError, recreate};
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
@@ -28,8 +29,6 @@ const DUCKDB_DELTA: &str = "duckdb-ext-delta==1.4.4.20260205";
 const MOTO: &str = "moto[server]==5.2.5";
 /// What Spark runs on.
 const JAVA: Tool = Tool { program: "java", package: "openjdk-17-jre-headless" };
-/// The workspace.
-const MANIFEST: &str = "trace-merge/query/Cargo.toml";
 /// Where it is built.
 const TARGET: &str = "trace-merge/query/target";
 /// The job on Spark, and its tests.
@@ -169,6 +168,10 @@ fn cargo<'v>(
 ) -> Result<(), ProcessError> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let (subcommand, rest) = arguments.split_at(1);
-    command.current_dir(paths.workspace()).args(subcommand).args(["--manifest-path", MANIFEST]).args(rest);
+    command
+        .current_dir(paths.workspace())
+        .args(subcommand)
+        .args(["--manifest-path", binaries::QUERY_MANIFEST])
+        .args(rest);
     process::run_visible(command.envs(variables))
 }

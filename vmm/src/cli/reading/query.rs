@@ -7,7 +7,7 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(
     after_help = "The last argument is the question: SQL, or the name of a ready one (--list). docs/query.md has the \
-    tables and their columns. The program strata-query answers; build it on its own, as that page says.\n\n\
+    tables and their columns. The program strata-query answers, which is a package of its own.\n\n\
     Examples:\n  \
     strata query --list\n  \
     strata query trace steal\n  \
