@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ import urllib.request
 import duckdb
 import duckdb_ext
 import fleet
+import pyspark
 from copies import HOSTS, copy, copy_fleet, halve, leave_growing
 from moto.server import ThreadedMotoServer
 
@@ -31,10 +33,10 @@ JOB = pathlib.Path(__file__).resolve().parent / "fleet.py"
 EXPORTER = os.environ["STRATA_QUERY"]
 RECORDING = pathlib.Path(os.environ["STRATA_FLEET_RECORDING"])
 RECORDINGS = 40
-# Three workers with a processor and 1 GiB each: processes of their own.
-CLUSTER = "local-cluster[3,1,1024]"
-# The executor, as the system shows it.
-EXECUTOR = b"CoarseGrainedExecutorBackend"
+# Starts a master or a worker of a standalone cluster.
+SPARK_CLASS = pathlib.Path(pyspark.__path__[0]) / "bin/spark-class"
+MASTER, WORKER = (f"org.apache.spark.deploy.{role}" for role in ("master.Master", "worker.Worker"))
+WORKERS = 2
 PATIENCE = 1800
 # What Spark and DuckDB may differ by in a percentile, as a share of it; and in a share that is rounded.
 CLOSE, ROUNDED = 1e-6, 0.011
@@ -132,8 +134,50 @@ def sums(database: duckdb.DuckDBPyConnection, table: str, where: str = "true") -
     return {row[0]: row[1:] for row in found}
 
 
+class Cluster:
+    """A master and workers with a processor each, in sessions of their own, on this machine; their logs are in `folder`."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder, self.started = folder, []
+        self.start("master", MASTER, "--port", "0", "--webui-port", "0")
+        self.url = self.logged("master", r"spark://\S+:\d+")
+        for number in range(WORKERS):
+            work = folder / f"work-{number}"
+            options = ("--cores", "1", "--memory", "2g", "--webui-port", "0", "--work-dir", str(work))
+            self.start(f"worker-{number}", WORKER, *options, self.url)
+        for number in range(WORKERS):
+            self.logged(f"worker-{number}", "Successfully registered with master")
+
+    def start(self, name: str, role: str, *options: str) -> None:
+        with open(self.folder / name, "wb") as log:
+            process = subprocess.Popen(
+                [SPARK_CLASS, role, "--host", "127.0.0.1", *options], stdout=log, stderr=log, start_new_session=True
+            )
+        self.started.append(process)
+
+    def logged(self, name: str, pattern: str) -> str:
+        """What matches `pattern` in the log of the process `name`, when it is there."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and all(process.poll() is None for process in self.started):
+            if found := re.search(pattern, (self.folder / name).read_text()):
+                return found[0]
+            time.sleep(0.1)
+        raise AssertionError((self.folder / name).read_text())
+
+    def kill_a_worker(self) -> None:
+        """Kills the last worker with what it runs, as if its machine failed."""
+        worker = self.started.pop()
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+
+    def stop(self) -> None:
+        for process in self.started:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
 class Fleet(unittest.TestCase):
-    """Forty recordings: whole, growing, damaged, a copy; one worker is killed in the middle of the job."""
+    """Forty recordings: whole, growing, damaged, a copy; one of two workers is killed in the middle of the job."""
 
     @classmethod
     def setUpClass(cls):
@@ -147,11 +191,14 @@ class Fleet(unittest.TestCase):
         slow = cls.folder / "slow"
         slow.write_text(f'#!/bin/sh\n"{EXPORTER}" "$@" || exit\nsleep 0.5\n')
         slow.chmod(0o700)
+        cluster = Cluster(cls.folder)
+        cls.addClassCleanup(cluster.stop)
         log = cls.folder / "log"
         with open(log, "wb") as said:
-            arguments = command("ingest", cls.recordings, cls.lake, "--exporter", slow, master=CLUSTER)
+            arguments = command("ingest", cls.recordings, cls.lake, "--exporter", slow, master=cluster.url)
             job = subprocess.Popen(arguments, stdout=said, stderr=said)
-        cls.killed_at = kill_a_worker(job, cls.lake)
+        cls.killed_at = recordings_when_some_are_taken_in(job, cls.lake)
+        cluster.kill_a_worker()
         cls.status = job.wait(PATIENCE)
         cls.said = log.read_text()
 
@@ -251,34 +298,15 @@ def is_exact(name: str) -> bool:
     return name not in ("p50_ns", "p99_ns", "percent", "seconds")
 
 
-def kill_a_worker(job: subprocess.Popen, lake: pathlib.Path) -> int:
-    """Kills an executor of `job` when the lake has some recordings; how many it had."""
+def recordings_when_some_are_taken_in(job: subprocess.Popen, lake: pathlib.Path) -> int:
+    """How many recordings `lake` has, as soon as these are some of them; 0 when `job` has ended."""
     deadline = time.monotonic() + PATIENCE
     while job.poll() is None and time.monotonic() < deadline:
         taken = fleet.DeltaTable(str(lake)).version() if (lake / "_delta_log").is_dir() else 0
-        workers = [pid for pid in descendants(job.pid) if EXECUTOR in command_line(pid)]
-        if taken >= RECORDINGS // 6 and workers:
-            os.kill(workers[0], signal.SIGKILL)
+        if taken >= RECORDINGS // 6:
             return taken
         time.sleep(0.05)
     return 0
-
-
-def command_line(pid: int) -> bytes:
-    try:
-        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that `pid` started, and those that they started."""
-    try:
-        children = pathlib.Path(f"/proc/{pid}/task").glob("*/children")
-        own = [int(child) for file in children for child in file.read_text().split()]
-    except OSError:
-        return []
-    return own + [below for child in own for below in descendants(child)]
 
 
 class TakingIn(unittest.TestCase):
