@@ -2,7 +2,7 @@
 //!
 //! An [`Analysis`] is fed event by event and state by state and keeps what its result needs, no more: memory does not grow
 //! with the recording. One thread merges and decodes. The analyses are shared out among others, and each keeps the
-//! timeline for itself: nobody waits for anybody but at the ends of batches.
+//! timeline for itself: nobody waits for anybody but at the ends of batches. On one processor one thread does it all.
 
 use crate::completeness::{Completeness, GapTotals};
 use crate::event::{Decoder, Event, Task};
@@ -155,10 +155,11 @@ pub fn pass_reporting(
 ) -> Passed {
     // One of the processors is busy with reading.
     let others = thread::available_parallelism().map_or(1, NonZero::get).saturating_sub(1);
-    pass_on(others.clamp(1, FEEDS), trace, window, analyses, report)
+    pass_on(others.min(FEEDS), trace, window, analyses, report)
 }
 
-/// [`pass`] with the analyses shared out among `feeds` threads. What they find does not depend on it.
+/// [`pass`] with the analyses shared out among `feeds` threads beside this one; with none, this one does all. What they
+/// find does not depend on it.
 fn pass_on(
     feeds: usize,
     trace: &Trace,
@@ -181,22 +182,33 @@ fn pass_on(
     let none = Window { begin: window.begin, end: window.begin };
     let reported = Reported { window, states: part.unwrap_or(none), moments: moments.unwrap_or(none) };
     let reader = Reader::new(trace, layers, window, &timeline);
-    let (timeline, completeness, totals) = thread::scope(|scope| {
-        let (empty, to_fill) = mpsc::channel();
-        let (full, taking): (Vec<_>, Vec<_>) = shared_out(analyses, feeds)
-            .into_iter()
-            .map(|fed| {
-                let (full, to_take) = mpsc::sync_channel(BATCHES);
-                let (feed, empty) = (Feed::new(fed, timeline.clone(), reported), empty.clone());
-                (full, scope.spawn(move || feed.take_all(&to_take, &empty)))
-            })
-            .unzip();
-        let (completeness, totals) = reader.read(full, &to_fill, report);
-        let taken = taking.into_iter().map(|feed| feed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        // That of whoever went on for longest behind the window, as if one had taken in everything.
-        let (_, last) = taken.max_by_key(|&(items, _)| items).unwrap_or((0, timeline));
-        (last, completeness, totals)
-    });
+    let (timeline, completeness, totals) = match feeds {
+        0 => {
+            let fed = shared_out(analyses, 1).pop().unwrap_or_default();
+            let mut alone = Alone { feed: Feed::new(fed, timeline, reported), items: 0, report };
+            let (completeness, totals) = reader.read(&mut alone);
+            (alone.feed.finish(), completeness, totals)
+        }
+        _ => thread::scope(|scope| {
+            let (empty, to_fill) = mpsc::channel();
+            let (full, taking): (Vec<_>, Vec<_>) = shared_out(analyses, feeds)
+                .into_iter()
+                .map(|fed| {
+                    let (full, to_take) = mpsc::sync_channel(BATCHES);
+                    let (feed, empty) = (Feed::new(fed, timeline.clone(), reported), empty.clone());
+                    (full, scope.spawn(move || feed.take_all(&to_take, &empty)))
+                })
+                .unzip();
+            let mut batches = Batches { full, empty: to_fill, batch: Vec::with_capacity(BATCH + 2), bytes: 0, report };
+            let (completeness, totals) = reader.read(&mut batches);
+            batches.finish();
+            let taken =
+                taking.into_iter().map(|feed| feed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            // That of whoever went on for longest behind the window, as if one had taken in everything.
+            let (_, last) = taken.max_by_key(|&(items, _)| items).unwrap_or((0, timeline));
+            (last, completeness, totals)
+        }),
+    };
     Passed { timeline, window: part, completeness, totals, symbols: OnceLock::new() }
 }
 
@@ -274,48 +286,88 @@ impl<'a> Feed<'a> {
                 let _ = empty.send(batch);
             }
         }
+        (items, self.finish())
+    }
+
+    /// Reports what lasts up to the end; the timeline there.
+    fn finish(mut self) -> Timeline {
         if let Some(span) = self.timeline.span {
             self.timeline.finish(span.end.min(self.reported.window.end));
             self.report();
         }
-        (items, self.timeline)
+        self.timeline
     }
 
     /// Takes in `item`; whether more is wanted.
     fn take(&mut self, item: &Item<'_>) -> bool {
         match item {
-            Item::Record(input) => {
-                if input.time() > self.reported.window.end
-                    && !self.analyses.iter().any(|analysis| analysis.is_unfinished())
-                {
-                    return false;
-                }
-                self.timeline.apply(input);
-                self.report();
-                self.record(input);
-            }
-            // A stream may be known for longer than any record was made: no state lasts there.
-            Item::Gap(Gap { time, begins: true, .. }) if self.timeline.span.is_some_and(|span| *time > span.end) => {}
-            Item::Gap(gap) => {
-                match gap.begins {
-                    true => self.timeline.begin_gap(gap.time, gap.origin),
-                    false => self.timeline.end_gap(gap.time, gap.origin),
-                }
-                self.report();
-                for analysis in &mut self.analyses {
-                    if gap.time <= self.reported.window.end || analysis.is_unfinished() {
-                        analysis.gap(gap, &self.timeline);
-                    }
-                }
-            }
+            Item::Record(input) => return self.take_record(input),
+            Item::Gap(gap) => self.take_gap(gap),
             Item::Announced(origin, task) => self.timeline.announce(*origin, *task),
         }
         true
     }
 
+    /// Takes in a record; whether more is wanted.
+    #[inline]
+    fn take_record(&mut self, input: &Input<'_>) -> bool {
+        if input.time() > self.reported.window.end && !self.analyses.iter().any(|analysis| analysis.is_unfinished()) {
+            return false;
+        }
+        self.timeline.apply(input);
+        if !self.timeline.changes().is_empty() {
+            self.report();
+        }
+        self.record(input);
+        true
+    }
+
+    fn take_gap(&mut self, gap: &Gap) {
+        // A stream may be known for longer than any record was made: no state lasts there.
+        if gap.begins && self.timeline.span.is_some_and(|span| gap.time > span.end) {
+            return;
+        }
+        match gap.begins {
+            true => self.timeline.begin_gap(gap.time, gap.origin),
+            false => self.timeline.end_gap(gap.time, gap.origin),
+        }
+        self.report();
+        for analysis in &mut self.analyses {
+            if gap.time <= self.reported.window.end || analysis.is_unfinished() {
+                analysis.gap(gap, &self.timeline);
+            }
+        }
+    }
+
     /// Hands a record to those that take it.
+    #[inline]
     fn record(&mut self, input: &Input<'_>) {
         let number = 2 * usize::from(input.record.schema.description().id) + usize::from(input.event.is_none());
+        let known = self.of_records.get(input.source).and_then(|of_source| of_source.get(number));
+        if !matches!(known, Some(Some(_))) {
+            self.find_out(input, number);
+        }
+        let known = self.of_records.get(input.source).and_then(|of_source| of_source.get(number));
+        let Some(Some(takers)) = known else { return };
+        if takers.is_empty() {
+            return;
+        }
+        let Window { begin, end } = self.reported.window;
+        let (is_before, is_behind) = (input.time() < begin, input.time() >= end);
+        for &place in takers {
+            let Some(analysis) = self.analyses.get_mut(place) else { continue };
+            if is_before {
+                analysis.before(input, &self.timeline);
+            } else if !is_behind || analysis.is_unfinished() {
+                analysis.record(input, &self.timeline);
+            }
+        }
+    }
+
+    /// Finds out who takes records like `input`.
+    #[cold]
+    #[inline(never)]
+    fn find_out(&mut self, input: &Input<'_>, number: usize) {
         if self.of_records.len() <= input.source {
             self.of_records.resize(input.source + 1, Vec::new());
         }
@@ -323,20 +375,10 @@ impl<'a> Feed<'a> {
         if of_source.len() <= number {
             of_source.resize(number + 1, None);
         }
-        let Some(known) = of_source.get_mut(number) else { return };
-        let takers = known.get_or_insert_with(|| {
-            let layer = input.origin.layer();
-            places(&self.analyses, |analysis| analysis.layers().contains(&layer) && analysis.takes_record(input))
-        });
-        let Window { begin, end } = self.reported.window;
-        let (is_before, is_behind) = (input.time() < begin, input.time() >= end);
-        for &mut place in takers {
-            let Some(analysis) = self.analyses.get_mut(place) else { continue };
-            if is_before {
-                analysis.before(input, &self.timeline);
-            } else if !is_behind || analysis.is_unfinished() {
-                analysis.record(input, &self.timeline);
-            }
+        let layer = input.origin.layer();
+        let takes = |analysis: &dyn Analysis| analysis.layers().contains(&layer) && analysis.takes_record(input);
+        if let Some(takers) = of_source.get_mut(number) {
+            *takers = Some(places(&self.analyses, takes));
         }
     }
 
@@ -376,6 +418,103 @@ fn places(analyses: &[&mut dyn Analysis], takes: impl Fn(&dyn Analysis) -> bool)
     analyses.iter().enumerate().filter(|(_, analysis)| takes(&***analysis)).map(|(place, _)| place).collect()
 }
 
+/// What takes in what is read, in time order; each says whether more is wanted. There is one reader for all kinds of it:
+/// made for each, the merge would be too long to become part of it.
+trait Sink<'t> {
+    /// Whether anything is wanted.
+    fn begin(&mut self) -> bool;
+
+    fn record(&mut self, input: &Input<'t>) -> bool;
+
+    fn gap(&mut self, gap: Gap) -> bool;
+
+    fn announced(&mut self, origin: Origin, task: Task<'t>);
+}
+
+/// Takes in each item where it was read.
+struct Alone<'a, R> {
+    feed: Feed<'a>,
+    items: usize,
+    /// What is told now and then up to where was read, ticks.
+    report: R,
+}
+
+impl<'t, R: FnMut(u64)> Sink<'t> for Alone<'_, R> {
+    fn begin(&mut self) -> bool {
+        !self.feed.analyses.is_empty()
+    }
+
+    fn record(&mut self, input: &Input<'t>) -> bool {
+        self.items += 1;
+        if self.items.is_multiple_of(BATCH) {
+            (self.report)(input.time());
+        }
+        self.feed.take_record(input)
+    }
+
+    fn gap(&mut self, gap: Gap) -> bool {
+        self.feed.take_gap(&gap);
+        true
+    }
+
+    fn announced(&mut self, origin: Origin, task: Task<'t>) {
+        self.feed.timeline.announce(origin, task);
+    }
+}
+
+/// Hands items on to other threads, in batches.
+struct Batches<'t, R> {
+    /// To those that take more.
+    full: Vec<mpsc::SyncSender<Batch<'t>>>,
+    /// Batches to be filled once more.
+    empty: mpsc::Receiver<Vec<Item<'t>>>,
+    batch: Vec<Item<'t>>,
+    /// Bytes of its records.
+    bytes: usize,
+    /// As that of [`Alone`].
+    report: R,
+}
+
+impl<R: FnMut(u64)> Batches<'_, R> {
+    /// Hands on what was put together; whether anybody takes more.
+    #[inline(never)]
+    fn hand_on(&mut self) -> bool {
+        self.batch.last().and_then(Item::time).into_iter().for_each(&mut self.report);
+        let next = self.empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH + 2));
+        let batch = Arc::new(std::mem::replace(&mut self.batch, next));
+        self.bytes = 0;
+        // Who has enough takes no more.
+        self.full.retain(|full| full.send(Arc::clone(&batch)).is_ok());
+        !self.full.is_empty()
+    }
+
+    /// Hands on the rest. Those that take it in wait for more until there is nobody who could send it.
+    fn finish(mut self) {
+        self.hand_on();
+    }
+}
+
+impl<'t, R: FnMut(u64)> Sink<'t> for Batches<'t, R> {
+    fn begin(&mut self) -> bool {
+        !self.full.is_empty()
+    }
+
+    fn record(&mut self, input: &Input<'t>) -> bool {
+        self.bytes += RECORD_HEADER_SIZE + input.record.payload.len();
+        self.batch.push(Item::Record(*input));
+        (self.batch.len() < BATCH && self.bytes < BATCH_BYTES) || self.hand_on()
+    }
+
+    fn gap(&mut self, gap: Gap) -> bool {
+        self.batch.push(Item::Gap(gap));
+        self.batch.len() < BATCH || self.hand_on()
+    }
+
+    fn announced(&mut self, origin: Origin, task: Task<'t>) {
+        self.batch.push(Item::Announced(origin, task));
+    }
+}
+
 /// Merges and decodes.
 struct Reader<'t> {
     trace: &'t Trace,
@@ -390,6 +529,9 @@ struct Reader<'t> {
     gaps: GapTotals,
     /// By source of the merge: records in the window, their bytes, and the first and last time.
     counts: Vec<Totals>,
+    /// By source of the merge: packets that had been read with the first record behind the window. How much farther the
+    /// reader goes depends on who takes in what it reads.
+    packets: Vec<u64>,
 }
 
 impl<'t> Reader<'t> {
@@ -408,38 +550,17 @@ impl<'t> Reader<'t> {
             met: vec![false; sources],
             gaps: GapTotals::new(sources, window),
             counts: vec![Totals::default(); sources],
+            packets: Vec::new(),
         }
     }
 
-    /// Fills batches, of `empty` ones where there are some, until the recording is at its end or nobody takes them.
-    fn read(
-        mut self,
-        mut full: Vec<mpsc::SyncSender<Batch<'t>>>,
-        empty: &mpsc::Receiver<Vec<Item<'t>>>,
-        mut report: impl FnMut(u64),
-    ) -> (Completeness, Vec<Totals>) {
-        let mut is_at_end = false;
-        while !is_at_end && !full.is_empty() {
-            let mut batch = empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH + 2));
-            let mut bytes = 0;
-            while batch.len() < BATCH && bytes < BATCH_BYTES {
-                let Some(step) = self.merge.next_step() else {
-                    is_at_end = true;
-                    break;
-                };
-                if let Step::Record(merged) = &step {
-                    bytes += RECORD_HEADER_SIZE + merged.record.payload.len();
-                }
-                self.gaps.step(&step);
-                self.add(&step, &mut batch);
-            }
-            batch.last().and_then(Item::time).into_iter().for_each(&mut report);
-            let batch = Arc::new(batch);
-            // Who has enough takes no more.
-            full.retain(|full| full.send(Arc::clone(&batch)).is_ok());
+    /// Reads until the recording is at its end or `sink` wants no more.
+    fn read(mut self, sink: &mut dyn Sink<'t>) -> (Completeness, Vec<Totals>) {
+        let mut is_wanted = sink.begin();
+        while is_wanted && let Some(step) = self.merge.next_step() {
+            self.gaps.step(&step);
+            is_wanted = self.add(&step, sink);
         }
-        // They wait for more until there is nobody who could send it.
-        drop(full);
         let totals = self.totals();
         (self.gaps.finish(&self.merge, self.trace.manifest()), totals)
     }
@@ -450,14 +571,14 @@ impl<'t> Reader<'t> {
         let mut totals = vec![Totals::default(); self.trace.layers().len()];
         let places: HashMap<*const TraceLayer, usize> =
             self.trace.layers().iter().enumerate().map(|(place, layer)| (ptr::from_ref(layer), place)).collect();
-        for ((layer, stream, records), counted) in self.merge.sources().zip(&self.counts) {
+        for (source, ((layer, stream, records), counted)) in self.merge.sources().zip(&self.counts).enumerate() {
             let place = places.get(&ptr::from_ref(layer));
             let Some(sum) = place.and_then(|place| totals.get_mut(*place)) else { continue };
             let bytes =
                 if is_whole || self.window == Window::ALL { records.counts().content_bytes } else { counted.bytes };
             *sum = sum.plus(&Totals {
                 bytes,
-                packets: records.counts().packets,
+                packets: self.packets.get(source).copied().unwrap_or(records.counts().packets),
                 lost: records.lost(),
                 rejected_bytes: records.rejected_bytes(),
                 corrupt_streams: u64::from(stream.description.corrupt),
@@ -471,8 +592,10 @@ impl<'t> Reader<'t> {
 
     fn count(&mut self, merged: &MergedRecord<'t>) {
         let time = merged.record.time;
-        if let Some(counts) = self.counts.get_mut(merged.source)
-            && (self.window.begin..=self.window.end).contains(&time)
+        if time > self.window.end {
+            self.count_packets();
+        } else if time >= self.window.begin
+            && let Some(counts) = self.counts.get_mut(merged.source)
         {
             counts.events += 1;
             counts.bytes += (RECORD_HEADER_SIZE + padded(merged.record.payload.len())) as u64;
@@ -481,33 +604,51 @@ impl<'t> Reader<'t> {
         }
     }
 
-    #[inline]
-    fn add(&mut self, step: &Step<'t>, batch: &mut Vec<Item<'t>>) {
-        match *step {
-            Step::Record(ref merged) => {
-                self.count(merged);
-                let Some(&Some(origin)) = self.origins.get(merged.source) else { return };
-                if let Origin::Guest { .. } = origin
-                    && let Some(met) = self.met.get_mut(merged.source)
-                    && !std::mem::replace(met, true)
-                    && let Some(task) = self.next_switch(merged)
-                {
-                    batch.push(Item::Announced(origin, task));
-                }
-                let event = self.decoder.event(merged);
-                batch.push(Item::Record(Input { origin, source: merged.source, event, record: merged.record }));
-            }
-            Step::GapBegin { source, time } => self.gap(source, time, true, batch),
-            Step::GapEnd { source, time } => self.gap(source, time, false, batch),
+    #[cold]
+    fn count_packets(&mut self) {
+        if self.packets.is_empty() {
+            self.packets = self.merge.sources().map(|(_, _, records)| records.counts().packets).collect();
         }
     }
 
-    fn gap(&mut self, source: usize, time: u64, begins: bool, batch: &mut Vec<Item<'t>>) {
-        let Some(&Some(origin)) = self.origins.get(source) else { return };
+    /// Hands a step on; whether more is wanted.
+    #[inline(always)]
+    fn add(&mut self, step: &Step<'t>, sink: &mut dyn Sink<'t>) -> bool {
+        match *step {
+            Step::Record(ref merged) => {
+                self.count(merged);
+                let Some(&Some(origin)) = self.origins.get(merged.source) else { return true };
+                if let Origin::Guest { .. } = origin
+                    && self.met.get(merged.source) == Some(&false)
+                {
+                    self.meet(merged, origin, sink);
+                }
+                let event = self.decoder.event(merged);
+                sink.record(&Input { origin, source: merged.source, event, record: merged.record })
+            }
+            Step::GapBegin { source, time } => self.gap(source, time, true, sink),
+            Step::GapEnd { source, time } => self.gap(source, time, false, sink),
+        }
+    }
+
+    /// Takes in the first record of a guest's CPU, or its first one after a gap.
+    #[inline(never)]
+    fn meet(&mut self, merged: &MergedRecord<'t>, origin: Origin, sink: &mut dyn Sink<'t>) {
+        if let Some(met) = self.met.get_mut(merged.source) {
+            *met = true;
+        }
+        if let Some(task) = self.next_switch(merged) {
+            sink.announced(origin, task);
+        }
+    }
+
+    #[inline(never)]
+    fn gap(&mut self, source: usize, time: u64, begins: bool, sink: &mut dyn Sink<'t>) -> bool {
+        let Some(&Some(origin)) = self.origins.get(source) else { return true };
         if let Some(met) = self.met.get_mut(source) {
             *met = false;
         }
-        batch.push(Item::Gap(Gap { time, origin, source, begins }));
+        sink.gap(Gap { time, origin, source, begins })
     }
 
     /// Whom the first switch from `merged` on takes the CPU from, if no records are missing before it. The stream is read

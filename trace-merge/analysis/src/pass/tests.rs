@@ -132,6 +132,7 @@ fn what_is_heard_does_not_depend_on_the_number_of_threads() {
     let alone = on(1);
 
     assert_eq!(alone.0.iter().map(|heard| heard.records.len()).collect::<Vec<_>>(), [400, 6_501, 400, 1_501, 402]);
+    assert_eq!(alone, on(0));
     assert_eq!(alone, on(2));
     assert_eq!(alone, on(3));
     assert_eq!(alone, on(8));
