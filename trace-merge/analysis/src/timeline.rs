@@ -15,6 +15,7 @@ pub mod membership;
 pub mod states;
 pub mod vcpu;
 
+use change::Changes;
 pub use change::{Change, ChangeKind};
 pub use input::{Input, Kernel, Origin};
 
@@ -81,7 +82,7 @@ pub struct Timeline {
     recorder: Current,
     /// Whether states are left out.
     is_without_states: bool,
-    changes: Vec<Change>,
+    changes: Changes,
 }
 
 impl Timeline {
@@ -97,7 +98,7 @@ impl Timeline {
             longest_begin: trace.clock().ns_to_ticks(LONGEST_BEGIN_NS),
             recorder: Current::Unknown,
             is_without_states: false,
-            changes: Vec::new(),
+            changes: Changes::default(),
         };
         for description in &trace.manifest().vms {
             timeline.add_vm(trace, description);
@@ -141,7 +142,7 @@ impl Timeline {
             longest_begin: clock.ns_to_ticks(LONGEST_BEGIN_NS),
             recorder: Current::Unknown,
             is_without_states: false,
-            changes: Vec::new(),
+            changes: Changes::default(),
         }
     }
 
@@ -258,7 +259,12 @@ impl Timeline {
     /// The states that ended with the record or gap that was taken in last.
     #[must_use]
     pub fn changes(&self) -> &[Change] {
-        &self.changes
+        self.changes.told()
+    }
+
+    /// Tells only changes of the kinds that are `wanted`.
+    pub(crate) fn tell_only(&mut self, wanted: impl Fn(ChangeKind) -> bool) {
+        self.changes.tell_only(wanted);
     }
 
     /// Takes in a record. Records and gaps come in time order.
@@ -351,19 +357,21 @@ impl Timeline {
             for (number, vcpu) in vm.vcpus.iter_mut() {
                 let window = Window { begin: std::mem::replace(&mut vcpu.since, time), end: time };
                 let state = vcpu.state.having_lasted(window.length(), self.longest_begin);
-                push(&mut self.changes, Change::Vcpu { vm: index, vcpu: number, window, state });
+                let change = || Change::Vcpu { vm: index, vcpu: number, window, state };
+                self.changes.push(ChangeKind::Vcpu, window, change);
                 lasting.insert(number, state);
             }
             for (cpu, state) in vm.guest.cpus_mut() {
                 let window = Window { begin: std::mem::replace(&mut state.since, time), end: time };
                 let vcpu = lasting.get(&cpu).copied().unwrap_or(state.view.vcpu);
-                push(&mut self.changes, Change::Cpu { vm: index, cpu, window, view: CpuView { vcpu, ..state.view } });
+                let change = || Change::Cpu { vm: index, cpu, window, view: CpuView { vcpu, ..state.view } };
+                self.changes.push(ChangeKind::Cpu, window, change);
             }
             for (task, state) in vm.guest.tasks.iter_mut().enumerate() {
                 let window = Window { begin: std::mem::replace(&mut state.since, time), end: time };
                 let vcpu = state.state.cpu().and_then(|cpu| lasting.get(&cpu).copied());
                 let state = state.fused.while_vcpu(vcpu);
-                push(&mut self.changes, Change::Task { vm: index, task, window, state });
+                self.changes.push(ChangeKind::Task, window, || Change::Task { vm: index, task, window, state });
             }
         }
     }
@@ -636,90 +644,105 @@ impl Timeline {
         if now != state.state {
             let window = Window { begin: state.since, end: time };
             let was = state.state.having_lasted(window.length(), self.longest_begin);
-            push(&mut self.changes, Change::Vcpu { vm: index, vcpu, window, state: was });
             (state.state, state.since) = (now, time.max(state.since));
-            self.settle_cpu(time, index, vcpu, Some(was));
+            self.changes.push(ChangeKind::Vcpu, window, || Change::Vcpu { vm: index, vcpu, window, state: was });
+            vm.settle_cpu(&mut self.changes, (time, index), vcpu, Some(was));
         }
     }
 
     /// Tells what changed of a guest with an event of its `cpu`.
     fn settle_guest(&mut self, time: u64, index: usize, cpu: u32) {
-        if self.is_without_states {
-            return self.vms.get_mut(index).into_iter().for_each(|vm| vm.guest.touched.clear());
-        }
         let Some(vm) = self.vms.get_mut(index) else { return };
-        if !vm.guest.cpu_mut(cpu).is_settled {
-            self.settle_cpu(time, index, cpu, None);
+        if !self.is_without_states {
+            vm.settle_guest(&mut self.changes, (time, index), cpu);
         }
-        let Some(vm) = self.vms.get_mut(index) else { return };
-        let mut touched = std::mem::take(&mut vm.guest.touched);
-        for &task in &touched {
-            self.settle_task(time, index, task, None);
+        vm.guest.touched.clear();
+    }
+}
+
+impl Vm {
+    /// Tells what changed of the guest with an event of its `cpu`, at `time`, if it is that of the VM at `index`.
+    fn settle_guest(&mut self, changes: &mut Changes, (time, index): (u64, usize), cpu: u32) {
+        if self.guest.cpu(cpu).is_none_or(|cpu| !cpu.is_settled) {
+            self.settle_cpu(changes, (time, index), cpu, None);
         }
-        for &task in &touched {
-            let Some(state) = self.vms.get_mut(index).and_then(|vm| vm.guest.tasks.get_mut(task)) else { continue };
+        let mut place = 0;
+        while let Some(&task) = self.guest.touched.get(place) {
+            self.settle_task(changes, (time, index), task, None);
+            place += 1;
+        }
+        for &task in &self.guest.touched {
+            let Some(state) = self.guest.tasks.get_mut(task) else { continue };
             if std::mem::take(&mut state.renamed) {
-                self.changes.push(Change::TaskName { vm: index, task, time });
+                changes.push_moment(ChangeKind::TaskName, || Change::TaskName { vm: index, task, time });
             }
-            if state.reported != state.state {
+            if changes.wants(ChangeKind::TaskState) && state.reported != state.state {
                 state.reported = state.state;
-                self.changes.push(Change::TaskState { vm: index, task, time, state: state.state });
+                let state = state.state;
+                changes.push_moment(ChangeKind::TaskState, || Change::TaskState { vm: index, task, time, state });
             }
-        }
-        touched.clear();
-        if let Some(vm) = self.vms.get_mut(index) {
-            vm.guest.touched = touched;
         }
     }
 
-    /// Tells what a CPU of a guest did until now, if it does something else now, and so for the tasks on it. `was` is what
+    /// Tells what a CPU of the guest did until now, if it does something else now, and so for the tasks on it. `was` is what
     /// its vCPU did until now, where that has just ended.
-    fn settle_cpu(&mut self, time: u64, index: usize, cpu: u32, was: Option<VcpuState>) {
-        let Some(vm) = self.vms.get_mut(index) else { return };
-        let vcpu = vm.vcpus.get(cpu).map_or(VcpuState::Unknown, |vcpu| vcpu.state);
-        let state = vm.guest.cpu_mut(cpu);
+    fn settle_cpu(&mut self, changes: &mut Changes, (time, index): (u64, usize), cpu: u32, was: Option<VcpuState>) {
+        let vcpu = self.vcpus.get(cpu).map_or(VcpuState::Unknown, |vcpu| vcpu.state);
+        let state = self.guest.cpu_mut(cpu);
         state.is_settled = true;
         let now = CpuView { vcpu, current: state.current, interrupt: state.interrupt() };
         if now == state.view {
             return;
         }
         let window = Window { begin: state.since, end: time };
-        let ended = CpuView { vcpu: was.unwrap_or(state.view.vcpu), ..state.view };
-        push(&mut self.changes, Change::Cpu { vm: index, cpu, window, view: ended });
         let before = std::mem::replace(&mut state.view, now);
         state.since = time.max(state.since);
+        changes.push(ChangeKind::Cpu, window, || {
+            let view = CpuView { vcpu: was.unwrap_or(before.vcpu), ..before };
+            Change::Cpu { vm: index, cpu, window, view }
+        });
         let stolen = |view: &CpuView| matches!(view.vcpu, VcpuState::Stolen { .. });
-        if before.vcpu != now.vcpu && (stolen(&before) || stolen(&now)) {
+        if (stolen(&before) || stolen(&now)) && before.vcpu != now.vcpu {
             let mut place = 0;
-            while let Some(&task) =
-                self.vms.get(index).and_then(|vm| vm.guest.cpu(cpu)).and_then(|cpu| cpu.queue.get(place))
-            {
-                self.settle_task(time, index, task, was);
+            while let Some(&task) = self.guest.cpu(cpu).and_then(|cpu| cpu.queue.get(place)) {
+                self.settle_task(changes, (time, index), task, was);
                 place += 1;
             }
         }
         if let Current::Task(task) = now.current {
-            self.settle_task(time, index, task, was);
+            self.settle_task(changes, (time, index), task, was);
         }
     }
 
     /// Tells what a task did until now, if it does something else now. `was` is what the vCPU did until now that it runs on
     /// or waits for, where that has just ended.
-    fn settle_task(&mut self, time: u64, index: usize, task: TaskIndex, was: Option<VcpuState>) {
-        let Some(vm) = self.vms.get_mut(index) else { return };
-        let Some(state) = vm.guest.tasks.get(task) else { return };
+    #[inline(always)]
+    fn settle_task(
+        &mut self,
+        changes: &mut Changes,
+        (time, index): (u64, usize),
+        task: TaskIndex,
+        was: Option<VcpuState>,
+    ) {
+        let guest = &mut self.guest;
+        let Some(state) = guest.tasks.get_mut(task) else { return };
         let view = match state.state {
             TaskState::Running { cpu, .. } | TaskState::Runnable { cpu: Some(cpu), .. } => {
-                vm.vcpus.get(cpu).and_then(|_| vm.guest.cpu(cpu)).map(|cpu| &cpu.view)
+                self.vcpus.get(cpu).and_then(|_| guest.cpus.get(cpu)).map(|cpu| &cpu.view)
             }
             _ => None,
         };
-        let now = fused::fuse(state.state, view, vm.vcpus_are_recorded);
-        let Some(state) = vm.guest.tasks.get_mut(task) else { return };
+        let now = fused::fuse(state.state, view, self.vcpus_are_recorded);
         if now != state.fused {
             let window = Window { begin: state.since, end: time };
-            push(&mut self.changes, Change::Task { vm: index, task, window, state: state.fused.while_vcpu(was) });
-            (state.fused, state.since) = (now, time.max(state.since));
+            let before = std::mem::replace(&mut state.fused, now);
+            state.since = time.max(state.since);
+            changes.push(ChangeKind::Task, window, || Change::Task {
+                vm: index,
+                task,
+                window,
+                state: before.while_vcpu(was),
+            });
         }
     }
 }
@@ -730,14 +753,6 @@ const fn of_crossing(cpu: u32, event: &Event<'_>, is_in_gap: bool) -> ThreadStat
     match event {
         Event::KvmExit { .. } | Event::KvmUserspaceExit { .. } if is_in_gap => ThreadState::Unknown,
         _ => ThreadState::Running { cpu },
-    }
-}
-
-/// Adds a change that lasted for some time.
-fn push(changes: &mut Vec<Change>, change: Change) {
-    let window = change.window();
-    if window.begin < window.end {
-        changes.push(change);
     }
 }
 

@@ -44,12 +44,18 @@ impl<T> ByNumber<T> {
     }
 
     /// The value of `number`, which `make` makes where there is none.
-    #[inline]
+    #[inline(always)]
     pub fn get_or_insert_with(&mut self, number: u32, make: impl FnOnce() -> T) -> &mut T {
         if number >= PLACES {
-            return self.high.entry(number).or_insert_with(make);
+            return self.get_or_insert_high(number, make);
         }
-        self.place(number as usize).get_or_insert_with(make)
+        self.place(number as usize).get_or_insert_with(|| made(make))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_or_insert_high(&mut self, number: u32, make: impl FnOnce() -> T) -> &mut T {
+        self.high.entry(number).or_insert_with(make)
     }
 
     /// `number` has `value` from now on; the one that it had.
@@ -109,6 +115,13 @@ impl<T> ByNumber<T> {
     pub fn numbers(&self) -> impl Iterator<Item = u32> {
         self.iter().map(|(number, _)| number)
     }
+}
+
+/// A value that is made once, apart from the many times that it is found.
+#[cold]
+#[inline(never)]
+fn made<T>(make: impl FnOnce() -> T) -> T {
+    make()
 }
 
 impl<T> FromIterator<(u32, T)> for ByNumber<T> {

@@ -123,3 +123,47 @@ impl Change {
         Some(part)
     }
 }
+
+/// The changes that the last record or gap brought about, of the kinds that anybody wants.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Changes {
+    told: Vec<Change>,
+    /// By kind: whether nobody wants it.
+    unwanted: [bool; ChangeKind::ALL.len()],
+}
+
+impl Changes {
+    pub(super) fn told(&self) -> &[Change] {
+        &self.told
+    }
+
+    pub(super) fn tell_only(&mut self, wanted: impl Fn(ChangeKind) -> bool) {
+        self.unwanted = ChangeKind::ALL.map(|kind| !wanted(kind));
+    }
+
+    #[inline]
+    pub(super) const fn wants(&self, kind: ChangeKind) -> bool {
+        !self.unwanted[kind as usize]
+    }
+
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.told.clear();
+    }
+
+    /// Adds the end of a state that lasted for `window`, if that is some time.
+    #[inline]
+    pub(super) fn push(&mut self, kind: ChangeKind, window: Window, make: impl FnOnce() -> Change) {
+        if window.begin < window.end {
+            self.push_moment(kind, make);
+        }
+    }
+
+    /// Adds a change that happened in a moment.
+    #[inline]
+    pub(super) fn push_moment(&mut self, kind: ChangeKind, make: impl FnOnce() -> Change) {
+        if self.wants(kind) {
+            self.told.push(make());
+        }
+    }
+}

@@ -166,7 +166,7 @@ pub struct Guest {
     pub tasks: Vec<GuestTask>,
     /// In which cgroups they are.
     pub memberships: Memberships,
-    cpus: ByNumber<GuestCpu>,
+    pub(super) cpus: ByNumber<GuestCpu>,
     /// The living tasks by thread id.
     by_tid: HashMap<Tid, TaskIndex>,
     /// CPUs whose records are missing at the moment, and which may run tasks.
@@ -295,11 +295,17 @@ impl Guest {
             }
             Event::SyscallEnter { number, arguments } => {
                 let is_clone = names::syscall::name(number) == Some("clone");
-                self.cpu_mut(cpu).clone_flags = if is_clone { arguments.get(0) } else { None };
+                let cpu = self.cpu_mut(cpu);
+                cpu.clone_flags = if is_clone { arguments.get(0) } else { None };
+                let current = cpu.current;
                 // A number out of range is none that the kernel knows: it is shown as what it is not called by.
-                self.set_syscall(cpu, Some(names::syscall::short(number)));
+                self.set_syscall(current, Some(names::syscall::short(number)));
             }
-            Event::SyscallExit { .. } => self.set_syscall(cpu, None),
+            Event::SyscallExit { .. } => {
+                if let Some(cpu) = self.cpus.get(cpu) {
+                    self.set_syscall(cpu.current, None);
+                }
+            }
             Event::InterruptEnter(interrupt) => {
                 let cpu = self.cpu_mut(cpu);
                 cpu.is_settled = false;
@@ -538,8 +544,9 @@ impl Guest {
         }
     }
 
-    fn set_syscall(&mut self, cpu: u32, syscall: Option<i16>) {
-        let Current::Task(index) = self.cpu_mut(cpu).current else { return };
+    /// The task that is `current` on a CPU is in `syscall` from now on.
+    fn set_syscall(&mut self, current: Current, syscall: Option<i16>) {
+        let Current::Task(index) = current else { return };
         let Some(task) = self.tasks.get_mut(index) else { return };
         (task.syscall, task.is_user) = (syscall, true);
         if let TaskState::Running { cpu, .. } = task.state {

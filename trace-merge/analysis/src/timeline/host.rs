@@ -22,7 +22,14 @@ pub struct HostThread {
     /// Thread id.
     pub tid: Tid,
     /// Its name: index into those of its host.
-    name: usize,
+    name: u32,
+}
+
+impl HostThread {
+    /// Both in one number.
+    pub(super) fn number(self) -> u64 {
+        u64::from(self.tid.cast_unsigned()) | u64::from(self.name) << 32
+    }
 }
 
 /// What a host thread does.
@@ -95,9 +102,9 @@ pub struct Host {
     /// All names of threads; the first one is empty, of threads that no record names.
     names: Vec<Vec<u8>>,
     /// The same, for finding them.
-    indices: HashMap<Vec<u8>, usize>,
+    indices: HashMap<Vec<u8>, u32>,
     /// The latest name of each thread.
-    comms: HashMap<Tid, usize>,
+    comms: HashMap<Tid, u32>,
     /// CPUs whose records are missing at the moment.
     gaps: BTreeSet<u32>,
     /// CPUs whose records of KVM are missing at the moment, which are in a layer of their own.
@@ -118,14 +125,18 @@ impl Host {
     /// The name of `thread`; its number where no record named it.
     #[must_use]
     pub fn thread_name(&self, thread: HostThread) -> String {
-        let name = self.names.get(thread.name).filter(|name| !name.is_empty());
+        let name = self.name(thread.name).filter(|name| !name.is_empty());
         name.map_or_else(|| thread.tid.to_string(), |name| String::from_utf8_lossy(name).into_owned())
     }
 
     /// The latest name of the thread `tid`; `None` where no record named it.
     #[must_use]
     pub fn latest_name(&self, tid: Tid) -> Option<&[u8]> {
-        self.names.get(*self.comms.get(&tid)?).map(Vec::as_slice).filter(|name| !name.is_empty())
+        self.name(*self.comms.get(&tid)?).filter(|name| !name.is_empty())
+    }
+
+    fn name(&self, index: u32) -> Option<&[u8]> {
+        self.names.get(index as usize).map(Vec::as_slice)
     }
 
     /// The thread `tid` under its latest name.
@@ -228,15 +239,17 @@ impl Host {
     /// The thread that `task` names, under that name, or the one that it was known by where `task` has none.
     fn thread(&mut self, task: Task<'_>) -> HostThread {
         let known = self.comms.get(&task.tid).copied().unwrap_or(0);
-        if task.comm.is_empty() || self.names.get(known).is_some_and(|name| name == task.comm) {
+        if task.comm.is_empty() || self.name(known).is_some_and(|name| name == task.comm) {
             return HostThread { tid: task.tid, name: known };
         }
         let name = match self.indices.get(task.comm) {
             Some(&index) => index,
             None => {
+                // More names than that take more memory than there is; their threads would have none.
+                let name = u32::try_from(self.names.len()).unwrap_or(0);
                 self.names.push(task.comm.to_vec());
-                self.indices.insert(task.comm.to_vec(), self.names.len() - 1);
-                self.names.len() - 1
+                self.indices.insert(task.comm.to_vec(), name);
+                name
             }
         };
         self.comms.insert(task.tid, name);

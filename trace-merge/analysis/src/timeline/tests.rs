@@ -101,7 +101,7 @@ impl Reported {
             longest_begin: LONGEST,
             recorder: Current::Unknown,
             is_without_states: false,
-            changes: Vec::new(),
+            changes: Changes::default(),
         };
         Self { timeline, changes: Vec::new() }
     }
