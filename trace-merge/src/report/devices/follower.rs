@@ -275,7 +275,14 @@ impl<K: Kind> Analysis for FollowedTimes<K> {
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        self.concerned(input.origin, timeline).for_each(|(vm, follower)| follower.add(vm, input, timeline));
+        match input.origin {
+            Origin::Guest { vm, .. } | Origin::Vmm { vm, .. } => {
+                if let Some(Some(follower)) = self.vms.get_mut(vm) {
+                    follower.add(vm, input, timeline);
+                }
+            }
+            origin => self.concerned(origin, timeline).for_each(|(vm, follower)| follower.add(vm, input, timeline)),
+        }
         if self.samples.is_on() {
             for (vm, flow) in self.take_ended(timeline, false) {
                 K::sample(&mut self.samples, vm, &flow);

@@ -2,7 +2,6 @@
 
 use crate::report::statistics::ended::KeepsEnded;
 use crate::report::statistics::samples::{Samples, VmSamples};
-use std::collections::BTreeMap;
 use strata_analysis::timeline::guest::Guest;
 use strata_analysis::timeline::states::Runner;
 use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
@@ -30,7 +29,7 @@ pub trait GuestCollector: Send + Default {
 #[derive(Debug, Default)]
 pub struct ByGuest<C> {
     /// By VM.
-    guests: BTreeMap<usize, C>,
+    guests: Vec<Option<C>>,
     pub(super) samples: Samples,
     /// Whether what is counted is kept one by one.
     keeps_ended: bool,
@@ -39,11 +38,15 @@ pub struct ByGuest<C> {
 impl<C: GuestCollector> ByGuest<C> {
     /// What is kept for the guest whose kernel recorded at `origin`, its samples, the guest itself, and its CPU; `None`
     /// for other layers.
+    #[inline(always)]
     fn at<'t>(&mut self, origin: Origin, timeline: &'t Timeline) -> Option<(&mut C, VmSamples<'_>, &'t Guest, u32)> {
         let Origin::Guest { vm, cpu } = origin else { return None };
         let guest = &timeline.vm(vm)?.guest;
+        if self.guests.len() <= vm {
+            self.guests.resize_with(vm + 1, || None);
+        }
         let keeps_ended = self.keeps_ended;
-        let collector = self.guests.entry(vm).or_insert_with(|| {
+        let collector = self.guests.get_mut(vm)?.get_or_insert_with(|| {
             let mut collector = C::default();
             if keeps_ended {
                 collector.keep_ended();
@@ -55,23 +58,23 @@ impl<C: GuestCollector> ByGuest<C> {
 
     /// One that keeps what it counts one by one.
     pub(super) fn that_keeps_ended() -> Self {
-        Self { guests: BTreeMap::new(), samples: Samples::default(), keeps_ended: true }
+        Self { guests: Vec::new(), samples: Samples::default(), keeps_ended: true }
     }
 
     /// What is kept for each guest, with the index of its VM.
     pub(super) fn collectors(&mut self) -> impl Iterator<Item = (usize, &mut C)> {
-        self.guests.iter_mut().map(|(&vm, collector)| (vm, collector))
+        self.guests.iter_mut().enumerate().filter_map(|(vm, collector)| Some((vm, collector.as_mut()?)))
     }
 
     /// What was kept for the guest of `vm`.
     pub(super) fn take(&mut self, vm: usize) -> C {
-        self.guests.remove(&vm).unwrap_or_default()
+        self.guests.get_mut(vm).and_then(Option::take).unwrap_or_default()
     }
 }
 
 impl<C: GuestCollector> KeepsEnded for ByGuest<C> {
     fn has_ended(&self) -> bool {
-        self.guests.values().any(GuestCollector::has_ended)
+        self.guests.iter().flatten().any(GuestCollector::has_ended)
     }
 }
 

@@ -379,7 +379,7 @@ impl Analysis for ExitTimes {
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        if let (Origin::Vmm { vm, .. }, Some(Event::Access { vcpu, access })) = (input.origin, input.event) {
+        if let (Origin::Vmm { vm, .. }, &Some(Event::Access { vcpu, access })) = (input.origin, &input.event) {
             if let Some(exit) = self.open.get_mut(&(vm, vcpu)) {
                 exit.access.get_or_insert(access);
             }
@@ -457,15 +457,15 @@ pub(crate) const fn is_crossing(input: &Input<'_>) -> bool {
 impl<'t> Crossing<'t> {
     /// What `input` tells of one. The VMM tells only where KVM does not.
     pub(crate) fn of(input: &Input<'_>, timeline: &'t Timeline) -> Option<Self> {
-        let (key, exit) = match (input.origin, input.event?) {
-            (Origin::Host { host, .. }, Event::KvmEntry { tid, vcpu }) => {
+        let (key, exit) = match (input.origin, input.event.as_ref()?) {
+            (Origin::Host { host, .. }, &Event::KvmEntry { tid, vcpu }) => {
                 (timeline.vcpu_of_event(host, tid, vcpu)?, None)
             }
-            (Origin::Host { host, .. }, Event::KvmExit { tid, vcpu, reason }) => {
+            (Origin::Host { host, .. }, &Event::KvmExit { tid, vcpu, reason }) => {
                 (timeline.vcpu_of_event(host, tid, vcpu)?, Some(reason))
             }
-            (Origin::Vmm { vm, .. }, Event::VmmEnter { vcpu }) if !timeline.vm(vm)?.kvm_reports => ((vm, vcpu), None),
-            (Origin::Vmm { vm, .. }, Event::VmmExit { vcpu, reason }) if !timeline.vm(vm)?.kvm_reports => {
+            (Origin::Vmm { vm, .. }, &Event::VmmEnter { vcpu }) if !timeline.vm(vm)?.kvm_reports => ((vm, vcpu), None),
+            (Origin::Vmm { vm, .. }, &Event::VmmExit { vcpu, reason }) if !timeline.vm(vm)?.kvm_reports => {
                 ((vm, vcpu), Some(reason))
             }
             _ => return None,

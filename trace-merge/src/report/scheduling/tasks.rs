@@ -240,7 +240,9 @@ impl TaskTimes {
         if part.begin >= part.end {
             return;
         }
-        if let Some(heading) = times::heading_of(state) {
+        if self.samples.is_on()
+            && let Some(heading) = times::heading_of(state)
+        {
             let comm = if stretch.comm.is_empty() { &task.comm } else { &stretch.comm };
             let row = || format!("{}: {heading}", steady_name(&String::from_utf8_lossy(comm)));
             self.samples.add_state(Some(key.0), part, row);

@@ -90,36 +90,61 @@ const EXACT: usize = 4096;
 /// Digits to which the quantiles of more times are right: to a thousandth.
 const DIGITS: u8 = 3;
 
+/// Times as they come, in ticks, in bounded memory, for quantiles alone: those of up to 4096 times are exact, and those of
+/// more right to a thousandth of their value.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Quantiles {
+    /// The times themselves, as long as they are few.
+    few: Vec<u64>,
+    many: Option<hdrhistogram::Histogram<u32>>,
+}
+
+impl Quantiles {
+    /// Adds one, in ticks.
+    pub(crate) fn add(&mut self, ticks: u64) {
+        if let Some(many) = &mut self.many {
+            // It grows as it has to, and so takes every value.
+            let _ = many.record(ticks);
+            return;
+        }
+        self.few.push(ticks);
+        if self.few.len() > EXACT
+            && let Ok(mut many) = hdrhistogram::Histogram::new(DIGITS)
+        {
+            for earlier in std::mem::take(&mut self.few) {
+                let _ = many.record(earlier);
+            }
+            self.many = Some(many);
+        }
+    }
+
+    /// What so many thousandths of them take at most, ticks, by nearest rank; 0 of none.
+    pub(crate) fn quantiles<const N: usize>(&self, thousandths: [u16; N]) -> [u64; N] {
+        let mut few = self.few.clone();
+        few.sort_unstable();
+        thousandths.map(|thousandths| match &self.many {
+            Some(many) => many.value_at_quantile(f64::from(thousandths) / 1000.0),
+            None => {
+                let index = (few.len() * usize::from(thousandths)).div_ceil(1000).saturating_sub(1);
+                few.get(index).copied().unwrap_or(0)
+            }
+        })
+    }
+}
+
 /// Times as they come, in ticks, in bounded memory: number, sum and longest are exact always, the quantiles of up to
 /// 4096 times too, and those of more to a thousandth of their value.
 #[derive(Clone, Debug, Default)]
 pub struct Durations {
     binned: BinnedDurations,
-    /// The times themselves, as long as they are few.
-    few: Vec<u64>,
-    many: Option<hdrhistogram::Histogram<u32>>,
+    quantiles: Quantiles,
 }
 
 impl Durations {
     /// Adds one, in ticks.
     pub fn add(&mut self, ticks: u64) {
         self.binned.add(ticks);
-        if self.many.is_none() && self.few.len() < EXACT {
-            self.few.push(ticks);
-            return;
-        }
-        if self.many.is_none() {
-            self.many = hdrhistogram::Histogram::new(DIGITS).ok();
-            std::mem::take(&mut self.few).into_iter().for_each(|earlier| self.count_in(earlier));
-        }
-        self.count_in(ticks);
-    }
-
-    fn count_in(&mut self, ticks: u64) {
-        if let Some(many) = &mut self.many {
-            // It grows as it has to, and so takes every value.
-            let _ = many.record(ticks);
-        }
+        self.quantiles.add(ticks);
     }
 
     /// Their number.
@@ -158,15 +183,7 @@ impl Durations {
     /// What so many thousandths of them take at most, ticks, by nearest rank; 0 of none.
     #[must_use]
     pub fn quantiles<const N: usize>(&self, thousandths: [u16; N]) -> [u64; N] {
-        let mut few = self.few.clone();
-        few.sort_unstable();
-        thousandths.map(|thousandths| match &self.many {
-            Some(many) => many.value_at_quantile(f64::from(thousandths) / 1000.0).min(self.binned.sum.max),
-            None => {
-                let index = (few.len() * usize::from(thousandths)).div_ceil(1000).saturating_sub(1);
-                few.get(index).copied().unwrap_or(0)
-            }
-        })
+        self.quantiles.quantiles(thousandths).map(|ticks| ticks.min(self.max()))
     }
 }
 

@@ -10,7 +10,7 @@
 
 use crate::report::rows::table::{Align, Table};
 use crate::report::scheduling::state_names;
-use crate::report::statistics::distribution::Durations;
+use crate::report::statistics::distribution::Quantiles;
 use crate::report::{Window, duration, percent};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -124,11 +124,19 @@ pub(super) struct CostBuilder {
     /// By stream: when its last record was made; `None` after a gap.
     last: Vec<Option<u64>>,
     /// By kind of layer, in the order of [`LayerKind::ALL`]: times between two records.
-    spacings: [Durations; LayerKind::ALL.len()],
+    spacings: [Spacings; LayerKind::ALL.len()],
     waited: ByPreemptor,
     stolen: ByPreemptor,
     /// By VM: time in the guest and in the VMM, ticks.
     inside: BTreeMap<usize, (u64, u64)>,
+}
+
+/// Times between two records, ticks.
+#[derive(Debug, Default)]
+struct Spacings {
+    count: u64,
+    longest: u64,
+    times: Quantiles,
 }
 
 impl CostBuilder {
@@ -161,7 +169,9 @@ impl CostBuilder {
         if let Some(spacing) = last.map(|last| time.saturating_sub(last)).filter(|&spacing| spacing > 0)
             && let Some(spacings) = self.spacings.get_mut(input.origin.layer() as usize)
         {
-            spacings.add(spacing);
+            spacings.count += 1;
+            spacings.longest = spacings.longest.max(spacing);
+            spacings.times.add(spacing);
         }
     }
 
@@ -172,9 +182,10 @@ impl CostBuilder {
     }
 
     pub(super) fn change(&mut self, change: &Change) {
-        let Some(change) = change.within(&Window { begin: 0, end: self.window.end }) else { return };
-        let ticks = change.window().length();
-        match change {
+        // Only states that have ended concern it.
+        let Some(window) = change.window().intersection(&Window { begin: 0, end: self.window.end }) else { return };
+        let ticks = window.length();
+        match *change {
             Change::Vcpu { vm, state: VcpuState::Stolen { by, .. }, .. } => {
                 *self.waited.entry(vm).or_default().entry(by).or_default() += ticks;
             }
@@ -195,8 +206,8 @@ impl CostBuilder {
             let layers = trace.layers().iter().zip(&passed.totals);
             let of_kind = layers.filter(|(of, _)| of.description.kind == layer);
             let records = of_kind.map(|(_, totals)| totals.events).fold(0, u64::saturating_add);
-            let [each] = spacings.quantiles([BACK_TO_BACK]);
-            let each = (spacings.count() >= LEAST_SPACINGS).then_some(each);
+            let [each] = spacings.times.quantiles([BACK_TO_BACK]);
+            let each = (spacings.count >= LEAST_SPACINGS).then_some(each.min(spacings.longest));
             (records > 0).then(|| RecordsCost {
                 layer,
                 records,

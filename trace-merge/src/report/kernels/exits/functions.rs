@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_analysis::exit_reason::ExitReason;
-use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbols};
+use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbol, KernelSymbols};
 use strata_recording::clock::Clock;
 use strata_recording::terminal::harmless;
 
@@ -87,11 +87,21 @@ impl Instructions {
         let is_of_kernel = |&(_, address): &(ExitReason, u64)| address >= KERNEL_HALF;
         let has_names = !self.has_guests && self.times.keys().any(is_of_kernel);
         let symbols = if has_names { symbols() } else { None };
+        // Few functions have many instructions, and a name takes memory.
+        let mut by_symbol: HashMap<(ExitReason, u64), (KernelSymbol<'_>, DurationSum)> = HashMap::default();
         let mut by_function: BTreeMap<(ExitReason, Result<String, u64>), DurationSum> = BTreeMap::new();
         for ((reason, address), times) in self.times {
-            let symbol = symbols.and_then(|symbols| symbols.find(address));
-            let function = symbol.map(|(symbol, _)| symbol.label().into_owned()).ok_or(address);
-            let sum = by_function.entry((reason, function)).or_default();
+            match symbols.and_then(|symbols| symbols.find(address)) {
+                Some((symbol, _)) => {
+                    let known = by_symbol.entry((reason, symbol.address));
+                    let (_, sum) = known.or_insert((symbol, DurationSum::default()));
+                    *sum = sum.plus(&times);
+                }
+                None => drop(by_function.insert((reason, Err(address)), times)),
+            }
+        }
+        for ((reason, _), (symbol, times)) in by_symbol {
+            let sum = by_function.entry((reason, Ok(symbol.label().into_owned()))).or_default();
             *sum = sum.plus(&times);
         }
         let row = |((reason, function), times): ((ExitReason, Result<String, u64>), DurationSum)| FunctionExits {

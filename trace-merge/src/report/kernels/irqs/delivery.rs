@@ -162,7 +162,7 @@ struct VmState {
 #[derive(Debug, Default)]
 pub(super) struct Deliveries {
     /// By VM.
-    vms: BTreeMap<usize, VmState>,
+    vms: Vec<VmState>,
     kept: Keep<InjectedInterrupt>,
 }
 
@@ -185,20 +185,28 @@ impl Deliveries {
     /// What was kept; `at_end` also those whose handlers may still have come.
     pub(super) fn take(&mut self, at_end: bool) -> impl Iterator<Item = InjectedInterrupt> {
         let Self { vms, kept } = self;
-        for (&vm, state) in vms.iter_mut().filter(|_| at_end) {
+        for (vm, state) in vms.iter_mut().enumerate().filter(|_| at_end) {
             state.vcpus.iter_mut().for_each(|(vcpu, state)| state.forget((vm, vcpu), kept));
         }
         kept.take()
+    }
+
+    /// The state of the VM at `vm`, and where injected interrupts are kept.
+    fn vm(&mut self, vm: usize) -> (&mut VmState, &mut Keep<InjectedInterrupt>) {
+        if self.vms.len() <= vm {
+            self.vms.resize_with(vm + 1, VmState::default);
+        }
+        (&mut self.vms[vm], &mut self.kept)
     }
 
     pub(super) fn add(&mut self, input: &Input<'_>, timeline: &Timeline, samples: &mut Samples) {
         match input.origin {
             Origin::Host { host, .. } => self.add_host(host, input, timeline, samples),
             Origin::Guest { vm, cpu } => {
-                let state = self.vms.entry(vm).or_default();
+                let (state, kept) = self.vm(vm);
                 state.vcpus.get_or_insert_with(cpu, VcpuState::default).is_recorded = true;
                 if let Some(Event::InterruptEnter(interrupt)) = input.event {
-                    state.handled(cpu, interrupt, input, VmSamples { samples, vm }, &mut self.kept);
+                    state.handled(cpu, interrupt, input, VmSamples { samples, vm }, kept);
                 }
             }
             Origin::Vmm { .. } | Origin::User { .. } => {}
@@ -210,7 +218,7 @@ impl Deliveries {
         match gap.origin {
             Origin::Host { host, .. } => {
                 let of_host = |vm: usize| timeline.vm(vm).is_some_and(|vm| vm.host == host);
-                for (&vm, state) in self.vms.iter_mut().filter(|(vm, _)| of_host(**vm)) {
+                for (vm, state) in self.vms.iter_mut().enumerate().filter(|(vm, _)| of_host(*vm)) {
                     for (number, vcpu) in state.vcpus.iter_mut() {
                         vcpu.forget((vm, number), &mut self.kept);
                         vcpu.accepted = HashMap::default();
@@ -218,7 +226,7 @@ impl Deliveries {
                 }
             }
             Origin::Guest { vm, cpu } => {
-                if let Some(vcpu) = self.vms.get_mut(&vm).and_then(|state| state.vcpus.get_mut(cpu)) {
+                if let Some(vcpu) = self.vms.get_mut(vm).and_then(|state| state.vcpus.get_mut(cpu)) {
                     vcpu.forget((vm, cpu), &mut self.kept);
                 }
             }
@@ -233,8 +241,7 @@ impl Deliveries {
         match input.event {
             Some(Event::KvmInject { tid, vector, again, soft: false }) => {
                 if let Some((vm, vcpu)) = vcpu_of(tid) {
-                    let state = self.vms.entry(vm).or_default();
-                    let kept = &mut self.kept;
+                    let (state, kept) = self.vm(vm);
                     let pending = state.injected((vm, vcpu), vector, input.time(), again, is_complete, kept);
                     if let Some(ticks) = pending {
                         samples.add(Some(vm), input.time(), ticks, || format!("vector {vector:#x} pending"));
@@ -251,7 +258,7 @@ impl Deliveries {
                     _ => vcpu_of(tid).map(|(vm, _)| vm),
                 };
                 if let Some(vm) = vm {
-                    let state = self.vms.entry(vm).or_default();
+                    let (state, _) = self.vm(vm);
                     state
                         .vcpus
                         .get_or_insert_with(apic_id, VcpuState::default)
@@ -279,7 +286,7 @@ impl Deliveries {
             let vm = timeline.vm(vm).map_or_else(String::new, |vm| vm.name.clone());
             Delivery { vm, vectors }
         };
-        self.vms.into_iter().map(delivery).filter(|delivery| !delivery.vectors.is_empty()).collect()
+        self.vms.into_iter().enumerate().map(delivery).filter(|delivery| !delivery.vectors.is_empty()).collect()
     }
 }
 

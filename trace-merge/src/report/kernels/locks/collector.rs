@@ -132,7 +132,7 @@ impl GuestCollector for Collector {
         if self.had_gap && matches!(input.event, Some(Event::Switch { .. })) {
             self.lost_cpus.remove(&cpu);
         }
-        let (Some(event), Some(runner)) = (input.event, runner) else { return };
+        let (Some(event), Some(runner)) = (&input.event, runner) else { return };
         let time = input.time();
         if let (Event::SyscallEnter { .. } | Event::SyscallExit { .. }, Runner::Task(task)) = (event, runner)
             && self.had_gap
@@ -142,10 +142,10 @@ impl GuestCollector for Collector {
         match (event, runner) {
             // While records of another CPU are missing, it could go on there.
             (Event::Switch { .. }, Runner::Task(task)) if guest.has_gap() => self.lose(runner, Some(task)),
-            (Event::ContentionBegin { lock: Some(lock), flags }, _) => {
+            (&Event::ContentionBegin { lock: Some(lock), flags }, _) => {
                 self.begin(cpu, runner, (lock, flags), &input.record, guest);
             }
-            (Event::ContentionEnd { lock }, _) => self.end(runner, lock, time, samples),
+            (&Event::ContentionEnd { lock }, _) => self.end(runner, lock, time, samples),
             (Event::Stack, _) => {
                 let waiting = begun.and_then(|runner| self.waiting.get_mut(&runner)?.last_mut());
                 if let Some(waiting) = waiting {
@@ -153,9 +153,9 @@ impl GuestCollector for Collector {
                 }
             }
             (Event::SyscallEnter { number, arguments }, Runner::Task(task)) => {
-                self.enter(task, number, &arguments, time);
+                self.enter(task, *number, arguments, time);
             }
-            (Event::SyscallExit { number, result }, Runner::Task(task)) => {
+            (&Event::SyscallExit { number, result }, Runner::Task(task)) => {
                 if let Some((operation, ticks)) = self.exit(task, number, result, time) {
                     let comm = || guest.task_name(task).1;
                     samples.add(time, ticks, || format!("{}: futex {operation}", steady_name(&comm())));

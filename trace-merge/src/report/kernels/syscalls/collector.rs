@@ -177,7 +177,7 @@ impl GuestCollector for Collector {
     fn add(&mut self, cpu: u32, input: &Input<'_>, guest: &Guest, runner: Option<Runner>, samples: &mut VmSamples<'_>) {
         let time = input.time();
         self.end_fault(cpu, time);
-        let Some(event) = input.event else { return };
+        let Some(event) = &input.event else { return };
         match event {
             Event::Switch { .. }
             | Event::SyscallEnter { .. }
@@ -192,8 +192,8 @@ impl GuestCollector for Collector {
             None => None,
         };
         match (event, task) {
-            (Event::SyscallEnter { number, .. }, Some(task)) => self.enter(task, number, time),
-            (Event::SyscallExit { number, result }, Some(task)) => {
+            (&Event::SyscallEnter { number, .. }, Some(task)) => self.enter(task, number, time),
+            (&Event::SyscallExit { number, result }, Some(task)) => {
                 self.exit(task, (number, result), time, guest, samples);
             }
             (Event::SyscallEnter { .. } | Event::SyscallExit { .. }, None) => self.unattributed += 1,
