@@ -1,7 +1,7 @@
 //! What a guest's task really does: what its kernel says, and where that says "running", what its vCPU does meanwhile.
 
 use super::states::{BlockedOn, CpuView, TaskState};
-use super::vcpu::{Preemptor, VcpuState};
+use super::vcpu::{Preemptor, VcpuState, number_of};
 use crate::event::Interrupt;
 use crate::exit_reason::ExitReason;
 use std::hash::{Hash, Hasher};
@@ -51,9 +51,6 @@ pub enum Running {
 /// state has lasted. States that differ may share it.
 impl Hash for Fused {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let of_reason = |reason: Option<ExitReason>| {
-            reason.map_or(u64::MAX, |reason| u64::from(reason.number) | (reason.numbering as u64) << 32)
-        };
         let of_running = |running| match running {
             Running::Task => u64::MAX,
             Running::Syscall(number) => u64::from(number.cast_unsigned()),
@@ -61,24 +58,17 @@ impl Hash for Fused {
             Running::Interrupt(Interrupt::Softirq(number)) => u64::from(number.cast_unsigned()) | 2 << 32,
             Running::Interrupt(Interrupt::Vector(number)) => u64::from(number.cast_unsigned()) | 3 << 32,
         };
-        let of_preemptor = |by| match by {
-            Preemptor::Thread(thread) => thread.number(),
-            Preemptor::Idle => 1 << 32,
-            Preemptor::NotAllowed => 2 << 32,
-            Preemptor::IdleForLong => 3 << 32,
-            Preemptor::Unknown => 4 << 32,
-        };
         let (variant, of_variant) = match *self {
             Self::Running(running) => (0, of_running(running)),
             Self::RunningOrStolen(running) => (1, of_running(running)),
-            Self::Kvm(reason) => (2, of_reason(reason)),
-            Self::Vmm(reason) => (3, of_reason(reason)),
-            Self::Stolen(by) => (4, of_preemptor(by)),
+            Self::Kvm(reason) => (2, number_of(reason)),
+            Self::Vmm(reason) => (3, number_of(reason)),
+            Self::Stolen(by) => (4, by.number()),
             Self::Halted => (5, 0),
             Self::VcpuUnknown => (6, 0),
             Self::Runnable => (7, 0),
             Self::NotAllowed => (8, 0),
-            Self::RunnableStolen(by) => (9, of_preemptor(by)),
+            Self::RunnableStolen(by) => (9, by.number()),
             Self::Blocked(on) => (10, on as u64),
             Self::Unknown => (11, 0),
         };

@@ -3,6 +3,7 @@
 use super::host::{HostCpuState, HostThread, ThreadState};
 use crate::event::{Event, Tid};
 use crate::exit_reason::{ExitNumbering, ExitReason};
+use std::hash::{Hash, Hasher};
 
 /// Where a vCPU's thread is, whether or not the host runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub enum Preemptor {
 }
 
 /// What a vCPU does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VcpuState {
     /// Not known.
     Unknown,
@@ -220,6 +221,46 @@ impl Vcpu {
                 VcpuState::Stolen { by, woken }
             }
         }
+    }
+}
+
+impl Preemptor {
+    /// A number of it, which others may share.
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Self::Thread(thread) => thread.number(),
+            Self::Idle => 1 << 32,
+            Self::NotAllowed => 2 << 32,
+            Self::IdleForLong => 3 << 32,
+            Self::Unknown => 4 << 32,
+        }
+    }
+}
+
+/// A number of a reason, or of none.
+pub(super) const fn number_of(reason: Option<ExitReason>) -> u64 {
+    match reason {
+        Some(reason) => reason.number as u64 | (reason.numbering as u64) << 32,
+        None => u64::MAX,
+    }
+}
+
+/// As that of a task's state: one number.
+impl Hash for VcpuState {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let (variant, of_variant) = match *self {
+            Self::Unknown => (0, 0),
+            Self::Guest => (1, 0),
+            Self::KvmRun => (2, 0),
+            Self::Kvm(reason) => (3, number_of(reason)),
+            Self::Vmm(reason) => (4, number_of(reason)),
+            Self::Stolen { by, woken } => (5 + u64::from(woken), by.number()),
+            Self::Halted => (7, 0),
+            Self::BlockedInKvm(reason) => (8, number_of(reason)),
+            Self::BlockedInVmm(reason) => (9, number_of(reason)),
+            Self::Ended => (10, 0),
+        };
+        hasher.write_u64(of_variant << 4 | variant);
     }
 }
 
