@@ -104,6 +104,35 @@ struct Source {
     layer: usize,
     /// What the events of a track are called, by the event type's position in the layer; none of a kernel.
     events: Vec<String>,
+    /// By the event type's position in the layer: whether what goes through a disk, and through a network, is followed by such
+    /// records, once one was met; of records that are an [`Event`].
+    follows: Vec<Option<(bool, bool)>>,
+}
+
+impl Source {
+    #[inline]
+    fn follows(&mut self, input: &Input<'_>) -> (bool, bool) {
+        if input.event.is_none() {
+            return (false, false);
+        }
+        match self.follows.get(input.record.schema.position()) {
+            Some(Some(known)) => *known,
+            _ => self.find_out(input),
+        }
+    }
+
+    #[cold]
+    fn find_out(&mut self, input: &Input<'_>) -> (bool, bool) {
+        let (follows, position) =
+            ((FlowTimes::follows(input), NetFlowTimes::follows(input)), input.record.schema.position());
+        if self.follows.len() <= position {
+            self.follows.resize(position + 1, None);
+        }
+        if let Some(known) = self.follows.get_mut(position) {
+            *known = Some(follows);
+        }
+        follows
+    }
 }
 
 /// The export in the making.
@@ -142,6 +171,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
                     layer.schemas.iter().map(|schema| harmless(schema.name())).collect()
                 }
             },
+            follows: Vec::new(),
         };
         // In the order of the merge of a pass, which reads all layers.
         let sources = Merge::new(trace.layers(), 0).streams().map(|(layer, _)| source(layer)).collect();
@@ -199,13 +229,20 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
     }
 
     /// Draws from now on: first what has begun before the window.
+    #[inline]
     fn begin(&mut self) {
-        if !std::mem::replace(&mut self.begun, true) {
-            self.out.muted = false;
-            let begin = self.begin_ns();
-            self.running.resume(&mut self.out, begin);
-            self.kernel.resume(&mut self.out, begin);
+        if !self.begun {
+            self.resume();
         }
+    }
+
+    #[inline(never)]
+    fn resume(&mut self) {
+        self.begun = true;
+        self.out.muted = false;
+        let begin = self.begin_ns();
+        self.running.resume(&mut self.out, begin);
+        self.kernel.resume(&mut self.out, begin);
     }
 
     /// The thread of the machine that made a record, and whether all of its CPU's switches are recorded.
@@ -356,7 +393,8 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
         }
         self.begin();
         self.take(input, timeline);
-        let (of_disks, of_networks) = (FlowTimes::follows(input), NetFlowTimes::follows(input));
+        let source = self.sources.get_mut(input.source);
+        let (of_disks, of_networks) = source.map_or((false, false), |source| source.follows(input));
         if of_disks {
             self.flows.record(input, timeline);
         }

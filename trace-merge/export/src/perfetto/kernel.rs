@@ -80,8 +80,7 @@ impl KernelRecords {
         let (place, by) = ((from.machine, from.cpu), (from.time, from.tid));
         match *event {
             Event::Wakeup { task, cpu, stage } => {
-                let (comm, target_cpu) =
-                    (String::from_utf8_lossy(task.comm), cpu.and_then(|cpu| i32::try_from(cpu).ok()));
+                let (comm, target_cpu) = (running::comm(&task), cpu.and_then(|cpu| i32::try_from(cpu).ok()));
                 out.ftrace(place, by, FtraceKind::Wakeup { stage, comm: &comm, tid: task.tid, target_cpu });
             }
             // One that the kernel does not have.

@@ -6,7 +6,9 @@
 mod annotations;
 pub(super) mod generic_type;
 
-use super::proto::wire::{close_message, open_message, put_bytes, put_message, put_number};
+use super::proto::wire::{
+    Fields, Key, Short, close_message, open_message, put_bytes, put_length, put_message, put_number, varint,
+};
 use super::proto::{
     ClockSnapshot, DebugAnnotation, EventName, EventType, FTRACE_CLOCK_MONO_RAW, GenericEventDescriptor, InternedData,
     ProcessTree, SEQ_INCREMENTAL_STATE_CLEARED, SEQ_NEEDS_INCREMENTAL_STATE, SystemInfo, TaskState, TracePacket,
@@ -33,6 +35,12 @@ impl Machine {
 const MOST_NAMES: usize = 4096;
 /// Records of a CPU that go into one bundle.
 const BUNDLE: usize = 128;
+/// Bytes of the two packets of a slice that has a number for its name, at most, and of what is stored with them.
+const SLICE: usize = 112;
+/// Bytes of most records.
+const RECORD: usize = 512;
+/// Bytes of packets that are written at once: so many that what buffers them once more does not copy them.
+const PENDING: usize = 1 << 20;
 
 /// A name of few, which is written again and again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +107,8 @@ struct Sequence {
     begun: bool,
     /// What stands at the end of each packet.
     tail: Vec<u8>,
+    /// The same: the first eight bytes, those behind, and how many there are in all.
+    short_tail: (u64, u64, usize),
     names: HashMap<String, u64>,
     /// By CPU: records that are not written yet.
     bundles: ByNumber<Bundle>,
@@ -111,7 +121,13 @@ impl Sequence {
         if machine != Machine::HOST {
             put_number(field::PACKET_MACHINE_ID, machine.0.into(), &mut tail);
         }
-        Self { begun: false, tail, names: HashMap::default(), bundles: ByNumber::default() }
+        // Two keys and numbers of 32 bits take 13 bytes.
+        let word = |from: usize| {
+            let bytes = tail.iter().skip(from).take(8).rev();
+            bytes.fold(0, |word, &byte| word << 8 | u64::from(byte))
+        };
+        let short_tail = (word(0), word(8), tail.len());
+        Self { begun: false, tail, short_tail, names: HashMap::default(), bundles: ByNumber::default() }
     }
 }
 
@@ -133,6 +149,11 @@ pub(super) struct PacketWriter<W> {
     packet: Vec<u8>,
     /// Whether that packet refers to what was interned.
     refers: bool,
+    /// Packets that are to be written.
+    pending: Vec<u8>,
+    /// Room for the two packets of a slice, and for a record.
+    slice: [u8; SLICE],
+    record: [u8; RECORD],
     /// What is added to times, ns, to have `CLOCK_MONOTONIC_RAW`; `None` where they are written as they are given.
     monotonic_raw: Option<i64>,
     /// Whether nothing is to be written for the time being.
@@ -145,9 +166,20 @@ impl<W: Write> PacketWriter<W> {
     /// Writes to `out`. To times, which are the trace clock, it adds `monotonic_raw` ns, if that makes them
     /// `CLOCK_MONOTONIC_RAW`.
     pub(super) fn new(out: W, monotonic_raw: Option<i64>) -> Self {
-        let (packet, sequences, last, refers, muted, failed, bytes) =
-            (Vec::new(), Vec::new(), 0, false, false, None, 0);
-        Self { out, sequences, last, packet, refers, monotonic_raw, muted, failed, bytes }
+        Self {
+            out,
+            sequences: Vec::new(),
+            last: 0,
+            packet: Vec::new(),
+            refers: false,
+            pending: Vec::new(),
+            slice: [0; SLICE],
+            record: [0; RECORD],
+            monotonic_raw,
+            muted: false,
+            failed: None,
+            bytes: 0,
+        }
     }
 
     /// The time that is written for `time` of the trace clock, ns. What begins with a round time, before all records, may
@@ -223,10 +255,68 @@ impl<W: Write> PacketWriter<W> {
         if self.muted {
             return;
         }
+        if let (Name::Often(OftenName { number: Some((of, iid)), .. }), None) = (&name, event)
+            && *of == machine
+            && self.short_slice(machine, track, (begin, end), *iid)
+        {
+            return;
+        }
         self.event(machine, track, begin, EventType::SliceBegin, Some(name), |out| {
             event.into_iter().for_each(|event| encode(event, out));
         });
         self.event(machine, track, end, EventType::SliceEnd, None, |_| {});
+    }
+
+    /// Writes a slice with the name that has the number `iid` and nothing else to say, as [`event`](Self::event) does; whether
+    /// it is one of the many for which this is enough.
+    fn short_slice(&mut self, machine: Machine, track: u64, (begin, end): (u64, u64), iid: u64) -> bool {
+        const TYPE: Key = Key::of_number(field::TRACK_EVENT_TYPE);
+        const NAME: Key = Key::of_number(field::TRACK_EVENT_NAME_IID);
+        const TRACK: Key = Key::of_number(field::TRACK_EVENT_TRACK_UUID);
+        const TIME: Key = Key::of_number(field::PACKET_TIMESTAMP);
+        const FLAGS: Key = Key::of_number(field::PACKET_SEQUENCE_FLAGS);
+        const PACKET: Key = Key::with_length(field::TRACE_PACKET);
+        const EVENT: Key = Key::with_length(field::PACKET_TRACK_EVENT);
+        let times = [self.shown(begin), self.shown(end)];
+        self.turn_to(machine);
+        let sequence = &self.sequences[self.last].1;
+        let (Some(name), Some(track), [Some(begin), Some(end)]) = (varint(iid), varint(track), times.map(varint))
+        else {
+            return false;
+        };
+        if !sequence.begun || self.failed.is_some() {
+            return false;
+        }
+        let tail @ (_, _, tail_length) = sequence.short_tail;
+        let (named, flags) = (1 + name.1, 2);
+        let of_end = 2 + 1 + track.1;
+        let mut out = Short::new(&mut self.slice);
+        for (kind, time) in [(EventType::SliceBegin, begin), (EventType::SliceEnd, end)] {
+            let begins = matches!(kind, EventType::SliceBegin);
+            let of_event = of_end + if begins { named } else { 0 };
+            let of_packet = 2 + of_event + 1 + time.1 + if begins { flags } else { 0 } + tail_length;
+            // None of the lengths is over 127, nor any of the keys.
+            let bytes = [PACKET.byte(), of_packet as u64, EVENT.byte(), of_event as u64, TYPE.byte(), kind as u64];
+            let next = if begins { NAME.byte() } else { TRACK.byte() };
+            out.put_word((0..).zip(bytes).fold(next << 48, |word, (place, byte)| word | byte << (8 * place)), 7);
+            if begins {
+                out.put_word(name.0, name.1);
+                out.put_word(TRACK.byte(), 1);
+            }
+            out.put_word(track.0, track.1);
+            out.put_word(TIME.byte(), 1);
+            out.put_word(time.0, time.1);
+            if begins {
+                out.put_word(FLAGS.byte() | u64::from(SEQ_NEEDS_INCREMENTAL_STATE) << 8, flags);
+            }
+            out.put_word(tail.0, tail_length.min(8));
+            if tail_length > 8 {
+                out.put_word(tail.1, tail_length - 8);
+            }
+        }
+        let fits = out.append_to(&mut self.pending);
+        self.write_full();
+        fits
     }
 
     /// Something that happens on `track` at `time`.
@@ -364,12 +454,14 @@ impl<W: Write> PacketWriter<W> {
             return;
         }
         let time = self.shown(time);
-        let bundle = self.sequence(machine).bundles.get_or_insert_with(cpu, Bundle::default);
-        put_message(field::BUNDLE_EVENT, &mut bundle.fields, |out| {
-            put_number(field::FTRACE_TIMESTAMP, time, out);
-            put_number(field::FTRACE_PID, u32::try_from(tid).unwrap_or(0).into(), out);
-            put_message(event.field(), out, |out| event.encode(out));
-        });
+        self.turn_to(machine);
+        let bundle = self.sequences[self.last].1.bundles.get_or_insert_with(cpu, Bundle::default);
+        let mut short = Short::new(&mut self.record);
+        put_record(time, tid, &event, &mut short);
+        match short.bytes() {
+            Some(record) => bundle.fields.extend_from_slice(record),
+            None => put_record(time, tid, &event, &mut bundle.fields),
+        }
         bundle.records += 1;
         if bundle.records >= BUNDLE {
             let mut full = std::mem::take(bundle);
@@ -389,16 +481,32 @@ impl<W: Write> PacketWriter<W> {
 
     /// Writes a bundle of records of `cpu`, whose fields are these.
     fn bundle(&mut self, machine: Machine, cpu: u32, fields: &[u8]) {
-        let is_monotonic_raw = self.monotonic_raw.is_some();
-        open_message(&mut self.packet);
-        put_message(field::PACKET_FTRACE_EVENTS, &mut self.packet, |out| {
-            put_number(field::BUNDLE_CPU, cpu.into(), out);
-            if is_monotonic_raw {
-                put_number(field::BUNDLE_FTRACE_CLOCK, FTRACE_CLOCK_MONO_RAW.into(), out);
-            }
-            out.extend_from_slice(fields);
-        });
-        self.write(machine);
+        if self.muted || self.failed.is_some() {
+            return;
+        }
+        // They are many bytes, and copied once: what stands before them is put together apart.
+        self.packet.clear();
+        put_number(field::BUNDLE_CPU, cpu.into(), &mut self.packet);
+        if self.monotonic_raw.is_some() {
+            put_number(field::BUNDLE_FTRACE_CLOCK, FTRACE_CLOCK_MONO_RAW.into(), &mut self.packet);
+        }
+        let first = self.packet.len();
+        put_length(field::PACKET_FTRACE_EVENTS, first + fields.len(), &mut self.packet);
+        let before = self.packet.len() - first;
+        let sequence = self.sequence(machine);
+        let flags = if std::mem::replace(&mut sequence.begun, true) { 0 } else { SEQ_INCREMENTAL_STATE_CLEARED };
+        let mut tail = Vec::new();
+        if flags != 0 {
+            put_number(field::PACKET_SEQUENCE_FLAGS, flags.into(), &mut tail);
+        }
+        tail.extend_from_slice(&sequence.tail);
+        let pending = &mut self.pending;
+        put_length(field::TRACE_PACKET, before + first + fields.len() + tail.len(), pending);
+        pending.extend_from_slice(&self.packet[first..]);
+        pending.extend_from_slice(&self.packet[..first]);
+        pending.extend_from_slice(fields);
+        pending.extend_from_slice(&tail);
+        self.write_full();
     }
 
     fn packet(&mut self, machine: Machine, packet: &TracePacket) {
@@ -423,10 +531,27 @@ impl<W: Write> PacketWriter<W> {
         }
         self.packet.extend_from_slice(&sequence.tail);
         let packet = close_message(field::TRACE_PACKET, &mut self.packet);
-        match self.out.write_all(packet) {
-            Ok(()) => self.bytes += packet.len() as u64,
-            Err(error) => self.failed = Some(error),
+        self.pending.extend_from_slice(packet);
+        self.write_full();
+    }
+
+    /// Writes the packets that were put together, if they are enough.
+    #[inline(always)]
+    fn write_full(&mut self) {
+        if self.pending.len() >= PENDING {
+            self.write_pending();
         }
+    }
+
+    #[inline(never)]
+    fn write_pending(&mut self) {
+        if self.failed.is_none() {
+            match self.out.write_all(&self.pending) {
+                Ok(()) => self.bytes += self.pending.len() as u64,
+                Err(error) => self.failed = Some(error),
+            }
+        }
+        self.pending.clear();
     }
 
     /// Writes what is not written yet: how many bytes there are in all.
@@ -443,11 +568,22 @@ impl<W: Write> PacketWriter<W> {
                 self.bundle(machine, cpu, &bundle.fields);
             }
         }
+        self.write_pending();
         match self.failed {
             Some(error) => Err(error),
             None => self.out.flush().map(|()| self.bytes),
         }
     }
+}
+
+/// Appends a record to those of a bundle.
+#[inline(always)]
+fn put_record<F: Fields>(time: u64, tid: i64, event: &FtraceKind<'_>, out: &mut F) {
+    put_message(field::BUNDLE_EVENT, out, |out| {
+        put_number(field::FTRACE_TIMESTAMP, time, out);
+        put_number(field::FTRACE_PID, u32::try_from(tid).unwrap_or(0).into(), out);
+        put_message(event.field(), out, |out| event.encode(out));
+    });
 }
 
 impl FtraceKind<'_> {
@@ -468,26 +604,32 @@ impl FtraceKind<'_> {
     }
 
     /// Appends its fields.
-    fn encode(&self, out: &mut Vec<u8>) {
+    #[inline(always)]
+    fn encode(&self, out: &mut impl Fields) {
         // Of 32 bits, too, the sign goes through 64.
-        let mut put = |field, number: i64| put_number(field, number.cast_unsigned(), out);
         match *self {
-            Self::SoftirqEntry(vector) | Self::SoftirqExit(vector) => put(field::SOFTIRQ_VEC, vector.into()),
+            Self::SoftirqEntry(vector) | Self::SoftirqExit(vector) => {
+                put_number(field::SOFTIRQ_VEC, vector.into(), out)
+            }
             Self::IrqExit { irq, result } => {
-                put(field::IRQ_IRQ, irq.into());
-                result.into_iter().for_each(|result| put(field::IRQ_EXIT_RET, result.into()));
+                put_number(field::IRQ_IRQ, i64::from(irq).cast_unsigned(), out);
+                if let Some(result) = result {
+                    put_number(field::IRQ_EXIT_RET, i64::from(result).cast_unsigned(), out);
+                }
             }
             Self::SysEnter { number, arguments } => {
-                put(field::SYSCALL_ID, number);
+                put_number(field::SYSCALL_ID, number.cast_unsigned(), out);
                 arguments.iter().for_each(|argument| put_number(field::SYSCALL_ARGS, *argument, out));
             }
             Self::SysExit { number, result } => {
-                put(field::SYSCALL_ID, number);
-                result.into_iter().for_each(|result| put(field::SYSCALL_RET, result));
+                put_number(field::SYSCALL_ID, number.cast_unsigned(), out);
+                if let Some(result) = result {
+                    put_number(field::SYSCALL_RET, result.cast_unsigned(), out);
+                }
             }
             Self::Generic { of, record } => of.encode(record, out),
             Self::IrqEntry { irq, name } => {
-                put(field::IRQ_IRQ, irq.into());
+                put_number(field::IRQ_IRQ, i64::from(irq).cast_unsigned(), out);
                 put_bytes(field::IRQ_ENTRY_NAME, name.as_bytes(), out);
             }
             Self::Wakeup { comm, tid, target_cpu, .. } => {
@@ -527,6 +669,36 @@ mod tests {
         let writer = PacketWriter::new(Vec::new(), Some(-100));
 
         assert_eq!([50, 101].map(|time| writer.shown(time)), [0, 1]);
+    }
+
+    #[test]
+    fn slices_are_the_same_whether_or_not_their_names_are_kept_with_numbers() {
+        let machines = [Machine::HOST, Machine(1), Machine(300), Machine(u32::MAX)];
+        let tracks = [1, 0x7f, 0x80, 0x3fff, 0x4000, 1 << 40, u64::MAX];
+        let times = [(0, 1), (0x80, 0x4000), (1 << 48, 1 << 49), ((1 << 56) - 1, 1 << 56), (1, u64::MAX)];
+        let slices = || {
+            machines
+                .iter()
+                .flat_map(|machine| tracks.iter().map(move |track| (*machine, *track)))
+                .flat_map(|at| times.map(|time| (at, time)))
+        };
+        let (mut kept, mut found) = (Vec::new(), Vec::new());
+
+        let mut out = PacketWriter::new(&mut kept, None);
+        for machine in machines {
+            let mut name = OftenName::new("a state".to_owned());
+            for ((_, track), time) in slices().filter(|((of, _), _)| *of == machine) {
+                out.slice(machine, track, time, Name::Often(&mut name), None);
+            }
+        }
+        out.finish().unwrap();
+        let mut out = PacketWriter::new(&mut found, None);
+        for ((machine, track), time) in slices() {
+            out.slice(machine, track, time, Name::Few("a state"), None);
+        }
+        out.finish().unwrap();
+
+        assert_eq!(kept, found);
     }
 
     #[test]

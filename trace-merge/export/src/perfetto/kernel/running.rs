@@ -7,6 +7,7 @@
 use super::by_place::ByPlace;
 use crate::perfetto::packets::{Machine, PacketWriter};
 use crate::perfetto::proto::TaskState;
+use std::borrow::Cow;
 use std::io::Write;
 use strata_analysis::event::{Task, Tid};
 
@@ -54,6 +55,8 @@ struct Cpu {
     since: u64,
     /// Until when that is known, ns.
     known_until: u64,
+    /// Memory for the name of the thread that runs next.
+    spare: String,
 }
 
 /// Draws what the CPUs of all machines run.
@@ -94,14 +97,21 @@ fn end<W: Write>(out: &mut PacketWriter<W>, (machine, cpu): (Machine, u32), time
     out.stops(machine, time, cpu, idle, TaskState::InterruptibleSleep);
 }
 
-fn comm(task: &Task<'_>) -> String {
-    String::from_utf8_lossy(task.comm).into_owned()
+/// The name of `task` as text.
+pub(in crate::perfetto) fn comm<'t>(task: &Task<'t>) -> Cow<'t, str> {
+    // Mostly it is, which is found out faster than where it is not.
+    str::from_utf8(task.comm).map_or_else(|_| String::from_utf8_lossy(task.comm), Cow::Borrowed)
 }
 
 impl RunningThreads {
     #[inline]
     fn cpu(&mut self, machine: Machine, cpu: u32) -> &mut Cpu {
-        self.cpus.get_or_insert_with((machine, cpu), || Cpu { doing: Doing::Nothing, since: 0, known_until: 0 })
+        self.cpus.get_or_insert_with((machine, cpu), || Cpu {
+            doing: Doing::Nothing,
+            since: 0,
+            known_until: 0,
+            spare: String::new(),
+        })
     }
 
     /// The thread `by` made a record on `cpu`; `None` where all of the CPU's switches are recorded, so that whatever ran
@@ -142,15 +152,18 @@ impl RunningThreads {
             let runs = matches!(&cpu.doing, Doing::Thread(thread) if thread.tid == prev.tid);
             end(out, (machine, number), time, (!runs).then_some(prev));
         } else if prev.tid != 0 {
-            let comm = String::from_utf8_lossy(prev.comm);
-            out.stops(machine, time, number, (prev.tid.into(), &comm), state(prev_state));
+            out.stops(machine, time, number, (prev.tid.into(), &comm(prev)), state(prev_state));
         }
-        cpu.doing = Doing::Idle;
+        if let Doing::Thread(before) = std::mem::replace(&mut cpu.doing, Doing::Idle) {
+            cpu.spare = before.comm;
+        }
         if next.tid != 0 {
-            let comm = comm(next);
+            let mut name = std::mem::take(&mut cpu.spare);
+            name.clear();
+            name.push_str(&comm(next));
             let priority = priority.and_then(|priority| i32::try_from(priority).ok()).unwrap_or(NORMAL_PRIORITY);
-            out.runs(machine, time, number, (next.tid.into(), &comm), priority);
-            cpu.doing = Doing::Thread(Thread { tid: next.tid, comm, priority });
+            out.runs(machine, time, number, (next.tid.into(), &name), priority);
+            cpu.doing = Doing::Thread(Thread { tid: next.tid, comm: name, priority });
         }
         (cpu.since, cpu.known_until) = (time, time);
     }

@@ -1,9 +1,9 @@
 //! An event type that describes itself to Perfetto, and the fields of its records.
 
-use crate::perfetto::proto::wire::{Key, put_bytes_behind, put_message_behind, put_number_behind};
+use crate::perfetto::proto::wire::{Fields, Key, put_bytes_behind, put_message_behind, put_number_behind};
 use crate::perfetto::proto::{DescriptorProto, FieldDescriptorProto, FieldType, GenericEventDescriptor};
 use shared_ring::event::FieldDescription;
-use std::io::Write;
+use std::cell::RefCell;
 use strata_analysis::address_symbols::AddressSymbols;
 use strata_analysis::field_names::{FieldNames, Name};
 use strata_analysis::kernel_symbols::SymbolOffset;
@@ -32,12 +32,25 @@ struct GenericField {
     key: Option<FieldKey>,
     /// The names of its numbers, where they have any; and what stands before a name.
     names: Option<(FieldKey, FieldNames)>,
+    /// Those that were written last, encoded, where they are few.
+    written: RefCell<[Option<Written>; WRITTEN]>,
     /// Where it lies, if that is the same in all payloads.
     place: Option<PlacedField>,
     /// Whether its number is text.
     is_text: bool,
     /// Whether its numbers are hexadecimal in text.
     hex: bool,
+}
+
+/// Names of a field that are kept encoded.
+const WRITTEN: usize = 16;
+
+/// A name as it was written.
+#[derive(Debug)]
+struct Written {
+    /// The number, and what else its name depends on.
+    of: (u64, Option<i64>),
+    field: Vec<u8>,
 }
 
 /// What stands before a value.
@@ -70,6 +83,7 @@ impl GenericType {
             GenericField {
                 key: (field.name != THREAD).then(|| FieldKey::new(number)),
                 names: names.and_then(|names| Some((FieldKey::new(free.next()?), names))),
+                written: RefCell::default(),
                 place: placed.next().copied(),
                 is_text: is_text_in_json(field),
                 hex: field.hex,
@@ -101,7 +115,7 @@ impl GenericType {
     }
 
     /// Appends the fields of `record`, one of its records, as its description has them.
-    pub(in crate::perfetto) fn encode(&self, record: &StreamRecord<'_>, out: &mut Vec<u8>) {
+    pub(in crate::perfetto) fn encode(&self, record: &StreamRecord<'_>, out: &mut impl Fields) {
         let mut behind = None;
         for field in &self.fields {
             if let Some(PlacedField::Integer(place)) = field.place {
@@ -114,8 +128,10 @@ impl GenericType {
                 None => behind.get_or_insert_with(|| record.schema.values_behind_placed(record.payload)).next(),
             };
             match value {
-                Some(Value::Unsigned(bits)) => field.encode_number(bits, record.payload, out),
-                Some(Value::Signed(number)) => field.encode_number(number.cast_unsigned(), record.payload, out),
+                Some(Value::Unsigned(bits)) => field.encode_unplaced_number(bits, record.payload, out),
+                Some(Value::Signed(number)) => {
+                    field.encode_unplaced_number(number.cast_unsigned(), record.payload, out);
+                }
                 Some(Value::Text(text)) => field.encode_text(text, out),
                 Some(Value::Array(elements)) => field.encode_list(elements, out),
                 None => return,
@@ -126,58 +142,93 @@ impl GenericType {
 
 impl GenericField {
     /// Appends the number that is `bits`, and the name of what it stands for in `payload`, where it has one.
-    #[inline]
-    fn encode_number(&self, bits: u64, payload: &[u8], out: &mut Vec<u8>) {
+    #[inline(always)]
+    fn encode_number(&self, bits: u64, payload: &[u8], out: &mut impl Fields) {
         match self.key {
             Some(key) if self.is_text => put_message_behind(key.with_length, out, |out| append_hex(bits, out)),
             Some(key) => put_number_behind(key.of_number, bits, out),
             None => {}
         }
         if let Some((key, names)) = &self.names {
-            match names.name(bits, payload) {
-                Some(Name::Text(name)) => put_bytes_behind(key.with_length, name.as_bytes(), out),
-                Some(Name::Symbol(symbol)) => {
-                    put_message_behind(key.with_length, out, |out| append_symbol(symbol, out));
-                }
-                None => {}
+            match names.are_few() {
+                true => self.encode_one_of_few((*key, names), (bits, payload), out),
+                false => encode_name(*key, names, (bits, payload), out),
             }
         }
     }
 
-    fn encode_text(&self, text: &[u8], out: &mut Vec<u8>) {
+    #[inline(never)]
+    fn encode_one_of_few(
+        &self,
+        (key, names): (FieldKey, &FieldNames),
+        (bits, payload): (u64, &[u8]),
+        out: &mut impl Fields,
+    ) {
+        let of = (bits, names.beside(payload));
+        let mut written = self.written.borrow_mut();
+        let [lowest, ..] = bits.to_le_bytes();
+        let Some(written) = written.get_mut(usize::from(lowest) % WRITTEN) else { return };
+        match written {
+            Some(written) if written.of == of => out.put_slice(&written.field),
+            _ => {
+                let mut field = Vec::new();
+                encode_name(key, names, (bits, payload), &mut field);
+                out.put_slice(&field);
+                *written = Some(Written { of, field });
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn encode_unplaced_number(&self, bits: u64, payload: &[u8], out: &mut impl Fields) {
+        self.encode_number(bits, payload, out);
+    }
+
+    fn encode_text(&self, text: &[u8], out: &mut impl Fields) {
         if let Some(key) = self.key {
             put_bytes_behind(key.with_length, String::from_utf8_lossy(text).as_bytes(), out);
         }
     }
 
-    fn encode_list(&self, elements: Elements<'_>, out: &mut Vec<u8>) {
+    fn encode_list(&self, elements: Elements<'_>, out: &mut impl Fields) {
         if let Some(key) = self.key {
             put_message_behind(key.with_length, out, |out| append_list(elements, self.hex, out));
         }
     }
 }
 
-/// Appends `symbol` as it displays itself, without what formatting costs.
-fn append_symbol(SymbolOffset { symbol, offset }: SymbolOffset<'_>, out: &mut Vec<u8>) {
-    out.extend_from_slice(symbol.name.as_bytes());
-    if offset > 0 {
-        out.push(b'+');
-        append_hex(offset, out);
-    }
-    if let Some(module) = symbol.module {
-        out.extend_from_slice(b" [");
-        out.extend_from_slice(module.as_bytes());
-        out.push(b']');
+/// Appends the name of what the number that is `bits` stands for in `payload`, where it has one.
+#[inline(never)]
+fn encode_name(key: FieldKey, names: &FieldNames, (bits, payload): (u64, &[u8]), out: &mut impl Fields) {
+    match names.name(bits, payload) {
+        Some(Name::Text(name)) => put_bytes_behind(key.with_length, name.as_bytes(), out),
+        Some(Name::Symbol(symbol)) => put_message_behind(key.with_length, out, |out| append_symbol(symbol, out)),
+        None => {}
     }
 }
 
-fn append_hex(number: u64, out: &mut Vec<u8>) {
+/// Appends `symbol` as it displays itself, without what formatting costs.
+fn append_symbol(SymbolOffset { symbol, offset }: SymbolOffset<'_>, out: &mut impl Fields) {
+    out.put_slice(symbol.name.as_bytes());
+    if offset > 0 {
+        out.put_slice(b"+");
+        append_hex(offset, out);
+    }
+    if let Some(module) = symbol.module {
+        out.put_slice(b" [");
+        out.put_slice(module.as_bytes());
+        out.put_slice(b"]");
+    }
+}
+
+fn append_hex(number: u64, out: &mut impl Fields) {
     let (digits, length) = hex_digits(number);
-    out.extend_from_slice(b"0x");
-    let begin = out.len();
-    // A number of bytes that is known when this is compiled is copied at once.
-    out.extend_from_slice(&digits);
-    out.truncate(begin + length);
+    let [first, second] = [0, 8].map(|from| u64::from_le_bytes(std::array::from_fn(|place| digits[from + place])));
+    out.put_word(u64::from(u16::from_le_bytes(*b"0x")), 2);
+    out.put_word(first, length.min(8));
+    if length > 8 {
+        out.put_word(second, length - 8);
+    }
 }
 
 /// Addresses are text: SQL has no unsigned integers of 64 bits.
@@ -190,17 +241,16 @@ fn field_type(field: &FieldDescription) -> FieldType {
 }
 
 /// Appends the numbers of an array as text.
-pub(super) fn append_list(elements: Elements<'_>, hex: bool, out: &mut Vec<u8>) {
-    out.push(b'[');
+pub(super) fn append_list(elements: Elements<'_>, hex: bool, out: &mut impl Fields) {
+    out.put_slice(b"[");
     for (index, element) in elements.iter().enumerate() {
-        out.extend_from_slice(if index == 0 { b"" } else { b", " });
+        out.put_slice(if index == 0 { b"" } else { b", " });
         match element {
             Value::Unsigned(number) if hex => append_hex(number, out),
-            // Memory takes all that is written.
-            Value::Unsigned(number) => drop(write!(out, "{number}")),
-            Value::Signed(number) => drop(write!(out, "{number}")),
+            Value::Unsigned(number) => out.put_text(format_args!("{number}")),
+            Value::Signed(number) => out.put_text(format_args!("{number}")),
             Value::Text(_) | Value::Array(_) => {}
         }
     }
-    out.push(b']');
+    out.put_slice(b"]");
 }
