@@ -185,8 +185,9 @@ fn pass_on(
     let (timeline, completeness, totals) = match feeds {
         0 => {
             let fed = shared_out(analyses, 1).pop().unwrap_or_default();
-            let mut alone = Alone { feed: Feed::new(fed, timeline, reported), items: 0, report };
+            let mut alone = Alone { feed: Feed::new(fed, timeline, reported), items: 0, until: None, report };
             let (completeness, totals) = reader.read(&mut alone);
+            alone.until.into_iter().for_each(&mut alone.report);
             (alone.feed.finish(), completeness, totals)
         }
         _ => thread::scope(|scope| {
@@ -436,6 +437,8 @@ trait Sink<'t> {
 struct Alone<'a, R> {
     feed: Feed<'a>,
     items: usize,
+    /// Time of the last record, ticks.
+    until: Option<u64>,
     /// What is told now and then up to where was read, ticks.
     report: R,
 }
@@ -447,6 +450,7 @@ impl<'t, R: FnMut(u64)> Sink<'t> for Alone<'_, R> {
 
     fn record(&mut self, input: &Input<'t>) -> bool {
         self.items += 1;
+        self.until = Some(input.time());
         if self.items.is_multiple_of(BATCH) {
             (self.report)(input.time());
         }
