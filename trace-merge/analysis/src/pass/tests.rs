@@ -1,6 +1,8 @@
 use super::*;
 use crate::event::Tid;
 use crate::timeline::states::Current;
+use crate::timeline::{Change, Input};
+use strata_recording::layer::LayerKind;
 use strata_recording::test_trace::TestTrace;
 
 /// Keeps all that it is told.
