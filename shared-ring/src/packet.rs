@@ -62,14 +62,6 @@ impl<'a> Records<'a> {
     pub const fn offset(&self) -> usize {
         self.offset
     }
-
-    #[inline]
-    fn parse(&self) -> Option<Record<'a>> {
-        match parse(self.bytes, self.offset, self.begin)? {
-            Parsed::Record(record) => Some(record),
-            Parsed::Discarded { .. } => None,
-        }
-    }
 }
 
 /// What lies at a place in a sub-buffer.
@@ -85,25 +77,57 @@ enum Parsed<'a> {
 /// The record at `offset` in `bytes`, dated from `begin`; `None` when there is none that ends inside them.
 #[inline(always)]
 fn parse(bytes: &[u8], offset: usize, begin: u64) -> Option<Parsed<'_>> {
+    match parse_short(bytes, offset, begin) {
+        Some(record) => Some(Parsed::Record(record)),
+        None => parse_rare(bytes, offset, begin),
+    }
+}
+
+/// The same of records with a short header that were not discarded, which most are; `None` for others, too.
+#[inline(always)]
+fn parse_short(bytes: &[u8], offset: usize, begin: u64) -> Option<Record<'_>> {
+    let rest = bytes.get(offset..)?;
+    let RecordHeader { time_low, id, payload } = RecordHeader::from_word(read_word(rest, 0)?);
+    let time = full_time(time_low, begin)?;
+    let end = RECORD_HEADER_SIZE + usize::from(payload);
+    if matches!(id, EXTENDED_ID | HOLE_ID) || padded(end) > rest.len() {
+        return None;
+    }
+    Some(Record { time, id, payload: rest.get(RECORD_HEADER_SIZE..end)?, end: offset + padded(end) })
+}
+
+/// The time whose low half is `low_half` in a packet dated from `begin`; `None` where there is none so late.
+#[inline(always)]
+fn full_time(low_half: u32, begin: u64) -> Option<u64> {
+    begin.checked_add(u64::from(low_half.wrapping_sub(low(begin))))
+}
+
+/// What [`parse`] finds where [`parse_short`] finds nothing.
+#[cold]
+#[inline(never)]
+fn parse_rare(bytes: &[u8], offset: usize, begin: u64) -> Option<Parsed<'_>> {
     let rest = bytes.get(offset..)?;
     let header = RecordHeader::from_word(read_word(rest, 0)?);
     let size = header.record_size();
     let record = rest.get(..size)?;
-    let elapsed = header.time_low.wrapping_sub(low(begin));
-    let (time, id, start) = match header.id {
-        EXTENDED_ID => {
-            let id = low(read_word(record, RECORD_HEADER_SIZE + 8)?);
-            (read_word(record, RECORD_HEADER_SIZE)?, id, RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE)
-        }
-        id => (begin.checked_add(u64::from(elapsed))?, u32::from(id), RECORD_HEADER_SIZE),
-    };
-    let (id, end) = (u16::try_from(id).ok().filter(|&id| id != EXTENDED_ID)?, offset + size);
-    if id == HOLE_ID {
+    let (end, discarded) = (offset + size, Parsed::Discarded { end: offset + size });
+    match header.id {
         // A header word of zero was never written: nothing was committed there.
-        return (header.to_word() != 0).then_some(Parsed::Discarded { end });
+        HOLE_ID => full_time(header.time_low, begin).filter(|_| header.to_word() != 0).map(|_| discarded),
+        EXTENDED_ID => {
+            let time = read_word(record, RECORD_HEADER_SIZE)?;
+            let id = u16::try_from(low(read_word(record, RECORD_HEADER_SIZE + 8)?)).ok()?;
+            let start = RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE;
+            let payload = record.get(start..start + usize::from(header.payload))?;
+            match id {
+                EXTENDED_ID => None,
+                HOLE_ID => Some(discarded),
+                id => Some(Parsed::Record(Record { time, id, payload, end })),
+            }
+        }
+        // Its time is later than any.
+        _ => None,
     }
-    let payload = record.get(start..start + usize::from(header.payload))?;
-    Some(Parsed::Record(Record { time, id, payload, end }))
 }
 
 impl<'a> Iterator for Records<'a> {
@@ -111,16 +135,34 @@ impl<'a> Iterator for Records<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Record<'a>> {
-        let rest = self.bytes.get(self.offset..)?;
-        if self.damaged || rest.len() < RECORD_HEADER_SIZE || read_word(rest, 0) == Some(0) {
+        if self.damaged {
             return None;
         }
-        let record = self.parse();
-        match record {
-            Some(record) => self.offset = record.end,
-            None => self.damaged = true,
+        let record = match parse_short(self.bytes, self.offset, self.begin) {
+            Some(record) => record,
+            // Taken apart, so that the record above never lies in memory.
+            None => match self.next_rare() {
+                Some(Record { time, id, payload, end }) => Record { time, id, payload, end },
+                None => return None,
+            },
+        };
+        self.offset = record.end;
+        Some(record)
+    }
+}
+
+impl<'a> Records<'a> {
+    /// A record with an extended header; else the walk ends: whether at bytes that nobody wrote, or that are too few for a
+    /// header, is kept.
+    #[cold]
+    #[inline(never)]
+    fn next_rare(&mut self) -> Option<Record<'a>> {
+        if let Some(Parsed::Record(record)) = parse_rare(self.bytes, self.offset, self.begin) {
+            return Some(record);
         }
-        record
+        let header = self.bytes.get(self.offset..).and_then(|rest| read_word(rest, 0));
+        self.damaged = header.is_some_and(|word| word != 0);
+        None
     }
 }
 

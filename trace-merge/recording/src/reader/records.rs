@@ -454,49 +454,75 @@ impl<'t> StreamRecords<'t> {
 impl<'t> Iterator for StreamRecords<'t> {
     type Item = StreamRecord<'t>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<StreamRecord<'t>> {
         loop {
-            let Some(packet) = &mut self.current else {
-                if self.enter_packet() {
+            let Some((packet, record)) =
+                self.current.as_mut().and_then(|packet| packet.records.next().map(|record| (packet, record)))
+            else {
+                if self.go_on() {
                     continue;
                 }
                 return None;
             };
-            let Some(record) = packet.records.next() else {
-                let unread = packet.content.saturating_sub(packet.records.offset());
-                self.damage.bytes = self.damage.bytes.saturating_add(unread as u64);
-                if unread > 0 {
-                    self.packet_gaps.note_unread();
-                }
-                self.current = None;
+            let (packet, gap_inside) = (packet.index, packet.gap_inside);
+            self.read += 1;
+            let (time, payload) = (record.time, record.payload);
+            let Some(schema) = self.schemas.get(record.id).filter(|schema| schema.accepts(payload)) else {
+                self.pass_unknown();
                 continue;
             };
-            let index = packet.index;
-            self.read += 1;
-            match self.schemas.get(record.id).filter(|schema| schema.accepts(record.payload)) {
-                Some(schema) if record.time < self.from => {
-                    let stops = schema.stops_recording();
-                    self.gap = packet.gap_inside || stops;
-                    self.another_kernel = stops && schema.is_of_another_kernel(record.payload);
+            let after_gap = if schema.stops_recording() || !(self.from..=self.to).contains(&time) {
+                match self.judge(schema, time, payload, gap_inside) {
+                    Some(after_gap) => after_gap,
+                    None => continue,
                 }
-                Some(_) if record.time > self.to => {
-                    self.gap_at_end.get_or_insert(EndGap::behind_record(self.gap));
-                }
-                Some(schema) => {
-                    let (time, payload) = (record.time, record.payload);
-                    let after_gap = std::mem::replace(&mut self.gap, packet.gap_inside);
-                    if schema.stops_recording() {
-                        self.gap = true;
-                        self.another_kernel |= schema.is_of_another_kernel(payload);
-                    }
-                    return Some(StreamRecord { time, schema, payload, packet: index, after_gap });
-                }
-                None => {
-                    self.damage.records += 1;
-                    self.gap = true;
-                }
+            } else {
+                std::mem::replace(&mut self.gap, gap_inside)
+            };
+            return Some(StreamRecord { time, schema, payload, packet, after_gap });
+        }
+    }
+}
+
+impl StreamRecords<'_> {
+    /// Goes on behind the last record of a packet, or to the first one; `false` at the end of what is to be read.
+    #[cold]
+    #[inline(never)]
+    fn go_on(&mut self) -> bool {
+        if let Some(packet) = self.current.take() {
+            let unread = packet.content.saturating_sub(packet.records.offset());
+            self.damage.bytes = self.damage.bytes.saturating_add(unread as u64);
+            if unread > 0 {
+                self.packet_gaps.note_unread();
             }
         }
+        self.enter_packet()
+    }
+
+    /// Passes a record over whose type is unknown, or that does not fit it.
+    #[cold]
+    fn pass_unknown(&mut self) {
+        self.damage.records += 1;
+        self.gap = true;
+    }
+
+    /// Whether records may be missing before a record behind which others are, or that lies outside of what is wanted;
+    /// `None` for the latter, which is passed over.
+    #[cold]
+    #[inline(never)]
+    fn judge(&mut self, schema: &Schema, time: u64, payload: &[u8], gap_inside: bool) -> Option<bool> {
+        let stops = schema.stops_recording();
+        if time < self.from {
+            self.gap = gap_inside || stops;
+            self.another_kernel = stops && schema.is_of_another_kernel(payload);
+            return None;
+        }
+        if time > self.to {
+            self.gap_at_end.get_or_insert(EndGap::behind_record(self.gap));
+            return None;
+        }
+        self.another_kernel |= stops && schema.is_of_another_kernel(payload);
+        Some(std::mem::replace(&mut self.gap, gap_inside || stops))
     }
 }
