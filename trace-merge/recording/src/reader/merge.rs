@@ -3,7 +3,6 @@
 use crate::reader::{Damage, Stream, StreamRecord, StreamRecords, TraceLayer};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
 
 /// A record of a merge, and where it comes from.
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +51,11 @@ pub enum Step<'t> {
 #[derive(Debug)]
 pub struct Merge<'t> {
     sources: Vec<Source<'t>>,
-    /// What comes next of each source that is not at its end.
-    heap: BinaryHeap<Entry>,
+    /// What comes next of all; [`NOTHING`] at the end. It is kept apart from what comes next of the others, as a stream's
+    /// records often follow one another: then nothing is moved.
+    first: Entry,
+    /// What comes next of each other source that is not at its end.
+    others: BinaryHeap<Reverse<Entry>>,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,7 @@ struct Source<'t> {
     layer: &'t TraceLayer,
     stream: &'t Stream,
     records: StreamRecords<'t>,
-    /// The next record.
+    /// The next record; the last one that was handed on where it is [`Pending::Taken`].
     next: Option<StreamRecord<'t>>,
     /// What comes next.
     pending: Pending,
@@ -73,6 +75,9 @@ struct Source<'t> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
     Record,
+    /// The record was handed on: what comes next is still to be read. It is not read with it, so that no record has to
+    /// be put aside for another.
+    Taken,
     /// A gap begins, at this time.
     GapBegin(u64),
     /// The open gap ends.
@@ -127,7 +132,7 @@ impl<'t> Merge<'t> {
                     (Some(begin), _) => Some(entry(number, begin, rank)),
                     (None, next) => next.map(|record| entry(number, record.time, Rank::Record)),
                 };
-                heap.extend(first);
+                heap.extend(first.map(Reverse));
                 sources.push(Source { layer, stream, records, next, pending, end_without_record: None });
             }
             // What a flight recorder overwrote of a stream that is all gone was older than the rest of the others.
@@ -140,7 +145,8 @@ impl<'t> Merge<'t> {
                     source.stream.dropped_whole_until().map(|until| until.max(from)).or(overwritten);
             }
         }
-        Self { sources, heap }
+        let first = heap.pop().map_or(NOTHING, |Reverse(first)| first);
+        Self { sources, first, others: heap }
     }
 
     /// The merged streams, in the order of [`MergedRecord::source`].
@@ -161,88 +167,115 @@ impl<'t> Merge<'t> {
 
     /// The next record, or the beginning or end of a gap, in the order of their times; see [`Step`]. The records are those
     /// that the iterator gives, in the same order.
-    #[inline]
+    #[inline(always)]
     pub fn next_step(&mut self) -> Option<Step<'t>> {
-        let top = self.heap.peek_mut()?;
-        let index = source_of(*top);
-        let source = self.sources.get_mut(index)?;
-        if source.pending != Pending::Record {
-            return source.pass_gap(index, top);
+        loop {
+            let place = self.first;
+            let index = source_of(place);
+            // None has the number that stands in `NOTHING`.
+            let source = self.sources.get_mut(index)?;
+            match source.pending {
+                Pending::Taken => match source.read_next(index) {
+                    Some(next) => self.go_on(next),
+                    None => self.end_first(),
+                },
+                Pending::Record => {
+                    source.pending = Pending::Taken;
+                    let (layer, stream) = (source.layer, source.stream);
+                    // Field by field, as the bytes between them are copied otherwise.
+                    let StreamRecord { time, schema, payload, packet, after_gap } = source.next?;
+                    let record = StreamRecord { time, schema, payload, packet, after_gap };
+                    return Some(Step::Record(MergedRecord { record, layer, stream, source: index }));
+                }
+                Pending::GapBegin(_) | Pending::GapEnd => {
+                    let (step, next) = source.pass_gap(index, place);
+                    match next {
+                        Some(next) => self.go_on(next),
+                        None => self.end_first(),
+                    }
+                    return step;
+                }
+            }
         }
-        let following = source.records.next();
-        let record = std::mem::replace(&mut source.next, following)?;
-        match &following {
-            Some(following) => source.go_on(index, record.time, following, top),
-            None => source.end(index, record.time, top),
-        }
-        Some(Step::Record(MergedRecord { record, layer: source.layer, stream: source.stream, source: index }))
+    }
+
+    /// Takes `next`, what comes next of the source whose turn it was.
+    #[inline(always)]
+    fn go_on(&mut self, next: Entry) {
+        self.first = match self.others.peek_mut() {
+            // Changes the top in place, which is one sift where a pop and a push are two.
+            Some(mut top) if top.0 < next => std::mem::replace(&mut *top, Reverse(next)).0,
+            _ => next,
+        };
+    }
+
+    /// The source whose turn it was is at its end.
+    #[cold]
+    fn end_first(&mut self) {
+        self.first = self.others.pop().map_or(NOTHING, |Reverse(first)| first);
     }
 }
 
 impl<'t> Source<'t> {
-    /// Puts what comes after the record of time `last` in the place of `top`, whose turn it was: changes the top in place,
-    /// which is one sift where a pop and a push are two.
-    #[inline]
-    fn go_on(&mut self, index: usize, last: u64, following: &StreamRecord<'t>, mut top: PeekMut<'_, Entry>) {
-        if !following.after_gap {
-            *top = entry(index, following.time, Rank::Record);
-            return;
+    /// Reads the record behind the one that was handed on. What comes next; `None` at the source's end.
+    #[inline(always)]
+    fn read_next(&mut self, index: usize) -> Option<Entry> {
+        let last = self.next.as_ref().map_or(0, |last| last.time);
+        self.next = self.records.next();
+        match &self.next {
+            Some(following) if !following.after_gap => {
+                self.pending = Pending::Record;
+                Some(entry(index, following.time, Rank::Record))
+            }
+            _ => self.behind(index, last),
         }
-        // A gap between two records of one moment has no place after the one moment and before the other; nor has one in
-        // a stream whose times go back.
-        let rank = if following.time <= last { Rank::Record } else { Rank::AfterRecords };
-        self.pending = Pending::GapBegin(last);
-        *top = entry(index, last, rank);
     }
 
-    /// Puts what comes after the stream's last record, of time `last`, in the place of `top`, whose turn it was.
-    #[cold]
-    fn end(&mut self, index: usize, last: u64, mut top: PeekMut<'_, Entry>) {
-        if !self.records.ends_in_gap() {
-            PeekMut::pop(top);
-            return;
-        }
-        let begin = self.records.goes_on_from().map_or(last, |time| time.max(last));
-        self.pending = Pending::GapBegin(begin);
-        *top = entry(index, begin, Rank::AfterRecords);
-    }
-
-    /// The beginning or the end of a gap, whose turn it is.
+    /// What comes after the record of time `last`, where that is a gap, or the source's end.
     #[cold]
     #[inline(never)]
-    fn pass_gap(&mut self, source: usize, mut top: PeekMut<'_, Entry>) -> Option<Step<'t>> {
+    fn behind(&mut self, index: usize, last: u64) -> Option<Entry> {
+        let (begin, rank) = match &self.next {
+            // A gap between two records of one moment has no place after the one moment and before the other; nor has
+            // one in a stream whose times go back.
+            Some(following) if following.time <= last => (last, Rank::Record),
+            Some(_) => (last, Rank::AfterRecords),
+            None if !self.records.ends_in_gap() => return None,
+            None => (self.records.goes_on_from().map_or(last, |time| time.max(last)), Rank::AfterRecords),
+        };
+        self.pending = Pending::GapBegin(begin);
+        Some(entry(index, begin, rank))
+    }
+
+    /// The beginning or the end of a gap, whose turn it is, and what comes after it; its own place in the order is
+    /// `place`.
+    #[cold]
+    #[inline(never)]
+    fn pass_gap(&mut self, source: usize, place: Entry) -> (Option<Step<'t>>, Option<Entry>) {
         match (self.pending, &self.next) {
-            (Pending::GapBegin(time), Some(next)) => {
+            (Pending::GapBegin(time), next) => {
                 self.pending = Pending::GapEnd;
-                if next.time > time {
-                    *top = entry(source, next.time, Rank::BeforeRecords);
-                }
-                Some(Step::GapBegin { source, time })
-            }
-            (Pending::GapBegin(time), None) => {
-                self.pending = Pending::GapEnd;
-                match self.end_without_record.filter(|&end| self.is_reported_until(end)) {
-                    Some(end) => *top = entry(source, end.max(time), Rank::BeforeRecords),
-                    None => drop(PeekMut::pop(top)),
-                }
-                Some(Step::GapBegin { source, time })
-            }
-            (_, None) => {
-                let time = self.end_without_record.take()?;
-                match self.stream.goes_on_from(time) {
-                    Some(begin) => {
-                        self.pending = Pending::GapBegin(begin);
-                        *top = entry(source, begin, Rank::AfterRecords);
-                    }
-                    None => drop(PeekMut::pop(top)),
-                }
-                Some(Step::GapEnd { source, time })
+                let end = match next {
+                    Some(next) if next.time > time => Some(entry(source, next.time, Rank::BeforeRecords)),
+                    Some(_) => Some(place),
+                    None => self
+                        .end_without_record
+                        .filter(|&end| self.is_reported_until(end))
+                        .map(|end| entry(source, end.max(time), Rank::BeforeRecords)),
+                };
+                (Some(Step::GapBegin { source, time }), end)
             }
             (_, Some(next)) => {
-                let time = next.time;
                 self.pending = Pending::Record;
-                *top = entry(source, time, Rank::Record);
-                Some(Step::GapEnd { source, time })
+                let time = next.time;
+                (Some(Step::GapEnd { source, time }), Some(entry(source, time, Rank::Record)))
+            }
+            (_, None) => {
+                let Some(time) = self.end_without_record.take() else { return (None, None) };
+                let begin = self.stream.goes_on_from(time);
+                self.pending = begin.map_or(self.pending, Pending::GapBegin);
+                let next = begin.map(|begin| entry(source, begin, Rank::AfterRecords));
+                (Some(Step::GapEnd { source, time }), next)
             }
         }
     }
@@ -256,7 +289,7 @@ impl<'t> Source<'t> {
 impl<'t> Iterator for Merge<'t> {
     type Item = MergedRecord<'t>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<MergedRecord<'t>> {
         loop {
             if let Step::Record(record) = self.next_step()? {
@@ -267,20 +300,23 @@ impl<'t> Iterator for Merge<'t> {
 }
 
 /// Time, then rank, then source: earlier sources come first among equal times. One number, which is compared at once.
-type Entry = Reverse<u128>;
+type Entry = u128;
+
+/// Behind all of them. There are not so many sources.
+const NOTHING: Entry = Entry::MAX;
 
 /// Where the rank stands in an entry: above the source's number.
 const RANK_SHIFT: u32 = 62;
 
 #[inline]
 const fn entry(source: usize, time: u64, rank: Rank) -> Entry {
-    Reverse((time as u128) << 64 | (rank as u128) << RANK_SHIFT | source as u128)
+    (time as u128) << 64 | (rank as u128) << RANK_SHIFT | source as u128
 }
 
 #[inline]
 #[allow(clippy::cast_possible_truncation, reason = "the low bits are the source's number, as `entry` put it there")]
 const fn source_of(entry: Entry) -> usize {
-    entry.0 as u64 as usize & ((1 << RANK_SHIFT) - 1)
+    entry as u64 as usize & ((1 << RANK_SHIFT) - 1)
 }
 
 #[cfg(test)]
