@@ -80,12 +80,14 @@ impl<'t> CurrentTask<'t> {
 
     /// The task that `record` belongs to (for a switch: the one that loses the CPU); `None` when nothing tells. The
     /// records of the stream must be given in their order, from any one on and with none left out.
-    #[inline]
+    #[inline(always)]
     pub fn of(&mut self, record: &StreamRecord<'t>) -> Option<Task<'t>> {
         if record.after_gap && !matches!(self.now, Now::Begin) {
             self.now = Now::AfterGap;
         }
-        let task = match self.events.read(record) {
+        let told = self.events.of(record);
+        let by = told.recorded_by(record);
+        let task = match told.runner(record) {
             Some(Says::Switch { prev, next }) => {
                 self.now = Now::Known(next.into());
                 Some(prev.into())
@@ -99,7 +101,7 @@ impl<'t> CurrentTask<'t> {
             }
             None => self.find(record),
         };
-        match self.events.recorded_by(record) {
+        match by {
             Some(tid) => {
                 let tid = tid?;
                 Some(task.filter(|task| task.tid == tid).unwrap_or(Task { tid, comm: None }))

@@ -46,7 +46,7 @@ impl<'t> SelectedRecords<'t> {
 impl<'t> Iterator for SelectedRecords<'t> {
     type Item = Selected<'t>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let merged = self.merge.next()?;

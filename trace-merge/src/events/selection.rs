@@ -125,7 +125,7 @@ pub(super) struct StreamFilter<'t> {
 impl<'t> StreamFilter<'t> {
     /// Whether `record` is wanted; if so, its task where one is known. The records must be given in their order, from
     /// any one on and with none left out.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, record: &StreamRecord<'t>) -> Result<Option<Task<'t>>, NotWanted> {
         let task = self.current.as_mut().and_then(|current| current.of(record));
         if self.is_whole {

@@ -39,10 +39,42 @@ impl Kind {
 /// How the event types of a kernel's layer tell who runs. Reads no others, which most records are.
 #[derive(Debug)]
 pub struct RunnerEvents {
-    /// By the event type's position in its layer; few of them say anything.
-    kinds: Vec<Option<Kind>>,
-    /// By the event type's position: the thread that made the record, where it says so.
-    recorded_by: Vec<Option<IntegerField>>,
+    /// By the event type's position in its layer.
+    types: Vec<EventType>,
+    /// What event types say about who runs; few say anything.
+    kinds: Vec<Kind>,
+}
+
+/// What an event type tells.
+#[derive(Clone, Copy, Debug)]
+struct EventType {
+    /// Index of what it says about who runs, where it says something.
+    kind: Option<usize>,
+    /// The thread that made the record, where it says so.
+    recorded_by: Option<IntegerField>,
+}
+
+/// What the records of one type say.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'e> {
+    kind: Option<&'e Kind>,
+    recorded_by: Option<&'e IntegerField>,
+}
+
+impl Told<'_> {
+    /// What `record` says about the task that runs; `None` where it says nothing.
+    #[inline]
+    #[must_use]
+    pub fn runner<'t>(&self, record: &StreamRecord<'t>) -> Option<Says<'t>> {
+        self.kind?.read(record)
+    }
+
+    /// Whether records like `record` name the thread that made them, and which it is.
+    #[inline]
+    #[must_use]
+    pub fn recorded_by(&self, record: &StreamRecord<'_>) -> Option<Option<Tid>> {
+        Some(self.recorded_by?.read(record.payload).and_then(|tid| Tid::try_from(tid).ok()))
+    }
 }
 
 impl RunnerEvents {
@@ -57,24 +89,39 @@ impl RunnerEvents {
                 _ => None,
             }
         };
-        let schemas = || layer.schemas.iter();
-        Self {
-            kinds: schemas().map(kind).collect(),
-            recorded_by: schemas().map(|schema| schema.integer(THREAD)).collect(),
-        }
+        let mut kinds = Vec::new();
+        let event_type = |schema: &Schema| EventType {
+            kind: kind(schema).map(|kind| {
+                kinds.push(kind);
+                kinds.len() - 1
+            }),
+            recorded_by: schema.integer(THREAD),
+        };
+        let types = layer.schemas.iter().map(event_type).collect();
+        Self { types, kinds }
+    }
+
+    /// What records of the type of `record` tell.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, record: &StreamRecord<'_>) -> Told<'_> {
+        let Some(EventType { kind, recorded_by }) = self.types.get(record.schema.position()) else {
+            return Told { kind: None, recorded_by: None };
+        };
+        Told { kind: kind.and_then(|kind| self.kinds.get(kind)), recorded_by: recorded_by.as_ref() }
     }
 
     /// What `record` says about the task that runs; `None` where it says nothing.
     #[inline]
+    #[must_use]
     pub fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Says<'t>> {
-        self.kinds.get(record.schema.position())?.as_ref()?.read(record)
+        self.of(record).runner(record)
     }
 
     /// Whether records like `record` name the thread that made them, and which it is.
     #[inline]
     #[must_use]
     pub fn recorded_by(&self, record: &StreamRecord<'_>) -> Option<Option<Tid>> {
-        let field = self.recorded_by.get(record.schema.position())?.as_ref()?;
-        Some(field.read(record.payload).and_then(|tid| Tid::try_from(tid).ok()))
+        self.of(record).recorded_by(record)
     }
 }
