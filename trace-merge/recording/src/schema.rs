@@ -20,10 +20,44 @@ pub struct Schema {
     placed: Vec<PlacedField>,
     /// Bytes that they take.
     placed_size: usize,
+    /// Where the counts of elements lie that are behind the last field; `None` when a field varies in its place, or none
+    /// has elements there.
+    counts: Option<Box<Counts>>,
     /// Whether a field's elements lie behind the last field.
     has_elements_behind: bool,
     /// Whether it is [`RECORDING_STOPS`].
     stops_recording: bool,
+}
+
+/// The elements behind the last field of payloads whose fields take no more or less in their places.
+#[derive(Clone, Debug)]
+struct Counts {
+    /// Bytes of the fields in their places.
+    in_place: usize,
+    /// Offset of each field that holds a count of elements, and bytes of an element.
+    fields: Vec<(usize, usize)>,
+}
+
+impl Counts {
+    /// Those of `fields`; `None` where one varies in its place, or none has elements behind.
+    fn of(fields: &[FieldDescription]) -> Option<Self> {
+        let mut counts = Self { in_place: 0, fields: Vec::new() };
+        for field in fields {
+            counts.fields.extend(field.ty.element_behind().map(|element| (counts.in_place, element)));
+            counts.in_place += field.ty.size_in_place()?;
+        }
+        (!counts.fields.is_empty()).then_some(counts)
+    }
+
+    /// Whether `payload` has as many bytes as it says.
+    fn accept(&self, payload: &[u8]) -> bool {
+        let mut size = self.in_place;
+        for &(offset, element) in &self.fields {
+            let Some(&count) = payload.get(offset..).and_then(<[u8]>::first_chunk) else { return false };
+            size += element * usize::from(u16::from_le_bytes(count));
+        }
+        payload.len() == size
+    }
 }
 
 /// The value of a field.
@@ -181,7 +215,8 @@ impl Schema {
         let has_elements_behind = description.fields.iter().any(|field| field.ty.element_behind().is_some());
         let stops_recording = description.name == RECORDING_STOPS;
         let (placed, placed_size) = placed_fields(&description.fields);
-        Self { description, position: 0, fixed_size, placed, placed_size, has_elements_behind, stops_recording }
+        let counts = Counts::of(&description.fields).map(Box::new);
+        Self { description, position: 0, fixed_size, placed, placed_size, counts, has_elements_behind, stops_recording }
     }
 
     /// What the event type is.
@@ -224,7 +259,23 @@ impl Schema {
     pub fn accepts(&self, payload: &[u8]) -> bool {
         match self.fixed_size {
             Some(size) => payload.len() == size,
+            None => self.accepts_varying(payload),
+        }
+    }
+
+    #[inline(never)]
+    fn accepts_varying(&self, payload: &[u8]) -> bool {
+        match &self.counts {
+            Some(counts) => counts.accept(payload),
             None => self.description.accepts(payload),
+        }
+    }
+
+    /// Where elements behind the last field begin in `payload`; `None` when it ends before.
+    fn elements(&self, payload: &[u8]) -> Option<usize> {
+        match &self.counts {
+            Some(counts) => Some(counts.in_place),
+            None => self.description.place_of_elements(payload).map(|(at, _)| at),
         }
     }
 
@@ -233,7 +284,7 @@ impl Schema {
     pub fn fields<'a>(&'a self, payload: &'a [u8]) -> Fields<'a> {
         // Without elements behind the last field nobody looks for them.
         let behind = if self.has_elements_behind {
-            self.description.place_of_elements(payload).map_or(&[][..], |(at, _)| &payload[at..])
+            self.elements(payload).and_then(|at| payload.get(at..)).unwrap_or_default()
         } else {
             &[]
         };
