@@ -206,7 +206,7 @@ impl<'t> Check<'t> {
         }
         let sources = streams.iter().map(|&(layer, stream)| Source::new(trace, layer, stream, &vms)).collect();
         let gaps = GapTotals::new(streams.len(), Window::ALL);
-        Ok(Self { trace, shown, result, gaps, decoder: Decoder::default(), sources, vms, decided: Vec::new() })
+        Ok(Self { trace, shown, result, gaps, decoder: Decoder::of_pairs(), sources, vms, decided: Vec::new() })
     }
 
     /// Takes the next step of the merge.
@@ -265,8 +265,8 @@ impl<'t> Check<'t> {
             let Some(vm) = self.vms.get_mut(of_vm.index) else { continue };
             match layer.description.kind {
                 LayerKind::HostKernel | LayerKind::Vmm => {
-                    let Some(event) = event else { continue };
-                    let switch = vcpu::switch(&event, &vm.vm).filter(|_| of_vm.reports);
+                    let Some(event) = &event else { continue };
+                    let switch = vcpu::switch(event, &vm.vm).filter(|_| of_vm.reports);
                     if let Some((vcpu, exit)) = switch {
                         let is_inside = vm.switch(merged, vcpu, exit.is_none(), &mut self.decided);
                         self.result.entries_checked += u64::from(is_inside);
@@ -279,7 +279,7 @@ impl<'t> Check<'t> {
                         Some(is_inside) => self.result.guest_kernel_records += u64::from(is_inside),
                         None => self.result.unchecked += 1,
                     }
-                    if let Some(event) = event {
+                    if let Some(event) = &event {
                         vm.pairs.record(merged, event);
                     }
                 }

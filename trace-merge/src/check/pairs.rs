@@ -235,7 +235,7 @@ impl Pairs {
     }
 
     /// Looks at the next record, which says `event`.
-    pub fn record(&mut self, merged: &MergedRecord<'_>, event: Event<'_>) {
+    pub fn record(&mut self, merged: &MergedRecord<'_>, event: &Event<'_>) {
         match merged.layer.description.kind {
             LayerKind::GuestKernel => self.add_guest(merged, event),
             LayerKind::HostKernel => self.add_host(merged, event),
@@ -299,7 +299,7 @@ impl Pairs {
         }
     }
 
-    fn add_guest(&mut self, merged: &MergedRecord<'_>, event: Event<'_>) {
+    fn add_guest(&mut self, merged: &MergedRecord<'_>, event: &Event<'_>) {
         let record = &merged.record;
         let cpu = merged.stream.description.cpu_id;
         let tid = self.running.get(cpu).copied();
@@ -307,7 +307,7 @@ impl Pairs {
         let is_whole = self.vmm_gaps == 0;
         // A task may have gone on where records of another CPU are missing.
         let are_tasks_whole = is_whole && self.guest_gaps == 0;
-        match (event, tid) {
+        match (*event, tid) {
             (Event::RecordingStops { is_offline: true }, _) => {
                 self.offline.insert(cpu);
             }
@@ -496,11 +496,11 @@ impl Pairs {
         }
     }
 
-    fn add_host(&mut self, merged: &MergedRecord<'_>, event: Event<'_>) {
+    fn add_host(&mut self, merged: &MergedRecord<'_>, event: &Event<'_>) {
         if self.host_gaps > 0 {
             return;
         }
-        let (thread, is_entry) = match event {
+        let (thread, is_entry) = match *event {
             Event::KvmEntry { tid, .. } => (tid, true),
             Event::KvmExit { tid, .. } => (tid, false),
             _ => return,
@@ -521,8 +521,8 @@ impl Pairs {
         }
     }
 
-    fn add_vmm(&mut self, merged: &MergedRecord<'_>, event: Event<'_>) {
-        let (vcpu, place) = match event {
+    fn add_vmm(&mut self, merged: &MergedRecord<'_>, event: &Event<'_>) {
+        let (vcpu, place) = match *event {
             Event::VmmEnter { vcpu } => (vcpu, Place::Inside),
             Event::VmmExit { vcpu, .. } => (vcpu, Place::Outside),
             Event::Control { what } => {

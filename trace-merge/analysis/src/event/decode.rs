@@ -247,6 +247,32 @@ impl Shape {
         }
     }
 
+    /// How to read an event of a layer of `kind` that comes in pairs, or explains why one is alone, without the names of
+    /// tasks; `None` for others.
+    fn of_pair(self, kind: LayerKind) -> Option<Self> {
+        match (kind, self) {
+            (LayerKind::HostKernel, Self::KvmEntry { .. } | Self::KvmExit { .. })
+            | (LayerKind::Vmm, Self::VmmEnter { .. } | Self::VmmExit { .. } | Self::Control { .. })
+            | (
+                LayerKind::GuestKernel,
+                Self::SyscallEnter { .. }
+                | Self::SyscallExit { .. }
+                | Self::Interrupt { .. }
+                | Self::Exec { .. }
+                | Self::ProcessExit
+                | Self::RecordingStops { .. },
+            ) => Some(self),
+            (LayerKind::GuestKernel, Self::Switch { prev, prev_state, next }) => {
+                Some(Self::Switch { prev: prev.without_name(), prev_state, next: next.without_name() })
+            }
+            (
+                LayerKind::GuestKernel,
+                Self::Wakeup { task, cpu, stage: stage @ (WakeupStage::Wakeup | WakeupStage::New) },
+            ) => Some(Self::Wakeup { task: task.without_name(), cpu, stage }),
+            _ => None,
+        }
+    }
+
     /// Why a vCPU leaves the guest, of events that say it.
     #[inline]
     fn exit_reason(&self, record: &StreamRecord<'_>) -> Option<ExitReason> {
@@ -499,9 +525,19 @@ impl EventReader {
 pub struct Decoder {
     /// By source of the merge and id of the event type; the outer `None` stands for what is not found out yet.
     shapes: Vec<Vec<Option<Option<Shape>>>>,
+    /// Whether only events that come in pairs are read.
+    only_pairs: bool,
 }
 
 impl Decoder {
+    /// Reads only events that come in pairs, and those that explain why one is alone: of the host's kernel and the VMM the
+    /// entries of vCPUs into the guest and their exits, and what the VMM was told; of the guest's kernel what
+    /// its tasks and interrupts begin and end. The tasks that they tell have no names.
+    #[must_use]
+    pub fn of_pairs() -> Self {
+        Self { only_pairs: true, ..Self::default() }
+    }
+
     /// What `record` says; `None` when no analysis asks for such records.
     pub fn event<'t>(&mut self, record: &MergedRecord<'t>) -> Option<Event<'t>> {
         self.read(record.source, record.layer.description.kind, &record.record)
@@ -532,7 +568,8 @@ impl Decoder {
             shapes.resize(id + 1, None);
         }
         if let Some(shape) = shapes.get_mut(id) {
-            *shape = Some(Shape::new(kind, schema));
+            let read = Shape::new(kind, schema);
+            *shape = Some(if self.only_pairs { read.and_then(|read| read.of_pair(kind)) } else { read });
         }
     }
 }

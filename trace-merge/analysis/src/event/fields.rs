@@ -116,6 +116,11 @@ impl TaskFields {
         Some(Task { tid: self.tid.as_i32(record)?, comm })
     }
 
+    /// The same without the name.
+    pub(super) const fn without_name(self) -> Self {
+        Self { comm: None, ..self }
+    }
+
     /// The name alone, zeros where there is none. What is behind its first zero means nothing.
     #[inline]
     pub(super) fn name(&self, record: &StreamRecord<'_>) -> [u8; 16] {

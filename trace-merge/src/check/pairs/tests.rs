@@ -42,7 +42,7 @@ fn found_by(mut pairs: Pairs, trace: TestTrace) -> (Vec<PairCount>, Vec<Alone>) 
     let streams: Vec<_> = merge.streams().collect();
     while let Some(step) = merge.next_step() {
         match step {
-            Step::Record(merged) => decoder.event(&merged).into_iter().for_each(|event| pairs.record(&merged, event)),
+            Step::Record(merged) => decoder.event(&merged).into_iter().for_each(|event| pairs.record(&merged, &event)),
             Step::GapBegin { source, .. } => {
                 let (layer, stream) = streams[source];
                 pairs.begin_gap(layer.description.kind, stream.description.cpu_id);
