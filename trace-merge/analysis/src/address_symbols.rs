@@ -44,6 +44,7 @@ pub enum SymbolsOf {
 impl SymbolsOf {
     /// Those for a record with this `payload`.
     #[must_use]
+    #[inline]
     pub fn find(&self, payload: &[u8]) -> Option<&KernelSymbols> {
         match self {
             Self::Kernel(symbols) => Some(symbols),

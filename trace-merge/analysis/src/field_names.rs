@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use strata_recording::manifest::FlagNames;
 use strata_recording::reader::TraceLayer;
-use strata_recording::schema::Schema;
+use strata_recording::schema::{IntegerField, Schema};
 
 /// The names of the numbers of a field.
 #[derive(Debug)]
@@ -63,13 +63,23 @@ impl FieldNames {
         }
     }
 
+    /// The symbol of the address `number` in a record's `payload`; `None` where it is no address, or has none.
+    #[must_use]
+    #[inline]
+    pub fn symbol(&self, number: u64, payload: &[u8]) -> Option<SymbolOffset<'_>> {
+        match &self.0 {
+            Of::Numbers(_) | Of::Flags(_) => None,
+            Of::Addresses(symbols) => symbols.find(payload)?.named(number),
+        }
+    }
+
     /// The name of `number` in a record's `payload`; `None` where it has none.
     #[must_use]
     pub fn name(&self, number: u64, payload: &[u8]) -> Option<Name<'_>> {
         match &self.0 {
             Of::Numbers(named) => named.name(named.number(payload)?, payload).map(Name::Text),
             Of::Flags(names) => names.text(number).map(|text| Name::Text(text.into())),
-            Of::Addresses(symbols) => symbols.find(payload)?.named(number).map(Name::Symbol),
+            Of::Addresses(_) => self.symbol(number, payload).map(Name::Symbol),
         }
     }
 
@@ -79,13 +89,12 @@ impl FieldNames {
         !matches!(self.0, Of::Addresses(_))
     }
 
-    /// What a record's `payload` says besides a number that decides on the number's name, where the numbers are few: names
-    /// of equal numbers are equal where this is.
+    /// The field that decides on a number's name besides the number, where the numbers are few: names of equal numbers are
+    /// equal where its are.
     #[must_use]
-    #[inline]
-    pub fn beside(&self, payload: &[u8]) -> Option<i64> {
+    pub const fn beside(&self) -> Option<IntegerField> {
         match &self.0 {
-            Of::Numbers(named) => named.beside(payload),
+            Of::Numbers(named) => named.beside(),
             Of::Flags(_) | Of::Addresses(_) => None,
         }
     }

@@ -231,6 +231,7 @@ impl KernelSymbols {
         usize::try_from(self.behind_first(address) >> self.stretch_bits).unwrap_or(usize::MAX)
     }
 
+    #[inline]
     fn symbol(&self, place: &Place) -> KernelSymbol<'_> {
         let begin = place.name as usize;
         let end = begin + usize::from(place.name_bytes);
@@ -257,6 +258,7 @@ impl KernelSymbols {
 
     /// The symbol that `address` lies in, and how far from its beginning, bytes.
     #[must_use]
+    #[inline]
     pub fn find(&self, address: u64) -> Option<(KernelSymbol<'_>, u64)> {
         let symbol = self.symbol(self.symbols.get(self.position(address)?)?);
         Some((symbol, address - symbol.address))
@@ -264,6 +266,7 @@ impl KernelSymbols {
 
     /// `address` by its symbol.
     #[must_use]
+    #[inline]
     pub fn named(&self, address: u64) -> Option<SymbolOffset<'_>> {
         self.find(address).map(|(symbol, offset)| SymbolOffset { symbol, offset })
     }

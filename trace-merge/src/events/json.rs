@@ -17,7 +17,7 @@ pub(super) struct Objects;
 impl Form for Objects {
     const END: &'static [u8] = b"}}\n";
 
-    /// `","layer":…,"vm":…,"cpu":…,"pid":…,"comm":…,"task":`; what does not apply is null.
+    /// `Z","layer":…,"vm":…,"cpu":…,"pid":…,"comm":…,"task":`; what does not apply is null.
     fn prefix(&self, layer: &TraceLayer, stream: &Stream) -> Vec<u8> {
         prefix(layer, stream)
     }
@@ -60,17 +60,11 @@ impl Form for Objects {
         format!("{},\"fields\":{{}}}}\n", quoted(schema.name())).into_bytes()
     }
 
-    #[inline]
+    #[inline(always)]
     fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64, _: Option<u64>) {
-        let (seconds, fraction) = times.since_start(time);
-        lines.constant(b"{\"seconds\":");
-        lines.decimal(seconds);
-        lines.nanoseconds(*b".", fraction);
-        lines.constant(b",\"ticks\":");
-        times.write_ticks(lines, time);
-        lines.constant(b",\"utc\":\"");
-        times.write_utc(lines, time);
-        lines.push(b'Z');
+        times.write_since_start(lines, "{\"seconds\":", time);
+        times.write_ticks(lines, ",\"ticks\":", time);
+        times.write_utc(lines, ",\"utc\":\"", time);
     }
 
     fn around_name(key: &str, is_list: bool) -> [Vec<u8>; 2] {
@@ -120,7 +114,7 @@ fn prefix(layer: &TraceLayer, stream: &Stream) -> Vec<u8> {
     let description = &layer.description;
     let text = |text: Option<&str>| text.map_or_else(|| "null".into(), quoted);
     let process = description.process.as_ref();
-    let mut line = format!("\",\"layer\":\"{}\",\"vm\":{}", description.kind, text(description.vm.as_deref()));
+    let mut line = format!("Z\",\"layer\":\"{}\",\"vm\":{}", description.kind, text(description.vm.as_deref()));
     // Writing to a string cannot fail.
     let _ = write!(line, ",\"cpu\":{}", stream.description.cpu_id);
     let pid = process.map_or_else(|| "null".into(), |process| process.pid.to_string());

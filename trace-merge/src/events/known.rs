@@ -1,57 +1,126 @@
-//! Text that a worker has written lately and may write again: numbers with their names, and tasks. To find and to format it
-//! anew takes far more than to copy it.
+//! Text that a worker has written lately and may write again: fields of records, and tasks. To format it anew takes far more
+//! than to copy it.
 
 use super::current_task::Task;
 use super::line::{Lines, MOST_AT_ONCE};
+use std::ops::Range;
+use strata_recording::schema::IntegerField;
 
-/// Places of numbers with names: few enough that they stay in a CPU's cache.
+/// Places of texts: few enough that they stay in a CPU's cache.
 const PLACES: usize = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = 10;
 
-/// A number in a record, and all that its text depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Number {
-    /// Number of the field among those of the plan whose numbers have names.
-    pub(super) field: u32,
-    /// Its bits.
-    pub(super) bits: u64,
-    /// What the record says besides that decides on the name.
-    pub(super) beside: Option<i64>,
+/// Bytes of a payload that a text that is kept depends on, at most.
+pub(super) const MOST_BYTES: usize = 64;
+
+/// What the text of some fields of an event type depends on.
+#[derive(Clone, Debug)]
+pub(super) struct Key {
+    /// Which fields they are: a number of their own, not 0.
+    fields: u32,
+    /// Where they lie in the payload.
+    begin: usize,
+    size: usize,
+    /// Another field that their text depends on, where there is one.
+    beside: Option<IntegerField>,
 }
 
-impl Number {
-    /// Where its text is kept.
-    #[inline]
-    #[allow(clippy::cast_possible_truncation, reason = "no bits are left above those of a place")]
-    const fn place(&self) -> usize {
-        // Fibonacci hashing: neighbours, which numbers of a field often are, do not meet.
-        let mixed = self.bits.wrapping_add((self.field as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> (u64::BITS - PLACE_BITS)) as usize
+/// What [`Key`] finds in a payload, without the fields themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Of {
+    fields: u32,
+    beside: u64,
+}
+
+impl Key {
+    /// Of the fields that are called `fields` and lie in `bytes` of a payload, whose text depends on `beside` too; `None`
+    /// where they are too long.
+    pub(super) fn new(fields: u32, bytes: Range<usize>, beside: Option<IntegerField>) -> Option<Self> {
+        let size = bytes.len();
+        (size <= MOST_BYTES).then_some(Self { fields, begin: bytes.start, size, beside })
+    }
+
+    /// The fields in `payload`, and what they are; `None` where it ends before they do.
+    #[inline(always)]
+    fn read<'p>(&self, payload: &'p [u8]) -> Option<(&'p [u8], Of)> {
+        let bytes = payload.get(self.begin..)?.get(..self.size)?;
+        let beside = match self.beside {
+            Some(beside) => beside.bits(payload)?,
+            None => 0,
+        };
+        Some((bytes, Of { fields: self.fields, beside }))
+    }
+}
+
+/// Where the text of the fields `bytes`, which are `of`, is kept.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "no bits are left above those of a place")]
+fn place_of(bytes: &[u8], of: Of) -> usize {
+    let (words, rest) = bytes.as_chunks();
+    let mut mixed = u64::from(of.fields) ^ of.beside;
+    // Fibonacci hashing: neighbours, which numbers of a field often are, do not meet.
+    let mut mix = |word: u64| mixed = (mixed.rotate_left(u64::BITS / 2) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    words.iter().for_each(|word| mix(u64::from_le_bytes(*word)));
+    if !rest.is_empty() {
+        mix(number_of(rest));
+    }
+    (mixed >> (u64::BITS - PLACE_BITS)) as usize
+}
+
+/// Whether both are equal. They are short: comparing them here is cheaper than asking the library to.
+#[inline(always)]
+fn are_equal(one: &[u8], other: &[u8]) -> bool {
+    let ((words, rest), (other_words, other_rest)) = (one.as_chunks::<8>(), other.as_chunks::<8>());
+    one.len() == other.len()
+        && words.iter().zip(other_words).all(|(one, other)| u64::from_le_bytes(*one) == u64::from_le_bytes(*other))
+        && (rest.is_empty() || number_of(rest) == number_of(other_rest))
+}
+
+/// Fewer than eight bytes as a number.
+#[inline(always)]
+fn number_of(bytes: &[u8]) -> u64 {
+    match bytes.as_array() {
+        // Most are a number of this size.
+        Some(bytes) => u32::from_le_bytes(*bytes).into(),
+        None => bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)),
     }
 }
 
 /// What was written lately.
 #[derive(Debug)]
 pub(super) struct Known<'t> {
-    numbers: Box<[Kept<Number>; PLACES]>,
+    fields: Box<[KeptFields; PLACES]>,
     /// By source of the merge: the task of its last record.
-    tasks: Vec<Kept<Option<Task<'t>>>>,
+    tasks: Vec<KeptTask<'t>>,
 }
 
 impl<'t> Known<'t> {
     /// Nothing yet, of a merge of so many `sources`.
     pub(super) fn new(sources: usize) -> Self {
-        let tasks = (0..sources).map(|_| Kept::NONE).collect();
-        Self { numbers: Box::new([const { Kept::NONE }; PLACES]), tasks }
+        let tasks = (0..sources).map(|_| KeptTask::NONE).collect();
+        Self { fields: Box::new([const { KeptFields::NONE }; PLACES]), tasks }
     }
 
-    /// Writes `number`, as `write` does it.
-    #[inline]
-    pub(super) fn number(&mut self, lines: &mut Lines, number: Number, write: impl FnOnce(&mut Lines)) {
-        self.numbers[number.place()].write(lines, number, write);
+    /// Writes what `write` writes for the fields of `key` in a record's `payload`, and returns what that returns: whether it
+    /// is all. What is not is not kept.
+    #[inline(always)]
+    pub(super) fn fields(
+        &mut self,
+        lines: &mut Lines,
+        key: &Key,
+        payload: &[u8],
+        write: impl FnOnce(&mut Lines) -> bool,
+    ) -> bool {
+        let Some((bytes, of)) = key.read(payload) else { return write(lines) };
+        let kept = &mut self.fields[place_of(bytes, of)];
+        if kept.of == of && are_equal(bytes, kept.bytes.get(..bytes.len()).unwrap_or_default()) {
+            lines.copy(&kept.text, kept.length);
+            return true;
+        }
+        kept.write_anew(lines, (bytes, of), write)
     }
 
-    /// Writes the task of a record of `source`, as `write` does it.
+    /// Writes what comes before the event of a record of `source` with this `task`, as `write` does it.
     #[inline]
     pub(super) fn task(
         &mut self,
@@ -61,81 +130,173 @@ impl<'t> Known<'t> {
         write: impl FnOnce(&mut Lines),
     ) {
         match self.tasks.get_mut(source) {
-            Some(kept) => kept.write(lines, task, write),
+            Some(kept) if kept.of == Some(task) => lines.copy(&kept.text, kept.length),
+            Some(kept) => kept.write_anew(lines, task, write),
             None => write(lines),
         }
     }
 }
 
-/// A text and what it is the text of.
+/// Fields and their text.
 #[derive(Debug)]
-struct Kept<K> {
-    of: Option<K>,
+struct KeptFields {
+    of: Of,
+    bytes: [u8; MOST_BYTES],
     text: [u8; MOST_AT_ONCE],
     length: usize,
 }
 
-impl<K: PartialEq> Kept<K> {
+impl KeptFields {
+    const NONE: Self =
+        Self { of: Of { fields: 0, beside: 0 }, bytes: [0; MOST_BYTES], text: [0; MOST_AT_ONCE], length: 0 };
+
+    /// Keeps what `write` writes for the fields `bytes`, which are `of`, where it returns that this is all. Returns that.
+    #[inline(never)]
+    fn write_anew(
+        &mut self,
+        lines: &mut Lines,
+        (bytes, of): (&[u8], Of),
+        write: impl FnOnce(&mut Lines) -> bool,
+    ) -> bool {
+        let begin = lines.len();
+        let is_all = write(lines);
+        self.of = Self::NONE.of;
+        if let Some(length) = keep(&mut self.text, lines, begin)
+            && let Some(kept) = self.bytes.get_mut(..bytes.len())
+            && is_all
+        {
+            kept.copy_from_slice(bytes);
+            (self.of, self.length) = (of, length);
+        }
+        is_all
+    }
+}
+
+/// A task, and the text of what comes before the event of its records.
+#[derive(Debug)]
+struct KeptTask<'t> {
+    of: Option<Option<Task<'t>>>,
+    text: [u8; MOST_AT_ONCE],
+    length: usize,
+}
+
+impl<'t> KeptTask<'t> {
     const NONE: Self = Self { of: None, text: [0; MOST_AT_ONCE], length: 0 };
 
-    /// Writes the text of `of`, which `write` writes where it is not this one.
-    #[inline]
-    fn write(&mut self, lines: &mut Lines, of: K, write: impl FnOnce(&mut Lines)) {
-        if self.of.as_ref() == Some(&of) {
-            lines.put(&self.text, self.length);
-        } else {
-            self.write_anew(lines, of, write);
-        }
-    }
-
+    /// Keeps what `write` writes for `task`.
     #[inline(never)]
-    fn write_anew(&mut self, lines: &mut Lines, of: K, write: impl FnOnce(&mut Lines)) {
+    fn write_anew(&mut self, lines: &mut Lines, task: Option<Task<'t>>, write: impl FnOnce(&mut Lines)) {
         let begin = lines.len();
         write(lines);
-        // What is longer, or lies in two places now, is written anew next time.
-        let text = lines.since(begin).and_then(|text| Some((self.text.get_mut(..text.len())?, text)));
-        self.of = text.map(|(kept, text)| {
-            kept.copy_from_slice(text);
-            self.length = text.len();
-            of
+        self.of = keep(&mut self.text, lines, begin).map(|length| {
+            self.length = length;
+            task
         });
     }
+}
+
+/// Keeps what was written behind the first `begin` bytes. Returns its length; `None` where it is longer than what is kept,
+/// or lies in two places now: then it is written anew next time.
+#[inline]
+fn keep(kept: &mut [u8; MOST_AT_ONCE], lines: &Lines, begin: usize) -> Option<usize> {
+    let text = lines.since(begin)?;
+    kept.get_mut(..text.len())?.copy_from_slice(text);
+    Some(text.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shared_ring::event::{EventDescription, FieldDescription, FieldType};
+    use strata_recording::schema::Schema;
 
     fn text(lines: &mut Lines) -> String {
         String::from_utf8(lines.text().to_vec()).unwrap()
     }
 
+    /// The fields `fields`, of eleven bytes behind the first one, which says what they mean.
+    fn key(fields: u32) -> Key {
+        let field = FieldDescription { name: "meaning".into(), ty: FieldType::U8, hex: false };
+        let event = EventDescription { id: 1, class: 0, name: "test:event".into(), fields: vec![field] };
+        Key::new(fields, 1..12, Schema::new(event).integer("meaning")).unwrap()
+    }
+
     #[test]
-    fn text_is_written_again_for_the_same_number_beside_the_same_only() {
+    fn text_is_written_again_for_the_same_bytes_of_the_same_fields_of_one_meaning_only() {
         let (mut known, mut lines) = (Known::new(0), Lines::default());
-        let number = Number { field: 1, bits: 7, beside: Some(1) };
-        let others = [Number { field: 2, ..number }, Number { bits: 8, ..number }, Number { beside: None, ..number }];
+        let others = [(2, *b"0fields are"), (1, *b"1fields are"), (1, *b"0Fields are"), (1, *b"0fields arE")];
+        let mut write = |fields, payload: [u8; 11], behind: &[u8], text: Option<&[u8]>| {
+            let payload = [&payload[..], b" ", behind].concat();
+            known.fields(&mut lines, &key(fields), &payload, |lines| {
+                lines.extend(text.expect("it is known"));
+                true
+            });
+        };
 
-        known.number(&mut lines, number, |lines| lines.extend(b"a"));
-        known.number(&mut lines, number, |_| panic!("it is known"));
-        others.into_iter().for_each(|other| known.number(&mut lines, other, |lines| lines.extend(b"b")));
+        write(1, *b"0fields are", b"", Some(b"a"));
+        write(1, *b"0fields are", b"more", None);
+        others.into_iter().for_each(|(fields, payload)| write(fields, payload, b"", Some(b"b")));
 
-        assert_eq!(text(&mut lines), "aabbb");
+        assert_eq!(text(&mut lines), "aabbbb");
+    }
+
+    #[test]
+    fn every_byte_of_fields_of_any_size_is_compared() {
+        for size in 0..=MOST_BYTES {
+            let bytes: Vec<u8> = (1..).take(size).collect();
+            for place in 0..size {
+                let mut other = bytes.clone();
+                other[place] ^= 0x80;
+                assert!(!are_equal(&bytes, &other) && are_equal(&other, &other), "{place} of {size}");
+            }
+            assert!(are_equal(&bytes, &bytes) && !are_equal(&bytes, &[&bytes[..], &[0]].concat()));
+        }
+    }
+
+    #[test]
+    fn text_of_a_payload_that_ends_early_is_not_kept() {
+        let (mut known, mut lines) = (Known::new(0), Lines::default());
+        let mut write = |payload: &[u8], text: u8, is_all| {
+            known.fields(&mut lines, &key(1), payload, |lines| {
+                lines.push(text);
+                is_all
+            })
+        };
+
+        let written = [
+            write(b"0fields are", b'a', false),
+            write(b"0fields are", b'b', false),
+            write(b"0fields are ", b'c', false),
+            write(b"0fields are ", b'd', true),
+        ];
+
+        assert_eq!((written, text(&mut lines).as_str()), ([false, false, false, true], "abcd"));
+    }
+
+    #[test]
+    fn more_bytes_than_are_compared_are_no_key() {
+        assert!(Key::new(1, 8..8 + MOST_BYTES, None).is_some());
+        assert!(Key::new(1, 8..9 + MOST_BYTES, None).is_none());
     }
 
     #[test]
     fn text_that_is_long_or_torn_is_written_anew() {
         let (mut known, mut lines) = (Known::new(0), Lines::default());
-        let number = Number { field: 1, bits: 7, beside: None };
         let long = [b'x'; MOST_AT_ONCE + 1];
 
-        (0..2).for_each(|_| known.number(&mut lines, number, |lines| lines.extend(&long)));
+        for _ in 0..2 {
+            known.fields(&mut lines, &key(1), b"0fields are ", |lines| {
+                lines.extend(&long);
+                true
+            });
+        }
         // Between any two of its bytes the lines may be moved to where they stay.
         let pairs = 2000;
         for _ in 0..pairs {
-            known.number(&mut lines, Number { bits: 8, ..number }, |lines| {
+            known.fields(&mut lines, &key(2), b"0fields are ", |lines| {
                 lines.push(b'a');
                 lines.push(b'b');
+                true
             });
             lines.push(b'-');
         }

@@ -5,12 +5,12 @@ use std::fmt::{self, Write};
 use strata_recording::schema::hex_digits;
 use strata_recording::terminal;
 
-/// Bytes that are copied at once: most names and literals are not longer.
+/// Bytes that are copied at once: most names are not longer.
 const CHUNK: usize = 16;
-/// Bytes of a longer literal that are copied at once behind the first ones.
+/// Bytes of a literal that are copied at once.
 const LONG_CHUNK: usize = 32;
 /// Bytes that are copied at once, at most.
-pub(super) const MOST_AT_ONCE: usize = 96;
+pub(super) const MOST_AT_ONCE: usize = 160;
 /// Bytes that are written before they are moved behind the others: few, so that they stay in the fastest cache and are
 /// moved without setting up a long copy.
 const WINDOW: usize = 1 << 10;
@@ -20,27 +20,27 @@ const GROUP: usize = 4;
 /// Text that is the same in many lines, in pieces that are copied without asking how long they are.
 #[derive(Clone, Debug)]
 pub(super) struct Literal {
-    first: Piece<CHUNK>,
-    others: Vec<Piece<LONG_CHUNK>>,
+    first: Piece,
+    others: Vec<Piece>,
 }
 
 /// Text in a place that may be longer.
 #[derive(Clone, Copy, Debug)]
-struct Piece<const N: usize> {
-    bytes: [u8; N],
+struct Piece {
+    bytes: [u8; LONG_CHUNK],
     length: usize,
 }
 
-impl<const N: usize> Piece<N> {
-    const EMPTY: Self = Self { bytes: [0; N], length: 0 };
+impl Piece {
+    const EMPTY: Self = Self { bytes: [0; LONG_CHUNK], length: 0 };
 }
 
-impl<const N: usize> From<&[u8]> for Piece<N> {
+impl From<&[u8]> for Piece {
     /// The first bytes of `text` that there is room for.
     fn from(text: &[u8]) -> Self {
-        let mut bytes = [0; N];
+        let mut bytes = [0; LONG_CHUNK];
         bytes.iter_mut().zip(text).for_each(|(to, from)| *to = *from);
-        Self { bytes, length: text.len().min(N) }
+        Self { bytes, length: text.len().min(LONG_CHUNK) }
     }
 }
 
@@ -51,7 +51,7 @@ impl Literal {
 
 impl From<&[u8]> for Literal {
     fn from(text: &[u8]) -> Self {
-        let (first, others) = text.split_at_checked(CHUNK).unwrap_or((text, &[]));
+        let (first, others) = text.split_at_checked(LONG_CHUNK).unwrap_or((text, &[]));
         Self { first: first.into(), others: others.chunks(LONG_CHUNK).map(Piece::from).collect() }
     }
 }
@@ -103,18 +103,34 @@ impl Lines {
         self.length = 0;
     }
 
+    /// Where text is written next: [`MOST_AT_ONCE`] bytes are there. Inlined, so that this is a comparison.
+    #[inline(always)]
+    fn begin(&mut self) -> usize {
+        if self.length > WINDOW {
+            self.empty_window();
+            return 0;
+        }
+        self.length
+    }
+
     /// Writes `bytes`, whose first `length` are text. Inlined, so that this is a comparison and a copy.
     #[inline(always)]
     pub(super) fn put<const N: usize>(&mut self, bytes: &[u8; N], length: usize) {
         const { assert!(N <= MOST_AT_ONCE) };
-        let begin = if self.length <= WINDOW {
-            self.length
-        } else {
-            self.empty_window();
-            0
-        };
+        let begin = self.begin();
         self.window[begin..begin + N].copy_from_slice(bytes);
         self.length = begin + length;
+    }
+
+    /// Writes the first `length` bytes of `text`.
+    #[inline(always)]
+    pub(super) fn copy(&mut self, text: &[u8; MOST_AT_ONCE], length: usize) {
+        match (length, text.first_chunk(), text.first_chunk(), text.first_chunk()) {
+            (..=32, Some(short), ..) => self.put::<32>(short, length),
+            (..=64, _, Some(middle), _) => self.put::<64>(middle, length),
+            (..=96, .., Some(long)) => self.put::<96>(long, length),
+            _ => self.put(text, length),
+        }
     }
 
     #[inline]
@@ -126,10 +142,16 @@ impl Lines {
     pub(super) fn extend(&mut self, bytes: &[u8]) {
         match padded(bytes) {
             Some(chunk) => self.put(&chunk, bytes.len()),
-            None => {
-                self.empty_window();
-                self.bytes.extend_from_slice(bytes);
-            }
+            None => self.extend_long(bytes),
+        }
+    }
+
+    /// More than [`CHUNK`] bytes.
+    fn extend_long(&mut self, bytes: &[u8]) {
+        let (chunks, rest) = bytes.as_chunks::<CHUNK>();
+        chunks.iter().for_each(|chunk| self.put(chunk, CHUNK));
+        if let Some(chunk) = padded(rest) {
+            self.put(&chunk, rest.len());
         }
     }
 
@@ -201,20 +223,54 @@ impl Lines {
         self.decimal(number.unsigned_abs());
     }
 
-    /// The nine decimals of `nanoseconds`, which are less than a second, behind `before`: text of at most seven bytes.
-    #[inline]
-    pub(super) fn nanoseconds<const N: usize>(&mut self, before: [u8; N], nanoseconds: u64) {
-        const { assert!(N + DECIMALS <= CHUNK) };
-        let mut chunk = [0; CHUNK];
-        chunk[..N].copy_from_slice(&before);
-        let decimals = u128::from_le_bytes(decimals(nanoseconds)) << (8 * N);
-        self.put(&(u128::from_le_bytes(chunk) | decimals).to_le_bytes(), N + DECIMALS);
+    /// The nine decimals of `nanoseconds`, which are less than a second.
+    #[inline(always)]
+    pub(super) fn nanoseconds(&mut self, nanoseconds: u64) {
+        let begin = self.begin();
+        write_decimals(&mut self.window[begin..begin + DECIMALS_SIZE], nanoseconds);
+        self.length = begin + DECIMALS;
+    }
+
+    /// The columns of a time, and of the time since the line before, which is less than ten seconds: `seconds` is the text
+    /// of the whole seconds with the point, and room for a byte; the others are numbers.
+    #[inline(always)]
+    pub(super) fn time_columns(
+        &mut self,
+        seconds: &[u8; SECONDS + 1],
+        nanoseconds: u64,
+        (since_seconds, since_nanoseconds): (u8, u64),
+    ) {
+        const SINCE: usize = SECONDS + DECIMALS;
+        const SINCE_DECIMALS: usize = SINCE + 5;
+        let begin = self.begin();
+        let room = &mut self.window[begin..begin + SINCE_DECIMALS + DECIMALS_SIZE];
+        room[..SECONDS + 1].copy_from_slice(seconds);
+        write_decimals(&mut room[SECONDS..SECONDS + DECIMALS_SIZE], nanoseconds);
+        let since = u64::from_le_bytes(*b"  +0.\0\0\0") + (u64::from(since_seconds) << 24);
+        room[SINCE..SINCE + 8].copy_from_slice(&since.to_le_bytes());
+        write_decimals(&mut room[SINCE_DECIMALS..SINCE_DECIMALS + DECIMALS_SIZE], since_nanoseconds);
+        self.length = begin + SINCE_DECIMALS + DECIMALS;
     }
 
     /// Hexadecimal with `0x`.
     #[inline]
     pub(super) fn hex(&mut self, number: u64) {
+        if number < 10 {
+            return self.put(&[b'0', b'x', b'0' + (number % 10) as u8], 3);
+        }
         self.constant(b"0x");
+        self.hex_digits(number);
+    }
+
+    /// The same with a plus before it.
+    #[inline]
+    pub(super) fn offset(&mut self, number: u64) {
+        self.constant(b"+0x");
+        self.hex_digits(number);
+    }
+
+    #[inline]
+    fn hex_digits(&mut self, number: u64) {
         let (digits, length) = hex_digits(number);
         self.put(&digits, length);
     }
@@ -360,19 +416,23 @@ fn digits_of(number: u64) -> [u8; GROUP] {
     DIGITS[place_of(number)]
 }
 
+/// Characters of the column of whole seconds, with the point behind it.
+pub(super) const SECONDS: usize = 7;
 /// Decimals of a second in nanoseconds.
 const DECIMALS: usize = 9;
+/// Bytes that they are written with; the last one is room.
+const DECIMALS_SIZE: usize = DECIMALS - (GROUP - 1) + GROUP;
 
-/// The decimals of `nanoseconds`, which are less than a second, and zeros behind them.
-#[inline]
-fn decimals(nanoseconds: u64) -> [u8; CHUNK] {
-    const ROOM: u32 = u32::MAX >> 8;
+/// Writes the decimals of `nanoseconds`, which are less than a second, to `room` of [`DECIMALS_SIZE`].
+#[inline(always)]
+fn write_decimals(room: &mut [u8], nanoseconds: u64) {
     // More bits than these it does not have, and dividing fewer bits is cheaper.
     let nanoseconds = (nanoseconds % (1 << 30)) as u32;
-    let digits = |group: u32| u128::from(u32::from_le_bytes(digits_of(u64::from(group))) & ROOM);
     let (thousands, last) = (nanoseconds / 1000, nanoseconds % 1000);
-    let text = digits(thousands / 1000) | digits(thousands % 1000) << 24 | digits(last) << 48;
-    text.to_le_bytes()
+    for (group, number) in [thousands / 1000, thousands % 1000, last].into_iter().enumerate() {
+        let begin = group * (GROUP - 1);
+        room[begin..begin + GROUP].copy_from_slice(&digits_of(number.into()));
+    }
 }
 
 /// `text` with spaces behind it; `None` where it is longer.
@@ -489,7 +549,10 @@ mod tests {
             prop_assert_eq!(text(|lines| lines.hex(number)), format!("{number:#x}"));
             prop_assert_eq!(text(|lines| lines.signed(number.cast_signed())), number.cast_signed().to_string());
             let nanoseconds = number % 1_000_000_000;
-            prop_assert_eq!(text(|lines| lines.nanoseconds(*b"0.", nanoseconds)), format!("0.{nanoseconds:09}"));
+            prop_assert_eq!(text(|lines| lines.nanoseconds(nanoseconds)), format!("{nanoseconds:09}"));
+            let columns = |lines: &mut Lines| lines.time_columns(b"    12. ", nanoseconds, (7, nanoseconds / 3));
+            let expected = format!("    12.{nanoseconds:09}  +7.{:09}", nanoseconds / 3);
+            prop_assert_eq!(text(columns), expected);
         }
 
         #[test]

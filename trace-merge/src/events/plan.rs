@@ -2,10 +2,11 @@
 //! before the first one is written.
 
 use super::current_task::Task;
-use super::known::{Known, Number};
+use super::known::{Key, Known, MOST_BYTES};
 use super::line::{Lines, Literal};
 use super::time::Times;
 use shared_ring::event::{FieldDescription, FieldType};
+use std::ops::Range;
 use strata_analysis::address_symbols::AddressSymbols;
 use strata_analysis::event::named::Named;
 use strata_analysis::field_names::{FieldNames, Name};
@@ -115,8 +116,6 @@ pub(super) struct Selected<'t> {
 pub(super) struct Plan<F> {
     form: F,
     sources: Vec<SourcePlan>,
-    /// What stands for a task that is that of the line before, where it is not written again.
-    same_task: Option<Literal>,
     /// By layer, then by the event type's position in it.
     events: Vec<Vec<EventPlan>>,
 }
@@ -124,8 +123,8 @@ pub(super) struct Plan<F> {
 #[derive(Debug)]
 struct SourcePlan {
     prefix: Literal,
-    /// The same behind a line of the same source.
-    prefix_again: Literal,
+    /// The same behind a line of the same source; of the same task, too, where a task follows.
+    again: Option<Literal>,
     /// Whether a task follows the prefix.
     has_tasks: bool,
     /// Index in [`Plan::events`].
@@ -135,9 +134,20 @@ struct SourcePlan {
 #[derive(Debug)]
 struct EventPlan {
     fields: Vec<FieldPlan>,
+    /// All fields, in parts that follow one another.
+    parts: Vec<Part>,
     end: Literal,
     /// The field with a system call, if there is one.
     call: Option<Named>,
+}
+
+/// Fields that follow one another.
+#[derive(Clone, Debug)]
+struct Part {
+    /// Their positions.
+    fields: Range<usize>,
+    /// What their text depends on, where it is kept.
+    key: Option<Key>,
 }
 
 /// How a field is shown.
@@ -155,8 +165,6 @@ pub(super) struct FieldPlan {
 /// The names of a field's numbers, and how they are written behind them.
 #[derive(Debug)]
 struct Names {
-    /// Number of the field among those of the plan whose numbers have names; `None` where these are too many to be kept.
-    field: Option<u32>,
     before: Literal,
     behind: Literal,
     names: FieldNames,
@@ -201,25 +209,23 @@ impl FieldPlan {
 impl<F: Form> Plan<F> {
     /// How `form` shows the records of a merge of `streams` of a recording with these `symbols`.
     pub(super) fn new(form: F, streams: &[(&TraceLayer, &Stream)], symbols: &mut AddressSymbols<'_>) -> Self {
-        let (mut sources, mut events, mut named) = (Vec::new(), Vec::new(), 0);
+        let (mut sources, mut events, mut kept) = (Vec::new(), Vec::new(), 0);
         let mut last: Option<&TraceLayer> = None;
         for &(layer, stream) in streams {
             // The streams of a layer follow one another.
             if !last.is_some_and(|last| std::ptr::eq(last, layer)) {
-                let plan = |schema| EventPlan::new::<F>(layer, schema, symbols, &mut named);
+                let plan = |schema| EventPlan::new::<F>(layer, schema, symbols, &mut kept);
                 events.push(layer.schemas.iter().map(plan).collect());
                 last = Some(layer);
             }
             let has_tasks = matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel);
-            let prefix = |is_same| {
-                let task = if has_tasks { Vec::new() } else { form.no_task(layer, is_same) };
-                Literal::from(&[form.prefix(layer, stream), task].concat()[..])
-            };
-            let layer = events.len() - 1;
-            sources.push(SourcePlan { prefix: prefix(false), prefix_again: prefix(true), has_tasks, layer });
+            let prefix = |behind: Vec<u8>| Literal::from(&[form.prefix(layer, stream), behind].concat()[..]);
+            let no_task = |is_same| if has_tasks { Vec::new() } else { form.no_task(layer, is_same) };
+            let again = if has_tasks { form.same_task() } else { Some(no_task(true)) };
+            let (prefix, again) = (prefix(no_task(false)), again.map(prefix));
+            sources.push(SourcePlan { prefix, again, has_tasks, layer: events.len() - 1 });
         }
-        let same_task = form.same_task().map(|text| Literal::from(&text[..]));
-        Self { form, same_task, sources, events }
+        Self { form, sources, events }
     }
 
     /// What a worker knows of a plan's lines before it writes the first one.
@@ -239,15 +245,16 @@ impl<F: Form> Plan<F> {
         let source = &self.sources[record.source];
         let event = &self.events[source.layer][record.schema.position()];
         self.form.time(lines, times, record.time, before.map(|before| before.time));
-        let same_source = before.filter(|before| before.source == record.source);
-        lines.literal(if same_source.is_some() { &source.prefix_again } else { &source.prefix });
-        if source.has_tasks {
-            match &self.same_task {
-                Some(same) if record.task.is_some() && same_source.is_some_and(|before| before.task == record.task) => {
-                    lines.literal(same);
-                }
-                _ => known.task(lines, record.source, record.task, |lines| self.form.task(lines, record.task)),
-            }
+        let is_same = |before: &&Selected<'t>| {
+            before.source == record.source && (!source.has_tasks || record.task.is_some() && before.task == record.task)
+        };
+        match &source.again {
+            Some(again) if before.filter(is_same).is_some() => lines.literal(again),
+            _ if source.has_tasks => known.task(lines, record.source, record.task, |lines| {
+                lines.literal(&source.prefix);
+                self.form.task(lines, record.task);
+            }),
+            _ => lines.literal(&source.prefix),
         }
         event.write::<F>(lines, known, record.schema, record.payload);
     }
@@ -260,40 +267,21 @@ impl Names {
         position: usize,
         field: &FieldDescription,
         symbols: &mut AddressSymbols<'_>,
-        named: &mut u32,
     ) -> Option<Box<Self>> {
         let names = FieldNames::of(layer, schema, position, symbols)?;
         let is_list = matches!(field.ty, FieldType::Array(..) | FieldType::Sequence(_));
         let [before, behind] = F::around_name(&names.key(field), is_list).map(|text| Literal::from(&text[..]));
-        *named += 1;
-        let field = names.are_few().then_some(*named);
-        Some(Box::new(Self { field, before, behind, names }))
-    }
-
-    /// Writes what `value` writes for the number that is `bits`, and its name.
-    #[inline]
-    fn write_behind_number(
-        &self,
-        lines: &mut Lines,
-        known: &mut Known<'_>,
-        (bits, payload): (u64, &[u8]),
-        value: impl Fn(&mut Lines),
-    ) {
-        let write = |lines: &mut Lines| {
-            value(lines);
-            self.write(lines, bits, payload);
-        };
-        match self.field {
-            Some(field) => {
-                let number = Number { field, bits, beside: self.names.beside(payload) };
-                known.number(lines, number, write);
-            }
-            None => write(lines),
-        }
+        Some(Box::new(Self { before, behind, names }))
     }
 
     /// Writes the name of `number` in a record's `payload`, where it has one.
     fn write(&self, lines: &mut Lines, number: u64, payload: &[u8]) {
+        if !self.names.are_few() {
+            let Some(symbol) = self.names.symbol(number, payload) else { return };
+            lines.literal(&self.before);
+            write_symbol(lines, symbol);
+            return lines.literal(&self.behind);
+        }
         let Some(name) = self.names.name(number, payload) else { return };
         lines.literal(&self.before);
         match name {
@@ -329,8 +317,7 @@ impl Names {
 fn write_symbol(lines: &mut Lines, SymbolOffset { symbol, offset }: SymbolOffset<'_>) {
     lines.extend(symbol.name.as_bytes());
     if offset > 0 {
-        lines.push(b'+');
-        lines.hex(offset);
+        lines.offset(offset);
     }
     if let Some(module) = symbol.module {
         lines.constant(b" [");
@@ -339,58 +326,89 @@ fn write_symbol(lines: &mut Lines, SymbolOffset { symbol, offset }: SymbolOffset
     }
 }
 
+/// Bytes of fields whose text is kept together, at most. Fewer are met again more often.
+const MOST_KEPT_TOGETHER: usize = 40;
+/// The same of events with arrays of a fixed size, which are kept whole: system calls.
+const MOST_KEPT_WHOLE: usize = MOST_BYTES;
+/// Fields whose text costs less than this are not worth keeping.
+const LEAST_KEPT: usize = 3;
+
 impl EventPlan {
-    fn new<F: Form>(layer: &TraceLayer, schema: &Schema, symbols: &mut AddressSymbols<'_>, named: &mut u32) -> Self {
+    fn new<F: Form>(layer: &TraceLayer, schema: &Schema, symbols: &mut AddressSymbols<'_>, kept: &mut u32) -> Self {
         let fields = &schema.description().fields;
         let Some((first, others)) = fields.split_first() else {
-            return Self { fields: Vec::new(), end: Literal::from(&F::empty_event(schema)[..]), call: None };
+            let end = Literal::from(&F::empty_event(schema)[..]);
+            return Self { fields: Vec::new(), parts: Vec::new(), end, call: None };
         };
         let before = std::iter::once(F::event(schema, first)).chain(others.iter().map(F::field));
         let plan = |(number, (before, field)): (usize, (Vec<u8>, &FieldDescription))| FieldPlan {
             before: Literal::from(&before[..]),
             place: schema.placed_fields().get(number).copied(),
             notation: F::notation(field),
-            names: Names::of::<F>(layer, schema, number, field, symbols, named),
+            names: Names::of::<F>(layer, schema, number, field, symbols),
         };
-        let fields = before.zip(fields).enumerate().map(plan).collect();
+        let plans: Vec<_> = before.zip(fields).enumerate().map(plan).collect();
         let call = Named::all(schema).into_iter().find(Named::is_call);
-        Self { fields, end: Literal::from(F::END), call }
+        let parts = parts(fields, &plans, kept);
+        Self { fields: plans, parts, end: Literal::from(F::END), call }
     }
 
     /// Writes the fields of a record's `payload` and the end of the line, with the names of what numbers stand for, and of
     /// a system call's arguments; ends early where the payload does.
     #[inline]
     fn write<F: Form>(&self, lines: &mut Lines, known: &mut Known<'_>, schema: &Schema, payload: &[u8]) {
-        let mut behind = None;
-        for field in &self.fields {
-            match field.place {
-                Some(PlacedField::Integer(place)) => {
-                    let Some(bits) = place.bits(payload) else { break };
-                    lines.literal(&field.before);
-                    match &field.names {
-                        Some(names) => names.write_behind_number(lines, known, (bits, payload), |lines| {
-                            field.bits(lines, bits, place.is_signed());
-                        }),
-                        None => field.bits(lines, bits, place.is_signed()),
-                    }
-                }
-                Some(PlacedField::Text(place)) => {
-                    let Some(text) = place.read(payload) else { break };
-                    lines.literal(&field.before);
-                    F::text(lines, text);
-                }
-                None => {
-                    let values = behind.get_or_insert_with(|| schema.values_behind_placed(payload));
-                    let Some(value) = values.next() else { break };
-                    self.write_behind::<F>(lines, field, value, payload);
-                }
+        for part in &self.parts {
+            let write = |lines: &mut Lines| self.write_part::<F>(lines, part, schema, payload);
+            let is_all = match &part.key {
+                Some(key) => known.fields(lines, key, payload, write),
+                None => write(lines),
+            };
+            if !is_all {
+                break;
             }
         }
         lines.literal(&self.end);
     }
 
+    /// Writes the fields of a part; `false` where the payload ends before one.
+    #[inline(always)]
+    fn write_part<F: Form>(&self, lines: &mut Lines, part: &Part, schema: &Schema, payload: &[u8]) -> bool {
+        for (number, field) in self.fields.get(part.fields.clone()).unwrap_or_default().iter().enumerate() {
+            match field.place {
+                Some(PlacedField::Integer(place)) => {
+                    let Some(bits) = place.bits(payload) else { return false };
+                    lines.literal(&field.before);
+                    field.bits(lines, bits, place.is_signed());
+                    if let Some(names) = &field.names {
+                        names.write(lines, bits, payload);
+                    }
+                }
+                Some(PlacedField::Text(place)) => {
+                    let Some(text) = place.read(payload) else { return false };
+                    lines.literal(&field.before);
+                    F::text(lines, text);
+                }
+                // All others follow, in this part.
+                None => return self.write_others::<F>(lines, part.fields.start + number, schema, payload),
+            }
+        }
+        true
+    }
+
+    /// Writes the fields from the one at the position `first` on, which is the first that is not placed; `false` where the
+    /// payload ends before one.
+    #[inline(never)]
+    fn write_others<F: Form>(&self, lines: &mut Lines, first: usize, schema: &Schema, payload: &[u8]) -> bool {
+        let mut values = schema.values_behind_placed(payload);
+        for field in self.fields.get(first..).unwrap_or_default() {
+            let Some(value) = values.next() else { return false };
+            self.write_other::<F>(lines, field, value, payload);
+        }
+        true
+    }
+
     /// Writes a field that is not placed.
-    fn write_behind<F: Form>(&self, lines: &mut Lines, field: &FieldPlan, value: Value<'_>, payload: &[u8]) {
+    fn write_other<F: Form>(&self, lines: &mut Lines, field: &FieldPlan, value: Value<'_>, payload: &[u8]) {
         let call = || {
             let number = self.call?.number(payload)?;
             let (number, names) = self.call?.arguments(number, payload)?;
@@ -409,4 +427,67 @@ impl EventPlan {
             value => bits(value).into_iter().for_each(|number| names.write(lines, number, payload)),
         }
     }
+}
+
+/// Divides `fields` into parts: text is kept together that costs more than looking for it, of numbers that are met again.
+/// That is not expected of addresses. `kept` counts the parts whose text is kept.
+fn parts(fields: &[FieldDescription], plans: &[FieldPlan], kept: &mut u32) -> Vec<Part> {
+    let placed = plans.iter().take_while(|plan| plan.place.is_some()).count();
+    let size: Option<usize> = fields.iter().map(|field| field.ty.fixed_size()).sum();
+    if let Some(size) = size.filter(|&size| placed < fields.len() && size <= MOST_KEPT_WHOLE) {
+        return vec![part(0..fields.len(), 0..size, plans, kept)];
+    }
+    let (mut parts, mut begin, mut bytes) = (Vec::new(), 0, 0..0);
+    for (position, (field, plan)) in fields.iter().zip(plans).enumerate().take(placed) {
+        let end = bytes.end + field.ty.size_in_place().unwrap_or(0);
+        let is_address = is_address(field, plan);
+        if is_address || end - bytes.start > MOST_KEPT_TOGETHER {
+            parts.push(part(begin..position, bytes.clone(), plans, kept));
+            (begin, bytes.start) = (position, bytes.end);
+        }
+        bytes.end = end;
+        if is_address {
+            parts.push(Part { fields: begin..position + 1, key: None });
+            (begin, bytes.start) = (position + 1, end);
+        }
+    }
+    parts.push(part(begin..placed, bytes, plans, kept));
+    parts.push(Part { fields: placed..fields.len(), key: None });
+    parts.retain(|part| !part.fields.is_empty());
+    // Those whose text is not kept are written in one go.
+    parts.dedup_by(|next, part| {
+        let is_one = next.key.is_none() && part.key.is_none();
+        part.fields.end = if is_one { next.fields.end } else { part.fields.end };
+        is_one
+    });
+    parts
+}
+
+/// Whether a field holds addresses or the like, few of which are met again.
+fn is_address(field: &FieldDescription, plan: &FieldPlan) -> bool {
+    let is_long = field.ty.integer().is_some_and(|integer| integer.size() == 8);
+    plan.names.as_ref().map_or(field.hex && is_long, |names| !names.names.are_few())
+}
+
+/// The part of the fields at the positions `fields`, which take `bytes` of the payload.
+fn part(fields: Range<usize>, bytes: Range<usize>, plans: &[FieldPlan], kept: &mut u32) -> Part {
+    let plans = plans.get(fields.clone()).unwrap_or_default();
+    let cost = |plan: &FieldPlan| match (&plan.names, plan.place) {
+        (None, Some(PlacedField::Integer(_))) => 1,
+        (None, Some(PlacedField::Text(_))) => 2,
+        _ => LEAST_KEPT,
+    };
+    let cost: usize = plans.iter().map(cost).sum::<usize>() + usize::from(fields.start == 0);
+    if cost < LEAST_KEPT {
+        return Part { fields, key: None };
+    }
+    let mut beside = plans.iter().filter_map(|plan| plan.names.as_ref()?.names.beside());
+    let key = |beside| Key::new(*kept + 1, bytes, beside);
+    let key = match (beside.next(), beside.next()) {
+        // None has two of them.
+        (_, Some(_)) => None,
+        (beside, None) => key(beside),
+    };
+    *kept += u32::from(key.is_some());
+    Part { fields, key }
 }

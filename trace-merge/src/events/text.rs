@@ -6,7 +6,6 @@ use super::line::Lines;
 use super::plan::{Call, FieldPlan, Form, Notation, bits};
 use super::time::Times;
 use shared_ring::event::FieldDescription;
-use std::fmt::Write;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Stream, TraceLayer};
 use strata_recording::schema::{Elements, Schema};
@@ -90,31 +89,12 @@ impl Form for Columns {
         format!("{}\n", terminal::harmless(schema.name())).into_bytes()
     }
 
-    #[inline]
+    #[inline(always)]
     fn time(&self, lines: &mut Lines, times: &mut Times<'_>, time: u64, before: Option<u64>) {
         if self.utc {
-            times.write_utc(lines, time);
-            lines.push(b'Z');
+            write_utc(lines, times, time, before);
         } else {
-            let (seconds, fraction) = times.since_start(time);
-            match digit(seconds) {
-                Some(digit) => lines.nanoseconds([b' ', b' ', b' ', b' ', b' ', digit, b'.'], fraction),
-                None => {
-                    // Writing lines cannot fail.
-                    let _ = write!(lines, "{seconds:>6}");
-                    lines.nanoseconds(*b".", fraction);
-                }
-            }
-        }
-        let Some(before) = before else { return lines.constant(b"  -           ") };
-        let (seconds, fraction) = times.since(before, time);
-        match digit(seconds) {
-            Some(digit) => lines.nanoseconds([b' ', b' ', b'+', digit, b'.'], fraction),
-            None => {
-                lines.constant(b"  +");
-                lines.decimal(seconds);
-                lines.nanoseconds(*b".", fraction);
-            }
+            times.write_columns(lines, time, before);
         }
     }
 
@@ -154,10 +134,11 @@ impl Form for Columns {
     const BETWEEN: &'static [u8] = b", ";
 }
 
-/// The digit of a number that has only one.
-#[inline]
-fn digit(number: u64) -> Option<u8> {
-    u8::try_from(number).ok().filter(|&number| number < 10).map(|number| b'0' + number)
+#[inline(never)]
+fn write_utc(lines: &mut Lines, times: &mut Times<'_>, time: u64, before: Option<u64>) {
+    times.write_utc(lines, "", time);
+    lines.push(b'Z');
+    times.write_since(lines, time, before);
 }
 
 fn cells(layer: &TraceLayer, stream: &Stream) -> [String; 4] {

@@ -1,6 +1,6 @@
 //! Ticks as seconds and as UTC, for many records in a row: what does not change from one to the next is kept.
 
-use super::line::{Lines, Literal};
+use super::line::{Lines, Literal, SECONDS};
 use strata_recording::clock::{Clock, NS_PER_SECOND, rfc3339};
 
 /// What of a number of ticks changes from one record to the next lies below this.
@@ -32,6 +32,20 @@ impl Seconds {
     }
 }
 
+/// Text that stands before the digits that change from one record to the next, and the number that it shows.
+#[derive(Clone, Debug)]
+struct Kept<N> {
+    of: N,
+    text: Literal,
+}
+
+impl<N> Kept<N> {
+    #[cold]
+    fn new(of: N, text: String) -> Self {
+        Self { of, text: Literal::from(text.as_bytes()) }
+    }
+}
+
 /// The times of a listing's records.
 #[derive(Clone, Debug)]
 pub(super) struct Times<'t> {
@@ -40,12 +54,14 @@ pub(super) struct Times<'t> {
     since_start: Seconds,
     since_anchor: Seconds,
     since_before: Seconds,
-    /// The second of UTC that was shown last, ns since 1970, and its text up to the decimals.
-    utc_second: i128,
-    utc_text: Literal,
-    /// The millions of ticks that were shown last, and their text.
-    millions: u64,
-    millions_text: Literal,
+    /// The second since the start that was shown last, in the column of seconds where it fits.
+    column: (u64, Option<[u8; SECONDS + 1]>),
+    /// The same in JSON, with what comes before it.
+    json_second: Kept<u64>,
+    /// The second of UTC that was shown last, ns since 1970, with the text that the caller wants before it.
+    utc_second: Kept<i128>,
+    /// The millions of ticks that were shown last, with the text that the caller wants before them.
+    millions: Kept<u64>,
 }
 
 impl<'t> Times<'t> {
@@ -58,55 +74,87 @@ impl<'t> Times<'t> {
             since_start: seconds,
             since_anchor: seconds,
             since_before: seconds,
-            utc_second: i128::MIN,
-            utc_text: Literal::EMPTY,
-            millions: 0,
-            millions_text: Literal::EMPTY,
+            column: (u64::MAX, None),
+            json_second: Kept { of: u64::MAX, text: Literal::EMPTY },
+            utc_second: Kept { of: i128::MIN, text: Literal::EMPTY },
+            millions: Kept { of: 0, text: Literal::EMPTY },
         }
     }
 
-    /// Writes `time`, ticks.
+    /// Writes `time`, ticks, behind `before`, which is the same in all calls.
     #[inline]
-    pub(super) fn write_ticks(&mut self, lines: &mut Lines, time: u64) {
+    pub(super) fn write_ticks(&mut self, lines: &mut Lines, before: &str, time: u64) {
         let millions = time / MILLION;
         if millions == 0 {
+            lines.extend(before.as_bytes());
             return lines.decimal(time);
         }
-        if millions != self.millions {
-            self.enter_million(millions);
+        if millions != self.millions.of {
+            self.millions = Kept::new(millions, format!("{before}{millions}"));
         }
-        lines.literal(&self.millions_text);
+        lines.literal(&self.millions.text);
         lines.six_digits(time % MILLION);
     }
 
+    /// Writes the seconds from the first record to `time`, behind `before`, which is the same in all calls.
+    #[inline]
+    pub(super) fn write_since_start(&mut self, lines: &mut Lines, before: &str, time: u64) {
+        let (second, nanoseconds) = self.since_start.of(time.saturating_sub(self.start));
+        if second != self.json_second.of {
+            self.json_second = Kept::new(second, format!("{before}{second}."));
+        }
+        lines.literal(&self.json_second.text);
+        lines.nanoseconds(nanoseconds);
+    }
+
+    /// Writes the column of the seconds from the first record to `time` and that of the seconds since `before`, ticks.
+    #[inline(always)]
+    pub(super) fn write_columns(&mut self, lines: &mut Lines, time: u64, before: Option<u64>) {
+        let (second, nanoseconds) = self.since_start.of(time.saturating_sub(self.start));
+        if let Some(before) = before
+            && second == self.column.0
+            && let Some(column) = &self.column.1
+            && let (since @ 0..10, since_nanoseconds) = self.since_before.of(time.saturating_sub(before))
+        {
+            let since = u8::try_from(since).unwrap_or(0);
+            return lines.time_columns(column, nanoseconds, (since, since_nanoseconds));
+        }
+        self.write_long_columns(lines, time, before);
+    }
+
+    /// The same of the first line in a second, and where the columns are wider than in most lines.
     #[cold]
-    fn enter_million(&mut self, millions: u64) {
-        (self.millions, self.millions_text) = (millions, Literal::from(millions.to_string().as_bytes()));
+    #[inline(never)]
+    fn write_long_columns(&mut self, lines: &mut Lines, time: u64, before: Option<u64>) {
+        let (second, nanoseconds) = self.since_start.of(time.saturating_sub(self.start));
+        let column = format!("{second:>6}.");
+        lines.extend(column.as_bytes());
+        lines.nanoseconds(nanoseconds);
+        self.column = (second, format!("{column} ").as_bytes().try_into().ok());
+        self.write_since(lines, time, before);
     }
 
-    /// Whole seconds and nanoseconds from the first record to `time`.
-    #[inline]
-    pub(super) fn since_start(&mut self, time: u64) -> (u64, u64) {
-        self.since_start.of(time.saturating_sub(self.start))
+    /// Writes the column of the seconds since `before`, ticks.
+    pub(super) fn write_since(&mut self, lines: &mut Lines, time: u64, before: Option<u64>) {
+        let Some(before) = before else { return lines.constant(b"  -           ") };
+        let (seconds, nanoseconds) = self.since_before.of(time.saturating_sub(before));
+        lines.constant(b"  +");
+        lines.decimal(seconds);
+        lines.push(b'.');
+        lines.nanoseconds(nanoseconds);
     }
 
-    /// Whole seconds and nanoseconds from `before` to `time`; none where that is earlier.
+    /// Writes UTC at `time`, without the `Z`, behind `before`, which is the same in all calls.
     #[inline]
-    pub(super) fn since(&mut self, before: u64, time: u64) -> (u64, u64) {
-        self.since_before.of(time.saturating_sub(before))
-    }
-
-    /// Writes UTC at `time`, without the `Z`.
-    #[inline]
-    pub(super) fn write_utc(&mut self, lines: &mut Lines, time: u64) {
-        let fraction = self.find_utc_second(time);
-        lines.literal(&self.utc_text);
-        lines.nanoseconds(*b"", fraction);
+    pub(super) fn write_utc(&mut self, lines: &mut Lines, before: &str, time: u64) {
+        let nanoseconds = self.find_utc_second(before, time);
+        lines.literal(&self.utc_second.text);
+        lines.nanoseconds(nanoseconds);
     }
 
     /// Finds the second of UTC at `time`, and the nanoseconds in it.
     #[inline]
-    fn find_utc_second(&mut self, time: u64) -> u64 {
+    fn find_utc_second(&mut self, before: &str, time: u64) -> u64 {
         let ns = match time.checked_sub(self.clock.utc.ticks) {
             Some(after) => {
                 let (seconds, fraction) = self.since_anchor.of(after);
@@ -116,19 +164,19 @@ impl<'t> Times<'t> {
             }
             None => self.clock.utc_ns(time),
         };
-        match u64::try_from(ns.wrapping_sub(self.utc_second)) {
+        match u64::try_from(ns.wrapping_sub(self.utc_second.of)) {
             Ok(fraction @ 0..NS_PER_SECOND) => fraction,
-            _ => self.enter_utc_second(ns),
+            _ => self.enter_utc_second(before, ns),
         }
     }
 
     #[cold]
-    fn enter_utc_second(&mut self, ns: i128) -> u64 {
+    fn enter_utc_second(&mut self, before: &str, ns: i128) -> u64 {
         let fraction = ns.rem_euclid(i128::from(NS_PER_SECOND));
-        self.utc_second = ns - fraction;
-        let text = rfc3339(self.utc_second);
+        let of = ns - fraction;
+        let text = rfc3339(of);
         let second = text.split('.').next().unwrap_or_default();
-        self.utc_text = Literal::from(format!("{second}.").as_bytes());
+        self.utc_second = Kept::new(of, format!("{before}{second}."));
         // Less than a second.
         u64::try_from(fraction).unwrap_or(0)
     }
@@ -151,15 +199,29 @@ mod tests {
             clock.utc.ticks = anchor;
             let mut times = Times::new(&clock, 0);
             for ticks in ticks {
-                let (seconds, ns) = times.since_start(ticks);
-                prop_assert_eq!(u128::from(seconds) * 1_000_000_000 + u128::from(ns),
-                    u128::from(ticks) * 1_000_000_000 / u128::from(frequency));
-                let mut lines = Lines::default();
-                times.write_ticks(&mut lines, ticks);
-                prop_assert_eq!(String::from_utf8_lossy(lines.text()), ticks.to_string());
+                let ns = u128::from(ticks) * 1_000_000_000 / u128::from(frequency);
+                let (seconds, ns) = (ns / 1_000_000_000, ns % 1_000_000_000);
+                let text = |write: &mut dyn FnMut(&mut Lines)| {
+                    let mut lines = Lines::default();
+                    write(&mut lines);
+                    String::from_utf8(lines.text().to_vec()).unwrap()
+                };
+                let since_start = text(&mut |lines| times.write_since_start(lines, "s", ticks));
+                prop_assert_eq!(since_start, format!("s{seconds}.{ns:09}"));
+                for before in [None, Some(ticks / 2), Some(ticks), Some(ticks + 1)] {
+                    let since = before.map(|before| u128::from(ticks.saturating_sub(before)) * 1_000_000_000);
+                    let since = since.map(|since| since / u128::from(frequency));
+                    let since = since.map_or("-           ".into(), |since| {
+                        format!("+{}.{:09}", since / 1_000_000_000, since % 1_000_000_000)
+                    });
+                    let columns = text(&mut |lines| times.write_columns(lines, ticks, before));
+                    prop_assert_eq!(columns, format!("{seconds:>6}.{ns:09}  {since}"));
+                    prop_assert_eq!(text(&mut |lines| times.write_since(lines, ticks, before)), format!("  {since}"));
+                }
+                prop_assert_eq!(text(&mut |lines| times.write_ticks(lines, "t", ticks)), format!("t{ticks}"));
                 let expected = rfc3339(clock.utc_ns(ticks));
                 let mut lines = Lines::default();
-                times.write_utc(&mut lines, ticks);
+                times.write_utc(&mut lines, "", ticks);
                 // Where there is no such date, the clock says the number of nanoseconds.
                 if let Some(expected) = expected.strip_suffix('Z') {
                     prop_assert_eq!(lines.text(), expected.as_bytes());

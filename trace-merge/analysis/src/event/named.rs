@@ -103,14 +103,13 @@ impl Named {
         }
     }
 
-    /// What a record's `payload` says besides the number that decides on the name: the ABI of a system call, or which
+    /// The field that decides on the name besides the number, where there is one: the ABI of a system call, or which
     /// processor's numbers of exits they are.
     #[must_use]
-    #[inline]
-    pub fn beside(&self, payload: &[u8]) -> Option<i64> {
+    pub const fn beside(&self) -> Option<IntegerField> {
         match self.kind {
-            Kind::Call(field) => field?.read(payload),
-            Kind::ProcessorExit(isa) => isa.read(payload),
+            Kind::Call(field) => field,
+            Kind::ProcessorExit(isa) => Some(isa),
             _ => None,
         }
     }

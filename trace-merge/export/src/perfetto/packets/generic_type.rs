@@ -164,7 +164,7 @@ impl GenericField {
         (bits, payload): (u64, &[u8]),
         out: &mut impl Fields,
     ) {
-        let of = (bits, names.beside(payload));
+        let of = (bits, names.beside().and_then(|field| field.read(payload)));
         let mut written = self.written.borrow_mut();
         let [lowest, ..] = bits.to_le_bytes();
         let Some(written) = written.get_mut(usize::from(lowest) % WRITTEN) else { return };
