@@ -10,7 +10,7 @@ const CHUNK: usize = 16;
 /// Bytes of a literal that are copied at once.
 const LONG_CHUNK: usize = 32;
 /// Bytes that are copied at once, at most.
-pub(super) const MOST_AT_ONCE: usize = 160;
+pub(super) const MOST_AT_ONCE: usize = 192;
 /// Bytes that are written before they are moved behind the others: few, so that they stay in the fastest cache and are
 /// moved without setting up a long copy.
 const WINDOW: usize = 1 << 10;
@@ -125,10 +125,11 @@ impl Lines {
     /// Writes the first `length` bytes of `text`.
     #[inline(always)]
     pub(super) fn copy(&mut self, text: &[u8; MOST_AT_ONCE], length: usize) {
-        match (length, text.first_chunk(), text.first_chunk(), text.first_chunk()) {
-            (..=32, Some(short), ..) => self.put::<32>(short, length),
-            (..=64, _, Some(middle), _) => self.put::<64>(middle, length),
-            (..=96, .., Some(long)) => self.put::<96>(long, length),
+        match (length, text.first_chunk(), text.first_chunk(), text.first_chunk(), text.first_chunk()) {
+            (..=32, Some(begin), ..) => self.put::<32>(begin, length),
+            (..=64, _, Some(begin), ..) => self.put::<64>(begin, length),
+            (..=96, _, _, Some(begin), _) => self.put::<96>(begin, length),
+            (..=128, .., Some(begin)) => self.put::<128>(begin, length),
             _ => self.put(text, length),
         }
     }
@@ -260,6 +261,14 @@ impl Lines {
         }
         self.constant(b"0x");
         self.hex_digits(number);
+    }
+
+    /// The same as a JSON string.
+    #[inline]
+    pub(super) fn quoted_hex(&mut self, number: u64) {
+        self.constant(b"\"0x");
+        self.hex_digits(number);
+        self.push(b'"');
     }
 
     /// The same with a plus before it.

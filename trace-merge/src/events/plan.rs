@@ -188,11 +188,7 @@ impl FieldPlan {
             _ if is_signed => lines.signed(bits.cast_signed()),
             Notation::Decimal => lines.decimal(bits),
             Notation::Hexadecimal => lines.hex(bits),
-            Notation::Quoted => {
-                lines.push(b'"');
-                lines.hex(bits);
-                lines.push(b'"');
-            }
+            Notation::Quoted => lines.quoted_hex(bits),
         }
     }
 

@@ -40,9 +40,11 @@ struct Kept<N> {
 }
 
 impl<N> Kept<N> {
+    /// Keeps `text` of `of`.
     #[cold]
-    fn new(of: N, text: String) -> Self {
-        Self { of, text: Literal::from(text.as_bytes()) }
+    #[inline(never)]
+    fn enter(&mut self, of: N, text: impl FnOnce() -> String) {
+        *self = Self { of, text: Literal::from(text().as_bytes()) };
     }
 }
 
@@ -82,26 +84,25 @@ impl<'t> Times<'t> {
     }
 
     /// Writes `time`, ticks, behind `before`, which is the same in all calls.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write_ticks(&mut self, lines: &mut Lines, before: &str, time: u64) {
         let millions = time / MILLION;
         if millions == 0 {
-            lines.extend(before.as_bytes());
-            return lines.decimal(time);
+            return write_short(lines, before, time);
         }
         if millions != self.millions.of {
-            self.millions = Kept::new(millions, format!("{before}{millions}"));
+            self.millions.enter(millions, || format!("{before}{millions}"));
         }
         lines.literal(&self.millions.text);
         lines.six_digits(time % MILLION);
     }
 
     /// Writes the seconds from the first record to `time`, behind `before`, which is the same in all calls.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write_since_start(&mut self, lines: &mut Lines, before: &str, time: u64) {
         let (second, nanoseconds) = self.since_start.of(time.saturating_sub(self.start));
         if second != self.json_second.of {
-            self.json_second = Kept::new(second, format!("{before}{second}."));
+            self.json_second.enter(second, || format!("{before}{second}."));
         }
         lines.literal(&self.json_second.text);
         lines.nanoseconds(nanoseconds);
@@ -145,7 +146,7 @@ impl<'t> Times<'t> {
     }
 
     /// Writes UTC at `time`, without the `Z`, behind `before`, which is the same in all calls.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write_utc(&mut self, lines: &mut Lines, before: &str, time: u64) {
         let nanoseconds = self.find_utc_second(before, time);
         lines.literal(&self.utc_second.text);
@@ -153,7 +154,7 @@ impl<'t> Times<'t> {
     }
 
     /// Finds the second of UTC at `time`, and the nanoseconds in it.
-    #[inline]
+    #[inline(always)]
     fn find_utc_second(&mut self, before: &str, time: u64) -> u64 {
         let ns = match time.checked_sub(self.clock.utc.ticks) {
             Some(after) => {
@@ -171,15 +172,24 @@ impl<'t> Times<'t> {
     }
 
     #[cold]
+    #[inline(never)]
     fn enter_utc_second(&mut self, before: &str, ns: i128) -> u64 {
         let fraction = ns.rem_euclid(i128::from(NS_PER_SECOND));
         let of = ns - fraction;
         let text = rfc3339(of);
         let second = text.split('.').next().unwrap_or_default();
-        self.utc_second = Kept::new(of, format!("{before}{second}."));
+        self.utc_second.enter(of, || format!("{before}{second}."));
         // Less than a second.
         u64::try_from(fraction).unwrap_or(0)
     }
+}
+
+/// Writes `number` behind `before`.
+#[cold]
+#[inline(never)]
+fn write_short(lines: &mut Lines, before: &str, number: u64) {
+    lines.extend(before.as_bytes());
+    lines.decimal(number);
 }
 
 #[cfg(test)]
