@@ -18,9 +18,9 @@ pub(super) const MOST_BYTES: usize = 64;
 pub(super) struct Key {
     /// Which fields they are: a number of their own, not 0.
     fields: u32,
-    /// Where they lie in the payload.
+    /// Where they lie in the payload, and how many bytes they take; `None` for all up to its end.
     begin: usize,
-    size: usize,
+    size: Option<usize>,
     /// Another field that their text depends on, where there is one.
     beside: Option<IntegerField>,
 }
@@ -29,6 +29,8 @@ pub(super) struct Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Of {
     fields: u32,
+    /// Bytes that they take.
+    size: usize,
     beside: u64,
 }
 
@@ -37,18 +39,29 @@ impl Key {
     /// where they are too long.
     pub(super) fn new(fields: u32, bytes: Range<usize>, beside: Option<IntegerField>) -> Option<Self> {
         let size = bytes.len();
-        (size <= MOST_BYTES).then_some(Self { fields, begin: bytes.start, size, beside })
+        (size <= MOST_BYTES).then_some(Self { fields, begin: bytes.start, size: Some(size), beside })
     }
 
-    /// The fields in `payload`, and what they are; `None` where it ends before they do.
+    /// Of the fields that are called `fields` and lie in a payload from `begin` up to its end.
+    pub(super) const fn up_to_end(fields: u32, begin: usize, beside: Option<IntegerField>) -> Self {
+        Self { fields, begin, size: None, beside }
+    }
+
+    /// The fields in `payload`, and what they are; `None` where it ends before they do, or they take more than
+    /// [`MOST_BYTES`].
     #[inline(always)]
     fn read<'p>(&self, payload: &'p [u8]) -> Option<(&'p [u8], Of)> {
-        let bytes = payload.get(self.begin..)?.get(..self.size)?;
+        let rest = payload.get(self.begin..)?;
+        let bytes = match self.size {
+            Some(size) => rest.get(..size)?,
+            None if rest.len() <= MOST_BYTES => rest,
+            None => return None,
+        };
         let beside = match self.beside {
             Some(beside) => beside.bits(payload)?,
             None => 0,
         };
-        Some((bytes, Of { fields: self.fields, beside }))
+        Some((bytes, Of { fields: self.fields, size: bytes.len(), beside }))
     }
 }
 
@@ -139,7 +152,7 @@ struct KeptFields {
 
 impl KeptFields {
     const NONE: Self =
-        Self { of: Of { fields: 0, beside: 0 }, bytes: [0; MOST_BYTES], text: [0; MOST_AT_ONCE], length: 0 };
+        Self { of: Of { fields: 0, size: 0, beside: 0 }, bytes: [0; MOST_BYTES], text: [0; MOST_AT_ONCE], length: 0 };
 
     /// Keeps what `write` writes for the fields `bytes`, which are `of`, where it returns that this is all. Returns that.
     #[inline(never)]
@@ -249,6 +262,27 @@ mod tests {
         ];
 
         assert_eq!((written, text(&mut lines).as_str()), ([false, false, false, true], "abcd"));
+    }
+
+    #[test]
+    fn fields_up_to_the_end_are_as_long_as_the_payload() {
+        let (mut known, mut lines) = (Known::new(0), Lines::default());
+        let key = Key::up_to_end(1, 1, None);
+        let long = [0; MOST_BYTES + 2];
+        let mut write = |payload: &[u8], text: Option<u8>| {
+            known.fields(&mut lines, &key, payload, |lines| {
+                lines.push(text.expect("it is known"));
+                true
+            });
+        };
+
+        write(b"0ab", Some(b'a'));
+        write(b"1ab", None);
+        write(b"0ab\0", Some(b'b'));
+        (0..2).for_each(|_| write(&long, Some(b'd')));
+        (b'e'..=b'f').zip([Some(b'e'), None]).for_each(|(_, text)| write(&long[1..], text));
+
+        assert_eq!(text(&mut lines), "aabddee");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use strata_analysis::kernel_symbols::SymbolOffset;
 use strata_analysis::names::argument::ArgumentNames;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Stream, TraceLayer};
-use strata_recording::schema::{Elements, PlacedField, Schema, Value};
+use strata_recording::schema::{Elements, IntegerField, PlacedField, Schema, Value};
 
 /// A form of listing: how a line is put together.
 pub(super) trait Form: Sync {
@@ -345,7 +345,7 @@ impl EventPlan {
         };
         let plans: Vec<_> = before.zip(fields).enumerate().map(plan).collect();
         let call = Named::all(schema).into_iter().find(Named::is_call);
-        let parts = parts(fields, &plans, kept);
+        let parts = parts(fields, &plans, call.is_some(), kept);
         Self { fields: plans, parts, end: Literal::from(F::END), call }
     }
 
@@ -427,7 +427,7 @@ impl EventPlan {
 
 /// Divides `fields` into parts: text is kept together that costs more than looking for it, of numbers that are met again.
 /// That is not expected of addresses. `kept` counts the parts whose text is kept.
-fn parts(fields: &[FieldDescription], plans: &[FieldPlan], kept: &mut u32) -> Vec<Part> {
+fn parts(fields: &[FieldDescription], plans: &[FieldPlan], is_call: bool, kept: &mut u32) -> Vec<Part> {
     let placed = plans.iter().take_while(|plan| plan.place.is_some()).count();
     let size: Option<usize> = fields.iter().map(|field| field.ty.fixed_size()).sum();
     if let Some(size) = size.filter(|&size| placed < fields.len() && size <= MOST_KEPT_WHOLE) {
@@ -447,8 +447,19 @@ fn parts(fields: &[FieldDescription], plans: &[FieldPlan], kept: &mut u32) -> Ve
             (begin, bytes.start) = (position + 1, end);
         }
     }
+    let end = bytes.end;
     parts.push(part(begin..placed, bytes, plans, kept));
-    parts.push(Part { fields: placed..fields.len(), key: None });
+    let mut others = Part { fields: placed..fields.len(), key: None };
+    let of_others = plans.get(placed..).unwrap_or_default();
+    // The arguments of a call depend on which one it is.
+    if !is_call
+        && !of_others.is_empty()
+        && !fields.iter().zip(plans).skip(placed).any(|(field, plan)| is_address(field, plan))
+    {
+        *kept += 1;
+        others.key = beside(of_others).ok().map(|beside| Key::up_to_end(*kept, end, beside));
+    }
+    parts.push(others);
     parts.retain(|part| !part.fields.is_empty());
     // Those whose text is not kept are written in one go.
     parts.dedup_by(|next, part| {
@@ -477,13 +488,20 @@ fn part(fields: Range<usize>, bytes: Range<usize>, plans: &[FieldPlan], kept: &m
     if cost < LEAST_KEPT {
         return Part { fields, key: None };
     }
-    let mut beside = plans.iter().filter_map(|plan| plan.names.as_ref()?.names.beside());
-    let key = |beside| Key::new(*kept + 1, bytes, beside);
-    let key = match (beside.next(), beside.next()) {
-        // None has two of them.
-        (_, Some(_)) => None,
-        (beside, None) => key(beside),
-    };
+    let key = beside(plans).ok().and_then(|beside| Key::new(*kept + 1, bytes, beside));
     *kept += u32::from(key.is_some());
     Part { fields, key }
 }
+
+/// The field that decides on the names of `plans` besides their numbers, where there is one.
+///
+/// # Errors
+/// When there are several.
+fn beside(plans: &[FieldPlan]) -> Result<Option<IntegerField>, ManyBeside> {
+    let mut fields = plans.iter().filter_map(|plan| plan.names.as_ref()?.names.beside());
+    let first = fields.next();
+    if fields.next().is_none() { Ok(first) } else { Err(ManyBeside) }
+}
+
+/// Several fields decide on names.
+struct ManyBeside;
