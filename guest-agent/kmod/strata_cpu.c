@@ -186,6 +186,27 @@ unsigned int strata_cpu_turn(unsigned int cpu)
 	return READ_ONCE(per_cpu_ptr(&strata_visits, cpu)->turn);
 }
 
+static void strata_visit_init(struct strata_visit *visit)
+{
+#ifdef INIT_CSD
+	INIT_CSD(&visit->call, strata_visit, NULL);
+#else
+	visit->call.func = strata_visit;
+#endif
+#ifdef IRQ_WORK_INIT_HARD
+	visit->died = IRQ_WORK_INIT_HARD(strata_visit_died);
+#else
+	init_irq_work(&visit->died, strata_visit_died);
+	atomic_or(IRQ_WORK_HARD_IRQ, &visit->died.flags);
+#endif
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
+	hrtimer_setup(&visit->again, strata_visit_again, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+#else
+	hrtimer_init(&visit->again, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
+	visit->again.function = strata_visit_again;
+#endif
+}
+
 static void strata_count_turn(unsigned int cpu)
 {
 	struct strata_visit *visit = per_cpu_ptr(&strata_visits, cpu);
@@ -294,20 +315,10 @@ static struct notifier_block strata_die_block = {
 
 int strata_cpus_start(void)
 {
-	struct strata_visit *visit;
 	int cpu;
 
-	for_each_possible_cpu(cpu) {
-		visit = per_cpu_ptr(&strata_visits, cpu);
-		INIT_CSD(&visit->call, strata_visit, NULL);
-		visit->died = IRQ_WORK_INIT_HARD(strata_visit_died);
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
-		hrtimer_setup(&visit->again, strata_visit_again, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
-#else
-		hrtimer_init(&visit->again, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
-		visit->again.function = strata_visit_again;
-#endif
-	}
+	for_each_possible_cpu(cpu)
+		strata_visit_init(per_cpu_ptr(&strata_visits, cpu));
 	strata_hotplug_state = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "strata:online", strata_cpu_online, strata_cpu_offline);
 	if (strata_hotplug_state < 0)
 		return strata_hotplug_state;

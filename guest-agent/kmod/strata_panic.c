@@ -9,12 +9,16 @@
  * of the region and a port: no lock, no wait, nothing printed. A kernel without kprobes tells as before.
  */
 
+#include <linux/kernel.h>
 #include <linux/kexec.h>
 #include <linux/kprobes.h>
 #include <linux/notifier.h>
-#include <linux/panic_notifier.h>
 #include <linux/smp.h>
 #include <asm/io.h>
+/* Where newer kernels keep the list of panic notifiers. */
+#if __has_include(<linux/panic_notifier.h>)
+#include <linux/panic_notifier.h>
+#endif
 
 #include "strata.h"
 

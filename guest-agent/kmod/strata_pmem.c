@@ -39,11 +39,26 @@ MODULE_DEVICE_TABLE(virtio, strata_pmem_ids);
 /* The device that has the region; NULL when none has. Guarded by strata_region_lock. */
 static struct device *strata_pmem;
 
+/* Whether the disk, or a partition of it, is somebody's alone. */
+static bool strata_pmem_is_held(struct device *disk)
+{
+#ifdef dev_to_bdev
+	return READ_ONCE(dev_to_bdev(disk)->bd_holder);
+#else
+	struct block_device *whole = bdget_disk(dev_to_disk(disk), 0);
+	bool is_held = whole && READ_ONCE(whole->bd_holder);
+
+	if (whole)
+		bdput(whole);
+	return is_held;
+#endif
+}
+
 /* Whether the device, or one below it, is a disk that is mounted, or is somebody's alone for another reason. */
 static int strata_pmem_is_disk_in_use(struct device *device, void *unused)
 {
 	if (device->type && device->type->name && !strcmp(device->type->name, "disk"))
-		return !!READ_ONCE(dev_to_bdev(device)->bd_holder);
+		return strata_pmem_is_held(device);
 	return device_for_each_child(device, NULL, strata_pmem_is_disk_in_use);
 }
 

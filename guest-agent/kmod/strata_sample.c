@@ -106,13 +106,22 @@ static void notrace strata_note_process(struct strata_sampler *sampler, pid_t pr
 	WRITE_ONCE(sampler->process[(u32)(atomic_inc_return(&sampler->processes) - 1) % STRATA_PROCESSES], process);
 }
 
+/* 0 for a task, 1 for a soft interrupt, 2 for an interrupt, 3 for an NMI. */
+static __always_inline unsigned int strata_context_level(void)
+{
+	unsigned int count = preempt_count();
+
+	return !!(count & NMI_MASK) + !!(count & (NMI_MASK | HARDIRQ_MASK)) +
+	       !!(count & (NMI_MASK | HARDIRQ_MASK | SOFTIRQ_OFFSET));
+}
+
 /*
  * The calls that led here, or to `regs`; notes their addresses. The result is valid until the CPU leaves the context, with
  * preemption disabled.
  */
 static unsigned int notrace strata_calls(struct strata_sampler *sampler, const struct pt_regs *regs, unsigned long **calls)
 {
-	unsigned long *found = sampler->calls[interrupt_context_level()];
+	unsigned long *found = sampler->calls[strata_context_level()];
 	unsigned int begin = 0, count, index;
 
 	count = stack_trace_save(found, STRATA_LOOKED_AT, 0);
@@ -249,9 +258,14 @@ static const char *strata_mapped(struct strata_sampler *sampler, const struct vm
 static void strata_record_areas(struct strata_sampler *sampler, pid_t process, struct mm_struct *mm)
 {
 	struct vm_area_struct *area;
+#ifdef VMA_ITERATOR
 	VMA_ITERATOR(iterator, mm, 0);
 
 	for_each_vma(iterator, area) {
+#else
+
+	for (area = mm->mmap; area; area = area->vm_next) {
+#endif
 		if (area->vm_flags & VM_EXEC)
 			strata_probe_mapping((void *)strata_id(&strata_event_mapping), process, area->vm_start, area->vm_end,
 					     (u64)area->vm_pgoff << PAGE_SHIFT, strata_mapped(sampler, area));

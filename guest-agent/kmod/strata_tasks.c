@@ -16,6 +16,7 @@
 #include <linux/cgroup.h>
 #include <linux/cpumask.h>
 #include <linux/delay.h>
+#include <linux/idr.h>
 #include <linux/limits.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
@@ -139,8 +140,9 @@ static void strata_record_tasks(void)
 
 	do {
 		rcu_read_lock();
-		while ((pid = find_ge_pid(next, &init_pid_ns))) {
-			next = pid->numbers[0].nr + 1;
+		/* As find_ge_pid(), which older kernels do not export. */
+		while ((pid = idr_get_next(&init_pid_ns.idr, &next))) {
+			next++;
 			task = pid_task(pid, PIDTYPE_PID);
 			if (task)
 				strata_record_one(task, pid, false);
