@@ -137,11 +137,21 @@ impl Btf {
     pub fn definitions(&self, structures: &[&str]) -> Result<String, BtfError> {
         let mut text = String::new();
         for name in structures {
-            let mut pahole = Command::new("pahole");
-            let printed = pahole.arg("-C").arg(name).arg(&self.file).output().map_err(BtfError::Pahole)?;
-            text.extend(definition(name, &String::from_utf8_lossy(&printed.stdout), structures));
+            let mut printed = self.pahole("-C", name)?;
+            // of raw BTF, pahole 1.20 (Debian 11) prints no structure by its name, but those whose names begin so
+            if printed.is_empty() && self.sizes.contains_key(*name) {
+                printed = structure(name, &self.pahole("--prefix_filter", name)?).to_owned();
+            }
+            text.extend(definition(name, &printed, structures));
         }
         Ok(text)
+    }
+
+    /// What `pahole` prints of the structures that its option `filter` with the value `name` chooses.
+    fn pahole(&self, filter: &str, name: &str) -> Result<String, BtfError> {
+        let mut command = Command::new("pahole");
+        let printed = command.arg(filter).arg(name).arg(&self.file).output().map_err(BtfError::Pahole)?;
+        Ok(String::from_utf8_lossy(&printed.stdout).into_owned())
     }
 }
 
@@ -207,6 +217,14 @@ struct Member<'a> {
     offset: usize,
     /// Size, bits.
     size: usize,
+}
+
+/// The structure called `name` among those that `pahole` printed; nothing where it is not there.
+fn structure<'a>(name: &str, printed: &'a str) -> &'a str {
+    let (begin, end) = (format!("struct {name} {{\n"), "\n};\n");
+    let found = printed.match_indices(&begin).find(|(at, _)| *at == 0 || printed[..*at].ends_with('\n'));
+    let rest = found.map_or("", |(at, _)| &printed[at..]);
+    rest.find(end).map_or("", |at| &rest[..at + end.len()])
 }
 
 /// `printed`, the structure called `name`, with padding for members of structures that are neither public nor among
@@ -323,6 +341,15 @@ struct example {
 	/* size: 64, cachelines: 1, members: 7 */
 };
 ";
+
+    #[test]
+    fn structure_is_found_among_those_whose_names_begin_alike() {
+        let of = |name: &str| format!("struct {name} {{\n\tint x; /* 0 4 */\n\n\t/* size: 4, cachelines: 1 */\n}};\n");
+        let printed = [of("pool_queue"), of("pool"), of("pool_stat")].join("\n");
+
+        assert_eq!(structure("pool", &printed), of("pool"));
+        assert_eq!(structure("poo", &printed), "");
+    }
 
     #[test]
     fn members_keep_their_offsets_and_private_ones_are_padding() {
