@@ -20,7 +20,7 @@ mod trace_header;
 mod tracepoint_preludes;
 mod tracepoint_units;
 
-pub use module::{Built, KmodBuildError, Request, build, module_release};
+pub use module::{Built, KmodBuildError, LEFT_OUT, Request, build, module_release};
 pub use private_types::BtfError;
 pub use sources::{INSTALLED, NotSources, SourcesError, check, mirror, write_if_changed};
 pub use tracepoint_units::{LeftOut, UnitsError};

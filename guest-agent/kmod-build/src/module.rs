@@ -20,6 +20,8 @@ const MODULE: &str = "strata.ko";
 const LOG: &str = "build.log";
 /// What trying the kernel's trace headers wrote, in the working folder.
 const UNITS_LOG: &str = "units.log";
+/// The trace headers that are not in the module, in the working folder: see [`LeftOut::list`].
+pub const LEFT_OUT: &str = "left-out.txt";
 
 /// Why the module could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -204,8 +206,10 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
         }
     }
     let events = ModuleEvents::read(&module)?;
+    let (left_out, list) = (units.left_out(), work.join(LEFT_OUT));
+    fs::write(&list, LeftOut::list(&left_out)).map_err(file_error(&list))?;
     fs::rename(&partial, request.out).map_err(file_error(request.out))?;
-    Ok(Built { release, log: work.join(LOG), events, left_out: units.left_out(), used_btf: btf.is_some() })
+    Ok(Built { release, log: work.join(LOG), events, left_out, used_btf: btf.is_some() })
 }
 
 /// Where the BTF of the kernel `release` may be: beside its headers, with its debug information, or in the running

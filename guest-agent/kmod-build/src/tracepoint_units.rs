@@ -91,6 +91,24 @@ pub struct LeftOut {
     pub reason: String,
 }
 
+impl LeftOut {
+    /// Lines of header, tab and reason.
+    #[must_use]
+    pub fn list(headers: &[Self]) -> String {
+        headers.iter().fold(String::new(), |text, left_out| text + &left_out.header + "\t" + &left_out.reason + "\n")
+    }
+
+    /// What [`LeftOut::list`] has written.
+    #[must_use]
+    pub fn parse_list(text: &str) -> Vec<Self> {
+        let parse = |line: &str| {
+            let (header, reason) = line.split_once('\t')?;
+            Some(Self { header: header.to_owned(), reason: reason.to_owned() })
+        };
+        text.lines().filter_map(parse).collect()
+    }
+}
+
 /// A header and the unit made of it.
 #[derive(Debug, Clone)]
 struct Unit {
@@ -479,6 +497,17 @@ mod tests {
         fs::write(folder.path().join("Makefile"), makefile).unwrap();
 
         assert!(roots(folder.path()).contains(&folder.path().join("../common")));
+    }
+
+    #[test]
+    fn list_of_headers_that_are_left_out_is_read_as_it_was_written() {
+        let of = |header: &str, reason: &str| LeftOut { header: header.to_owned(), reason: reason.to_owned() };
+        let left_out = [of("trace/events/x.h", "uses f, which the kernel does not export"), of("ras/y.h", "")];
+
+        let read = LeftOut::parse_list(&LeftOut::list(&left_out));
+
+        assert_eq!(read, left_out);
+        assert_eq!(LeftOut::list(&left_out[..1]), "trace/events/x.h\tuses f, which the kernel does not export\n");
     }
 
     #[test]

@@ -9,7 +9,9 @@ use lab::packaging::{self, Form, Selection};
 use lab::paths::Paths;
 use lab::scenarios::{claims, debug_kernel, flight_check, flight_recorder, guests, hotplug};
 use lab::tasks::suite::{Lengths, Tier};
-use lab::tasks::{bench, demo, dependencies, documents, fuzz, library_crates, query, scripts, sources, suite, torture};
+use lab::tasks::{
+    bench, demo, dependencies, documents, fuzz, kmod_matrix, library_crates, query, scripts, sources, suite, torture,
+};
 use lab::{progress, provision};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -110,17 +112,31 @@ enum Task {
         #[arg(long)]
         update_document: bool,
     },
-    /// Build the guest kernel module for one kernel and check its object code.
+    /// Build the guest kernel module for one kernel and check its object code; or, with --matrix, for every kernel that
+    /// Debian's suites hold.
     Kmod {
         /// The kernel's header tree: what `make -C` takes, such as /lib/modules/VERSION/build.
-        #[arg(long, value_name = "DIR")]
-        kernel_headers: PathBuf,
+        #[arg(long, value_name = "DIR", required_unless_present = "matrix")]
+        kernel_headers: Option<PathBuf>,
         /// The kernel's BTF, raw or in an ELF file: private structures come from it.
         #[arg(long, value_name = "FILE")]
         btf: Option<PathBuf>,
         /// The module to write.
         #[arg(long, value_name = "FILE", default_value = "strata.ko")]
         out: PathBuf,
+        /// Build for each kernel of Debian from 5.10 on, one after the other, and show a table; keep no module. Hours.
+        #[arg(long, conflicts_with_all = ["kernel_headers", "btf", "out"])]
+        matrix: bool,
+        /// With --matrix: only this kernel: bullseye, bookworm, bookworm-backports, trixie, trixie-backports, forky or sid,
+        /// with -generic or -rt or without. May be repeated.
+        #[arg(long = "kernel", value_name = "KERNEL", requires = "matrix", value_parser = KernelChoice::parse_with_module)]
+        kernels: Vec<KernelChoice>,
+        /// With --matrix: write the rows to FILE as JSON too.
+        #[arg(long, value_name = "FILE", requires = "matrix")]
+        json: Option<PathBuf>,
+        /// With --matrix: put a table into docs/events.md too.
+        #[arg(long, requires = "matrix")]
+        update_document: bool,
     },
     /// Make what people install: Debian packages, RPMs, an archive for any Linux, an image for containers, with
     /// ready-made modules for Debian's kernels.
@@ -394,7 +410,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Task::Torture { minutes, seed, first_round, rounds, ends, update_document } => {
             torture::run(&paths, &torture::Options { minutes, seed, first_round, rounds, ends, update_document })?;
         }
-        Task::Kmod { kernel_headers, btf, out } => {
+        Task::Kmod { kernel_headers: None, kernels, json, update_document, .. } => {
+            kmod_matrix::run(&paths, &kmod_matrix::Options { kernels, json, update_document })?;
+        }
+        Task::Kmod { kernel_headers: Some(kernel_headers), btf, out, .. } => {
             let build = || kmod::build(&paths, &kernel_headers, btf.as_deref(), &out);
             progress::step("building the guest kernel module", build)?;
             println!("{}: `strata events --list guest-kernel --agent` shows its events", out.display());

@@ -15,6 +15,23 @@ use std::process::Command;
 const TOOLS: [Tool; 2] =
     [Tool { program: "mmdebstrap", package: "mmdebstrap" }, Tool { program: "bwrap", package: "bubblewrap" }];
 
+/// Whether apt takes lists that have expired, as those of a mirror that stands still: as on this machine, so in a root.
+const EXPIRED_LISTS: &str = "Acquire::Check-Valid-Until";
+
+/// Debian 13's name.
+const TRIXIE: &str = "trixie";
+
+/// The compilers of Debian's kernels, the releases that have them, and these releases' packages with `pahole`.
+const COMPILERS: [(&str, &str, &str); 4] = [
+    ("gcc-10", "bullseye", "dwarves"),
+    ("gcc-12", "bookworm", "pahole"),
+    ("gcc-14", TRIXIE, "pahole"),
+    ("gcc-16", "forky", "pahole"),
+];
+
+/// Where programs lie in a root; up to Debian 11, /bin and /sbin are folders of their own.
+const PATH: &str = "/usr/bin:/usr/sbin:/bin:/sbin";
+
 /// A root file system with some programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DebianRoot {
@@ -22,15 +39,21 @@ pub struct DebianRoot {
 }
 
 impl DebianRoot {
-    /// Debian 13 with what the modules of its kernels are built with. Made once and kept.
+    /// The release of Debian whose kernels `compiler` builds, with that and what else their modules are built with; `None`
+    /// for a compiler of no release of Debian. Made once and kept.
     ///
     /// # Errors
     ///
     /// When packages cannot be had; that takes root.
-    pub fn trixie(paths: &Paths) -> Result<Self, PackageError> {
-        Self::make(paths, "trixie", "making a root with Debian 13's compiler", |command| {
-            command.args(["--variant=apt", "--include=make,gcc-14,binutils,pahole"]);
-        })
+    pub fn with_compiler(paths: &Paths, compiler: &str) -> Result<Option<Self>, PackageError> {
+        let Some((_, release, pahole)) = COMPILERS.into_iter().find(|(known, ..)| *known == compiler) else {
+            return Ok(None);
+        };
+        let root =
+            Self::make(paths, release, release, &format!("making a root with {release}'s {compiler}"), |command| {
+                command.args(["--variant=apt", &format!("--include=make,{compiler},binutils,{pahole}")]);
+            })?;
+        Ok(Some(root))
     }
 
     /// Debian 13 with what its kernels are built with. Made once and kept.
@@ -39,7 +62,7 @@ impl DebianRoot {
     ///
     /// When packages cannot be had; that takes root.
     pub fn kernel_builder(paths: &Paths) -> Result<Self, PackageError> {
-        Self::make(paths, "trixie-kernel", "making a root to build Debian 13's kernels in", |command| {
+        Self::make(paths, TRIXIE, "trixie-kernel", "making a root to build Debian 13's kernels in", |command| {
             let packages = "make,gcc-14,binutils,pahole,flex,bison,bc,libelf-dev,perl,python3,kmod";
             command.args(["--variant=apt", &format!("--include={packages}")]);
         })
@@ -70,7 +93,7 @@ impl DebianRoot {
     ///
     /// When packages cannot be had; that takes root.
     pub fn libvirt(paths: &Paths) -> Result<Self, PackageError> {
-        Self::make(paths, "trixie-libvirt", "making a root with Debian 13's libvirt", |command| {
+        Self::make(paths, TRIXIE, "trixie-libvirt", "making a root with Debian 13's libvirt", |command| {
             let packages =
                 "libvirt-daemon-system,libvirt-clients,libvirt-daemon-driver-qemu,qemu-system-x86,dbus,apparmor";
             command.args(["--variant=apt", &format!("--include={packages}")]);
@@ -83,18 +106,24 @@ impl DebianRoot {
         &self.folder
     }
 
-    /// The root `name` with `packages`, separated by commas, and what they need: unpacked, not installed. No script of a
+    /// The root `name` of Debian 13 with `packages`, separated by commas, and what they need: unpacked, not installed. No script of a
     /// package has run.
     fn unpack(paths: &Paths, name: &str, step: &str, packages: &str) -> Result<Self, PackageError> {
-        Self::make(paths, name, step, |command| {
+        Self::make(paths, TRIXIE, name, step, |command| {
             command.args(["--variant=extract", &format!("--include={packages}")]);
             // scripts would make these
             command.arg("--extract-hook=cd \"$1\" && ln -s usr/bin bin && ln -s usr/lib lib && ln -s usr/lib64 lib64 && mkdir -p proc");
         })
     }
 
-    /// The root `name` as `mmdebstrap` makes it with the options that `choose` adds.
-    fn make(paths: &Paths, name: &str, step: &str, choose: impl FnOnce(&mut Command)) -> Result<Self, PackageError> {
+    /// The root `name` of `release` as `mmdebstrap` makes it with the options that `choose` adds.
+    fn make(
+        paths: &Paths,
+        release: &str,
+        name: &str,
+        step: &str,
+        choose: impl FnOnce(&mut Command),
+    ) -> Result<Self, PackageError> {
         let folder = paths.roots().join(name);
         if folder.is_dir() {
             return Ok(Self { folder });
@@ -110,8 +139,9 @@ impl DebianRoot {
             apt::recreate(&partial)?;
             let mut command = Command::new("mmdebstrap");
             command.arg("--quiet").args(["--aptopt=APT::Sandbox::User \"root\"", "--aptopt=Acquire::Retries \"3\""]);
+            command.args(apt::machine_setting(EXPIRED_LISTS)?.map(|line| format!("--aptopt={line}")));
             choose(&mut command);
-            command.arg("trixie").arg(&partial).arg(apt::MIRROR);
+            command.arg(release).arg(&partial).arg(apt::MIRROR);
             process::run_logged(&mut command, &paths.logs().join(format!("root-{name}.log")))?;
             fs::rename(&partial, &folder).map_err(|source| PackageError::File { path: folder.clone(), source })
         })?;
@@ -132,7 +162,7 @@ impl DebianRoot {
             command.arg("--bind").arg(&top).arg(&top);
         }
         // what this machine's environment says is not true there
-        command.args(["--clearenv", "--setenv", "PATH", "/usr/bin:/usr/sbin"]);
+        command.args(["--clearenv", "--setenv", "PATH", PATH]);
         for (name, value) in environment {
             command.args(["--setenv", name]).arg(value);
         }

@@ -106,27 +106,45 @@ pub enum KmodError {
 
 /// Builds the module for the kernel whose header tree is `kernel_headers`, checks its object code and writes it to
 /// `out`. `btf` is a file with the kernel's BTF, for headers that look into private structures; without it, the build
-/// looks where kernels keep it. Where the kernel's compiler is not to be had on this machine, that is done in a root of
-/// a newer Debian.
+/// looks where kernels keep it. Where this machine lacks the kernel's compiler, that is done in a root of the Debian that
+/// has it.
 ///
 /// # Errors
 ///
 /// When the headers cannot be used, a build step fails (the error names its log) or an object gate does not pass.
 pub fn build(paths: &Paths, kernel_headers: &Path, btf: Option<&Path>, out: &Path) -> Result<(), KmodError> {
+    let work = work_folder(paths, &headers::release(kernel_headers)?);
+    build_in(paths, kernel_headers, btf, &work, out)
+}
+
+/// As [`build`], in the folder `work`.
+///
+/// # Errors
+///
+/// As of [`build`].
+pub fn build_in(
+    paths: &Paths,
+    kernel_headers: &Path,
+    btf: Option<&Path>,
+    work: &Path,
+    out: &Path,
+) -> Result<(), KmodError> {
     let release = headers::release(kernel_headers)?;
     let sources = sources(paths)?;
-    let work = work_folder(paths, &release);
     let request = strata_kmod_build::Request {
         sources: &sources,
         kernel_headers,
         release: Some(&release),
         kernel: None,
         btf,
-        work: &work,
+        work,
         out,
     };
     match strata_kmod_build::build(&request) {
-        Err(KmodBuildError::NoCompiler { .. }) => build_in_root(paths, &request),
+        Err(KmodBuildError::NoCompiler { release, compiler }) => match DebianRoot::with_compiler(paths, &compiler)? {
+            Some(root) => build_in_root(paths, &root, &request),
+            None => Err(KmodBuildError::NoCompiler { release, compiler }.into()),
+        },
         result => Ok(result.map(drop)?),
     }
 }
@@ -137,10 +155,9 @@ pub fn work_folder(paths: &Paths, release: &str) -> PathBuf {
     paths.builds().join(format!("kmod-{release}"))
 }
 
-/// The same build, by the program that users without the source tree have, in a root with a newer compiler.
-fn build_in_root(paths: &Paths, request: &strata_kmod_build::Request<'_>) -> Result<(), KmodError> {
+/// The same build, by the program that users without the source tree have, in a root with the kernel's compiler.
+fn build_in_root(paths: &Paths, root: &DebianRoot, request: &strata_kmod_build::Request<'_>) -> Result<(), KmodError> {
     let builder = binaries::build_module_builder(paths, Purpose::Test)?;
-    let root = DebianRoot::trixie(paths)?;
     let kernel_headers = fs::canonicalize(request.kernel_headers).map_err(file_error(request.kernel_headers))?;
     let absolute = |path: &Path| std::path::absolute(path).map_err(file_error(path));
     let (out, btf) = (absolute(request.out)?, request.btf.map(absolute).transpose()?);

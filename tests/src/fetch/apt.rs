@@ -145,6 +145,12 @@ impl Apt {
     }
 }
 
+/// The line by which this machine's apt sets `option`; `None` where it does not.
+pub(crate) fn machine_setting(option: &str) -> Result<Option<String>, PackageError> {
+    let dump = process::capture(Command::new("apt-config").args(["dump", "--no-empty", option]))?;
+    Ok(dump.lines().find(|line| line.starts_with(option)).map(str::to_owned))
+}
+
 /// Makes an empty folder in place of what is there.
 pub(crate) fn recreate(folder: &Path) -> Result<(), PackageError> {
     let error = |source| PackageError::File { path: folder.to_path_buf(), source };

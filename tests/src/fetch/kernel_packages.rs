@@ -11,44 +11,78 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The prefixes of the packages that make up a kernel and its headers.
-const PARTS: [&str; 6] =
-    ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-", "linux-headers-", "linux-kbuild-"];
+const PARTS: [&str; 6] = ["linux-image-", "linux-binary-", MODULES, "linux-base-", "linux-headers-", "linux-kbuild-"];
+/// Of these, the one with the kernel's modules, where that is a package of its own.
+const MODULES: &str = "linux-modules-";
 
 /// Where a kernel comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suite {
+    /// Debian 11's own kernel: 5.10.
+    Bullseye,
     /// Debian 12's own kernel: 6.1.
     Bookworm,
     /// What Debian 12's backports have: 6.12.
     BookwormBackports,
+    /// Debian 13's own kernel: 6.12.
+    Trixie,
     /// What Debian 13's backports have: 7.3 at the time of writing. Its modules need Debian 13's compiler.
     TrixieBackports,
+    /// What Debian 14 will be: 7.2 at the time of writing.
+    Forky,
+    /// What is uploaded to Debian before it comes into any other suite.
+    Sid,
 }
 
 impl Suite {
-    /// Every suite, oldest kernel first.
+    /// Every suite with a kernel of the lab, oldest kernel first.
     pub const ALL: [Self; 3] = [Self::Bookworm, Self::BookwormBackports, Self::TrixieBackports];
+    /// Every suite with a kernel that the guest kernel module is for, oldest release first.
+    pub const WITH_MODULE: [Self; 7] = [
+        Self::Bullseye,
+        Self::Bookworm,
+        Self::BookwormBackports,
+        Self::Trixie,
+        Self::TrixieBackports,
+        Self::Forky,
+        Self::Sid,
+    ];
 
     /// The suite's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Bullseye => "bullseye",
             Self::Bookworm => "bookworm",
             Self::BookwormBackports => "bookworm-backports",
+            Self::Trixie => "trixie",
             Self::TrixieBackports => "trixie-backports",
+            Self::Forky => "forky",
+            Self::Sid => "sid",
         }
     }
 
     /// apt's sources for it. Only the suite's own packages are fetched, so that the kernel is the one of this suite.
     pub(super) fn sources(self) -> &'static str {
         match self {
+            Self::Bullseye => {
+                "deb http://deb.debian.org/debian bullseye main\n\
+                 deb http://deb.debian.org/debian-security bullseye-security main\n"
+            }
             Self::Bookworm => {
                 "deb http://deb.debian.org/debian bookworm main\n\
                  deb http://deb.debian.org/debian bookworm-updates main\n\
                  deb http://deb.debian.org/debian-security bookworm-security main\n"
             }
             Self::BookwormBackports => "deb http://deb.debian.org/debian bookworm-backports main\n",
+            Self::Trixie => {
+                "deb http://deb.debian.org/debian trixie main\n\
+                 deb http://deb.debian.org/debian trixie-updates main\n\
+                 deb http://deb.debian.org/debian-security trixie-security main\n"
+            }
             Self::TrixieBackports => "deb http://deb.debian.org/debian trixie-backports main\n",
+            Self::Forky => "deb http://deb.debian.org/debian forky main\n",
+            Self::Sid => "deb http://deb.debian.org/debian sid main\n",
         }
     }
 }
@@ -103,8 +137,27 @@ impl KernelChoice {
 
     /// Every kernel of the lab.
     pub fn all() -> impl Iterator<Item = Self> {
+        Self::of(&Suite::ALL)
+    }
+
+    /// Every kernel that the guest kernel module is for. Some suites lack some of them.
+    pub fn with_module() -> impl Iterator<Item = Self> {
+        Self::of(&Suite::WITH_MODULE)
+    }
+
+    fn of(suites: &[Suite]) -> impl Iterator<Item = Self> {
         let flavours = [Flavour::Cloud, Flavour::Generic, Flavour::Realtime];
-        Suite::ALL.into_iter().flat_map(move |suite| flavours.map(|flavour| Self { suite, flavour }))
+        suites.iter().flat_map(move |&suite| flavours.map(|flavour| Self { suite, flavour }))
+    }
+
+    /// The kernel `text` among those that the guest kernel module is for.
+    ///
+    /// # Errors
+    ///
+    /// When there is none of that name.
+    pub fn parse_with_module(text: &str) -> Result<Self, UnknownKernelWithModule> {
+        let found = Self::with_module().find(|kernel| kernel.to_string() == text);
+        found.ok_or_else(|| UnknownKernelWithModule(text.to_owned()))
     }
 
     /// The preemptible-RT kernel of a suite.
@@ -148,6 +201,14 @@ impl fmt::Display for KernelChoice {
      without"
 )]
 pub struct UnknownKernel(String);
+
+/// Text that names no kernel which the guest kernel module is for.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "'{0}' is not a kernel of Debian that the module is for: write {names}, with -generic or -rt or without",
+    names = Suite::WITH_MODULE.map(Suite::name).join(", ")
+)]
+pub struct UnknownKernelWithModule(String);
 
 impl FromStr for KernelChoice {
     type Err = UnknownKernel;
@@ -205,18 +266,57 @@ pub fn fetch(paths: &Paths, choice: KernelChoice) -> Result<KernelPackages, Pack
         return Ok(known);
     }
     progress::step(&format!("fetching the kernel of {choice} and its headers"), || {
-        let apt = Apt::with_sources(paths, paths.apt().join(choice.suite.name()), choice.suite.sources())?;
-        let meta = choice.meta_package();
-        let (release, version) =
-            kernel_release(&apt.show(meta)?).ok_or_else(|| PackageError::Unknown(meta.to_owned()))?;
-        let first = [format!("linux-image-{release}"), format!("linux-headers-{release}")];
-        let names = parts(first, |name| apt.show(name))?;
-        apt.unpack(&names, &paths.packages().join(choice.to_string()), &root)?;
-        let packages = KernelPackages { release, version };
+        let packages = Offered::of(paths, choice)?.unpack(paths, &root, |_| true)?;
         let text = serde_json::to_vec(&packages).unwrap_or_default();
         fs::write(&record, text).map_err(|source| PackageError::File { path: record, source })?;
         Ok(packages)
     })
+}
+
+/// A kernel as its suite offers it now.
+pub(crate) struct Offered {
+    choice: KernelChoice,
+    apt: Apt,
+    packages: KernelPackages,
+}
+
+impl Offered {
+    /// Asks the suite of `choice`.
+    ///
+    /// # Errors
+    ///
+    /// When the suite's lists cannot be had, or have no such kernel.
+    pub(crate) fn of(paths: &Paths, choice: KernelChoice) -> Result<Self, PackageError> {
+        let apt = Apt::with_sources(paths, paths.apt().join(choice.suite.name()), choice.suite.sources())?;
+        let meta = choice.meta_package();
+        let (release, version) =
+            kernel_release(&apt.show(meta)?).ok_or_else(|| PackageError::Unknown(meta.to_owned()))?;
+        Ok(Self { choice, apt, packages: KernelPackages { release, version } })
+    }
+
+    /// Downloads and unpacks what a module is built with into the new folder `root`: the kernel and its headers, without
+    /// its modules where these are a package of their own.
+    ///
+    /// # Errors
+    ///
+    /// When apt or dpkg fails, or a file cannot be written.
+    pub(crate) fn unpack_for_module(self, paths: &Paths, root: &Path) -> Result<KernelPackages, PackageError> {
+        self.unpack(paths, root, |name| !name.starts_with(MODULES))
+    }
+
+    fn unpack(
+        self,
+        paths: &Paths,
+        root: &Path,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<KernelPackages, PackageError> {
+        let release = &self.packages.release;
+        let first = [format!("linux-image-{release}"), format!("linux-headers-{release}")];
+        let mut names = parts(first, |name| self.apt.show(name))?;
+        names.retain(|name| is_wanted(name));
+        self.apt.unpack(&names, &paths.packages().join(self.choice.to_string()), root)?;
+        Ok(self.packages)
+    }
 }
 
 /// The packages `first` and what they depend on, as far as it is a part of the kernel or its headers. `show` gives a
@@ -288,6 +388,19 @@ mod tests {
         let expected =
             ["linux-base-7.2-x", "linux-headers-7.2-x", "linux-image-7.2-x", "linux-kbuild-7.2", "linux-modules-7.2-x"];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn kernels_that_the_module_is_for_are_those_of_the_lab_and_more() {
+        let with_module: Vec<_> = KernelChoice::with_module().collect();
+
+        let oldest = KernelChoice::parse_with_module("bullseye-rt").unwrap();
+
+        assert_eq!(oldest, KernelChoice::realtime(Suite::Bullseye));
+        assert!(KernelChoice::all().all(|kernel| with_module.contains(&kernel)));
+        assert!("bullseye-rt".parse::<KernelChoice>().unwrap_err().to_string().contains("'bullseye-rt'"));
+        assert!("trixie".parse::<Suite>().is_err());
+        assert!(KernelChoice::parse_with_module("buster").unwrap_err().to_string().contains("bullseye, bookworm"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod demo;
 pub mod dependencies;
 pub mod documents;
 pub mod fuzz;
+pub mod kmod_matrix;
 pub mod library_crates;
 mod map;
 pub mod markers;
