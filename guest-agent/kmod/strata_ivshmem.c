@@ -19,6 +19,11 @@
 
 #ifdef CONFIG_PCI
 
+/* Older kernels lack it. */
+#ifndef pm_sleep_ptr
+#define pm_sleep_ptr(function) (IS_ENABLED(CONFIG_PM_SLEEP) ? (function) : NULL)
+#endif
+
 #define STRATA_IVSHMEM_VENDOR 0x1af4
 #define STRATA_IVSHMEM_DEVICE 0x1110
 /* Revision 0 (before QEMU 2.6) shows other memory until it is told otherwise. */
