@@ -77,33 +77,27 @@ fn row(paths: &Paths, kernel: KernelChoice) -> anyhow::Result<Row> {
     // which takes more than a gigabyte with the modules of older kernels
     let folder = TempDir::with_prefix_in("kernel-matrix-", paths.lab())?;
     let _goes = GoesOnSignal::new(folder.path());
-    let offered = match progress::step(&format!("looking for the kernel of {kernel}"), || Offered::of(paths, kernel)) {
-        Ok(offered) => offered,
-        Err(error @ (PackageError::Lists { .. } | PackageError::Unknown(_))) => {
-            let outcome = Outcome::Absent { why: error.to_string() };
+    let root = folder.path().join("root");
+    let fetch = || Offered::of(paths, kernel)?.unpack_for_module(paths, &root);
+    let packages = match progress::step(&format!("fetching the kernel of {kernel}"), fetch) {
+        Ok(packages) => packages,
+        Err(error) => {
+            let outcome = Outcome::Absent { why: chain(error) };
             return Ok(Row { kernel, offered: None, outcome, seconds: 0.0 });
         }
-        Err(error) => return Ok(Row { kernel, offered: None, outcome: failed(error), seconds: 0.0 }),
-    };
-    let root = folder.path().join("root");
-    let fetched =
-        progress::step(&format!("fetching the kernel of {kernel}"), || offered.unpack_for_module(paths, &root));
-    let packages = match fetched {
-        Ok(packages) => packages,
-        Err(error) => return Ok(Row { kernel, offered: None, outcome: failed(error), seconds: 0.0 }),
     };
     let start = Instant::now();
     let work = folder.path().join("work");
     let build = || build(paths, &packages, &root, &work);
-    let outcome =
-        progress::step(&format!("building the module for {}", packages.release), build).unwrap_or_else(failed);
+    let outcome = progress::step(&format!("building the module for {}", packages.release), build)
+        .unwrap_or_else(|error| Outcome::Failed { why: chain(error) });
     keep_logs(paths, kernel, &work)?;
     let seconds = start.elapsed().as_secs_f64();
     Ok(Row { kernel, offered: Some(described(packages, &root)), outcome, seconds })
 }
 
-fn failed(error: impl Into<anyhow::Error>) -> Outcome {
-    Outcome::Failed { why: format!("{:#}", error.into()) }
+fn chain(error: impl Into<anyhow::Error>) -> String {
+    format!("{:#}", error.into())
 }
 
 /// The module of a kernel whose packages lie in `root`, built in the folder `work`.

@@ -65,12 +65,12 @@ pub(super) enum Outcome {
     },
     /// There should be a module, and there is none.
     Failed {
-        /// Why, on one line.
+        /// Why.
         why: String,
     },
-    /// Its suite does not have the kernel.
+    /// The kernel is not to be had: its suite, or the mirror, does not have it.
     Absent {
-        /// What is missing, on one line.
+        /// What is missing.
         why: String,
     },
 }
