@@ -35,7 +35,6 @@ pub fn prelude(name: &str) -> Prelude {
             structures: &["net_bridge_fdb_key", "net_bridge_fdb_entry", "net_bridge_port", "net_bridge"],
             ..NOTHING
         },
-        "clk" => Prelude { includes: &["linux/clk-provider.h"], ..NOTHING },
         "compaction" => Prelude { structures: &["compact_control"], ..NOTHING },
         "dma_fence" => Prelude { includes: &["linux/dma-fence.h"], ..NOTHING },
         "ext4" => Prelude {
