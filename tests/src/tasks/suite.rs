@@ -86,7 +86,7 @@ pub enum SuiteError {
     /// A crate that others can use is not fit for that.
     #[error(transparent)]
     LibraryCrate(#[from] LibraryCrateError),
-    /// Recording takes more instructions than it did.
+    /// Recording or reading takes more instructions than it did.
     #[error(transparent)]
     Instructions(anyhow::Error),
     /// The lab could not be made ready.
@@ -240,8 +240,8 @@ impl<'p> Run<'p> {
     }
 
     /// Checks of format, sources, documents and dependencies, lints, the checks of the library crates, doc tests, the
-    /// model checkers and the instructions of a record (while the lab is made ready), all unit, integration and end-to-end
-    /// tests, then a round of torture with each fault.
+    /// model checkers and the instructions of a record (while the lab is made ready), those of reading one, all unit,
+    /// integration and end-to-end tests, then a round of torture with each fault.
     fn usual(&mut self) -> Result<(), SuiteError> {
         self.format()?;
         progress::step("dependencies", || dependencies::check(self.paths))?;
@@ -259,6 +259,7 @@ impl<'p> Run<'p> {
         });
         checked?;
         lab.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        instructions::check_reading(self.paths).map_err(SuiteError::Instructions)?;
         self.test("unit, integration and end-to-end tests", "tests", &["--workspace"])?;
         self.xtask("torture", &["torture", "--seed", &torture::GATE_SEED.to_string()])?;
         Ok(())

@@ -10,6 +10,7 @@ mod counts;
 use self::counts::{Count, Counts};
 use super::BenchFolder;
 use super::merge;
+use crate::build::binaries::{self, Purpose};
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
 use crate::process;
@@ -40,6 +41,8 @@ const AROUND: [&str; 2] = ["--case", "floor/call"];
 const SAMPLES: [u64; 2] = [1, 2];
 /// Records of a recording: few, and more.
 const RECORDS: [u64; 2] = [10_000, 100_000];
+/// The example that writes them.
+const WRITER: &str = "write_layers";
 /// The file that an export makes, in place of its name.
 const OUTPUT: &str = "OUTPUT";
 
@@ -63,15 +66,12 @@ const READING: [Way; 7] = [
     way("export, Perfetto", Some(1800.0), &["export", "--force", "--format", "perfetto", "-o", OUTPUT]),
 ];
 
+/// Those that `cargo xtask test` counts, in the build that it tests, which has every check of the language on.
+const READING_AS_TESTED: [Way; 2] =
+    [way("events --count, tests' build", None, &["events", "--count"]), way("check, tests' build", None, &["check"])];
+
 const fn way(name: &'static str, goal: Option<f64>, arguments: &'static [&'static str]) -> Way {
     Way { name, goal, arguments }
-}
-
-/// The programs that are counted.
-struct Programs {
-    strata: PathBuf,
-    write_layers: PathBuf,
-    ring_bench: PathBuf,
 }
 
 /// Counts, and compares with what the file says; or writes it with `update_document`, and the page that shows it.
@@ -81,12 +81,14 @@ struct Programs {
 /// When something cannot be built or installed, a program fails, or a path takes more instructions than it may.
 pub fn run(paths: &Paths, update_document: bool) -> anyhow::Result<()> {
     tools::install(paths, &[VALGRIND])?;
-    let built = progress::step("building strata with optimisation", || merge::build(paths))?;
-    let programs =
-        Programs { strata: built.strata, write_layers: built.write_layers, ring_bench: super::ring::build(paths)? };
+    let programs = progress::step("building strata with optimisation", || merge::build(paths))?;
+    let ring_bench = super::ring::build(paths)?;
+    let tested = progress::step("building strata as it is tested", || binaries::build(paths, Purpose::Test))?.strata;
     let folder = BenchFolder::new(paths, "instructions-")?;
-    let mut counted = count_recording(&programs.ring_bench, folder.path())?;
-    counted.extend(count_reading(&programs, folder.path())?);
+    let mut counted = count_recording(&ring_bench, folder.path())?;
+    let recordings = write_recordings(&programs.strata, &programs.write_layers, folder.path())?;
+    counted.extend(count_reading(&programs.strata, &READING, &recordings, folder.path())?);
+    counted.extend(count_reading(&tested, &READING_AS_TESTED, &recordings, folder.path())?);
     let counts = Counts::of(counted)?;
     print!("{}", counts.table());
     if update_document {
@@ -95,13 +97,40 @@ pub fn run(paths: &Paths, update_document: bool) -> anyhow::Result<()> {
     compare(&Counts::read(paths.workspace())?, &counts)
 }
 
-/// Counts the ways through the rings, which take seconds, and compares them with what the file says. Other compilers make
-/// other programs: then nothing is compared, which is noted. Returns the counts as a table, empty where there are none.
+/// Counts the ways through the rings, which take seconds, and compares them with what the file says. Returns the counts as
+/// a table, empty where there is nothing to compare with.
 ///
 /// # Errors
 ///
 /// When something cannot be built or installed, a program fails, or a path takes more instructions than it may.
 pub fn check_recording(paths: &Paths) -> anyhow::Result<String> {
+    check(paths, |folder| count_recording(&super::ring::build(paths)?, folder))
+}
+
+/// The same for reading, by the program that `cargo xtask test` has built.
+///
+/// # Errors
+///
+/// As for recording.
+pub fn check_reading(paths: &Paths) -> anyhow::Result<String> {
+    check(paths, |folder| {
+        let strata = binaries::located(paths, Purpose::Test).strata;
+        let build = ["build", "-p", "strata-recording", "--example", WRITER];
+        process::run_logged(
+            binaries::cargo(paths, &paths.target()).args(build),
+            &paths.logs().join("write-layers.log"),
+        )?;
+        let recordings = write_recordings(&strata, &paths.target().join("debug/examples").join(WRITER), folder)?;
+        count_reading(&strata, &READING_AS_TESTED, &recordings, folder)
+    })
+}
+
+/// Compares what `count` counts with what the file says. Other compilers make other programs: then nothing is counted,
+/// which is noted.
+fn check(
+    paths: &Paths,
+    count: impl FnOnce(&Path) -> anyhow::Result<BTreeMap<String, Count>>,
+) -> anyhow::Result<String> {
     tools::install(paths, &[VALGRIND])?;
     let before = Counts::read(paths.workspace())?;
     let made_by = Counts::of(BTreeMap::new())?;
@@ -109,9 +138,8 @@ pub fn check_recording(paths: &Paths) -> anyhow::Result<String> {
         progress::note(&format!("instructions are not compared: {}", before.difference(&made_by)));
         return Ok(String::new());
     }
-    let ring_bench = super::ring::build(paths)?;
     let folder = BenchFolder::new(paths, "instructions-")?;
-    let counts = Counts::of(count_recording(&ring_bench, folder.path())?)?;
+    let counts = Counts::of(count(folder.path())?)?;
     compare(&before, &counts)?;
     Ok(counts.table())
 }
@@ -137,30 +165,41 @@ fn count_recording(ring_bench: &Path, folder: &Path) -> anyhow::Result<BTreeMap<
     RECORDING.into_iter().map(of).collect()
 }
 
-/// The instructions of the ways through `strata`.
-fn count_reading(programs: &Programs, folder: &Path) -> anyhow::Result<BTreeMap<String, Count>> {
+/// A recording, and how many records it has.
+type Recording = (PathBuf, u64);
+
+/// The instructions of `ways` through `strata`.
+fn count_reading(
+    strata: &Path,
+    ways: &[Way],
+    recordings: &[Recording; 2],
+    folder: &Path,
+) -> anyhow::Result<BTreeMap<String, Count>> {
     let mut counted = BTreeMap::new();
-    let [small, large] = RECORDS;
-    let small = write_recording(programs, &folder.join("small"), small)?;
-    let large = write_recording(programs, &folder.join("large"), large)?;
-    for way in READING {
-        let of = |(recording, _): &(PathBuf, u64)| {
+    let [small, large] = recordings;
+    for way in ways {
+        let of = |(recording, _): &Recording| {
             let output = folder.join("output");
             let word = |word: &&str| if *word == OUTPUT { output.clone().into() } else { OsString::from(word) };
             let arguments: Vec<OsString> = way.arguments.iter().map(word).chain([recording.into()]).collect();
-            callgrind::count(&programs.strata, &arguments, folder)
+            callgrind::count(strata, &arguments, folder)
         };
-        let costs = progress::step(&format!("counting {}", way.name), || anyhow::Ok([of(&small)?, of(&large)?]))?;
+        let costs = progress::step(&format!("counting {}", way.name), || anyhow::Ok([of(small)?, of(large)?]))?;
         counted.insert(way.name.to_owned(), Count::between(costs, [small.1, large.1]));
     }
     Ok(counted)
 }
 
-/// Writes a recording of `wanted` records, or a few more; how many they are.
-fn write_recording(programs: &Programs, folder: &Path, wanted: u64) -> anyhow::Result<(PathBuf, u64)> {
-    process::run_visible(Command::new(&programs.write_layers).arg(folder).arg(wanted.to_string()))?;
-    let records = process::capture(Command::new(&programs.strata).arg("events").arg(folder).arg("--count"))?;
-    Ok((folder.to_owned(), records.trim().parse()?))
+/// Has `write_layers` write the two recordings into `folder`, of as many records as wanted, or a few more.
+fn write_recordings(strata: &Path, write_layers: &Path, folder: &Path) -> anyhow::Result<[Recording; 2]> {
+    let write = |name, wanted: u64| {
+        let recording = folder.join(name);
+        process::run_visible(Command::new(write_layers).arg(&recording).arg(wanted.to_string()))?;
+        let records = process::capture(Command::new(strata).arg("events").arg(&recording).arg("--count"))?;
+        anyhow::Ok((recording, records.trim().parse()?))
+    };
+    let [few, many] = RECORDS;
+    Ok([write("small", few)?, write("large", many)?])
 }
 
 /// The instructions of an operation of the case of `ring-bench` that `arguments` name.
