@@ -37,6 +37,11 @@ const VERIFIED: [&str; 6] =
     ["-p", "shared-ring", "-p", "clock-sync", "--features", "shared-ring/verification,clock-sync/verification"];
 /// What lints look at, and that none may be left.
 const LINTS: [&str; 5] = ["--all-targets", "--quiet", "--", "-D", "warnings"];
+/// Has clippy, which is the compiler with lints, build the workspace's crates: they are looked at and built in one go, and
+/// what they need is not built once for lints and once more for tests.
+const BUILT_BY_CLIPPY: [&str; 2] = ["--config", "build.rustc-workspace-wrapper='clippy-driver'"];
+/// How `cargo clippy -- -D warnings` hands its arguments on.
+const CLIPPY_ARGUMENTS: (&str, &str) = ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
 /// Room on the disk that a run takes at least beside what an earlier one has left.
 const ROOM: u64 = 4 << 30;
 /// A test that takes so long has a line of its own when it has ended, seconds.
@@ -239,13 +244,14 @@ impl<'p> Run<'p> {
         self.test(&format!("unit tests of {}", concerned.all.join(", ")), "unit-tests", &all)
     }
 
-    /// Checks of format, sources, documents and dependencies, lints, the checks of the library crates, doc tests, the
-    /// model checkers and the instructions of a record (while the lab is made ready), those of reading one, all unit,
-    /// integration and end-to-end tests, then a round of torture with each fault.
+    /// Checks of format, sources, documents and dependencies, lints while tests are built, the checks of the library
+    /// crates, doc tests, the model checkers and the instructions of a record (while the lab is made ready), those of
+    /// reading one, all unit, integration and end-to-end tests, then a round of torture with each fault.
     fn usual(&mut self) -> Result<(), SuiteError> {
         self.format()?;
         progress::step("dependencies", || dependencies::check(self.paths))?;
-        self.cargo("lints", "lints", &[&["clippy", "--workspace"], &LINTS[..]].concat())?;
+        let built = ["test", "--workspace", "--all-targets", "--no-run", "--quiet"];
+        self.cargo("lints, and building tests", "lints", &[&built[..], &BUILT_BY_CLIPPY].concat())?;
         let verified = [&["clippy"], VERIFIED.as_slice(), &LINTS].concat();
         self.cargo("lints of the model checkers", "lints-verified", &verified)?;
         library_crates::check(self.paths)?;
@@ -260,7 +266,8 @@ impl<'p> Run<'p> {
         checked?;
         lab.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         instructions::check_reading(self.paths).map_err(SuiteError::Instructions)?;
-        self.test("unit, integration and end-to-end tests", "tests", &["--workspace"])?;
+        let everywhere = [&["--workspace"], &BUILT_BY_CLIPPY[..]].concat();
+        self.test("unit, integration and end-to-end tests", "tests", &everywhere)?;
         self.xtask("torture", &["torture", "--seed", &torture::GATE_SEED.to_string()])?;
         Ok(())
     }
@@ -269,7 +276,7 @@ impl<'p> Run<'p> {
     fn all(&mut self, lengths: Lengths) -> Result<(), SuiteError> {
         let Lengths { torture, fuzz, debug_kernel } = lengths;
         let usual = self.usual();
-        let of_all = ["-p", "lab", "--test", "*", "--run-ignored", "only"];
+        let of_all = [&["-p", "lab", "--test", "*"], &BUILT_BY_CLIPPY[..], &["--run-ignored", "only"]].concat();
         let matrix = self.test("end-to-end tests on every kernel and of every form", "tests-all", &of_all);
         let mut results = vec![usual, matrix];
         for suite in Suite::ALL {
@@ -296,7 +303,8 @@ impl<'p> Run<'p> {
     }
 
     fn doc_tests_and_model_checkers(&self) -> Result<(), ProcessError> {
-        self.cargo("doc tests", "doc-tests", &["test", "--workspace", "--doc", "--quiet"])?;
+        let documented = ["test", "--workspace", "--doc", "--quiet"];
+        self.cargo("doc tests", "doc-tests", &[&documented[..], &BUILT_BY_CLIPPY].concat())?;
         let checkers = ["--test", "explorer*", "--test", "loom*", "--test", "ring_document", "--no-fail-fast"];
         let arguments = [&["test", "--profile", "verification"], VERIFIED.as_slice(), &checkers].concat();
         self.cargo("model checkers", "model-checkers", &arguments)
@@ -351,6 +359,8 @@ impl<'p> Run<'p> {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(self.paths.workspace()).env("TMPDIR", self.scratch.path());
         command.env(emulator::SEED_VARIABLE, self.lab_seed.to_string());
+        let (name, arguments) = CLIPPY_ARGUMENTS;
+        command.env(name, arguments);
         command
     }
 
