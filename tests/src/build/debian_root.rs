@@ -106,8 +106,8 @@ impl DebianRoot {
         &self.folder
     }
 
-    /// The root `name` of Debian 13 with `packages`, separated by commas, and what they need: unpacked, not installed. No script of a
-    /// package has run.
+    /// The root `name` of Debian 13 with `packages`, separated by commas, and what they need: unpacked, not installed. No
+    /// script of a package has run.
     fn unpack(paths: &Paths, name: &str, step: &str, packages: &str) -> Result<Self, PackageError> {
         Self::make(paths, TRIXIE, name, step, |command| {
             command.args(["--variant=extract", &format!("--include={packages}")]);
