@@ -15,8 +15,7 @@ pub(crate) fn command(tree: &Path, folder: &Path) -> Command {
         .arg("-C")
         .arg(tree)
         .arg(format!("M={}", folder.display()))
-        // where it was built is no part of it
-        .arg(format!("KCFLAGS=-g0 -ffile-prefix-map={}/=", folder.display()))
+        .arg(format!("KCFLAGS=-g0 {}", without_folders(tree, folder)))
         // type information of modules would need another tool, and strip takes it away
         .arg("CONFIG_DEBUG_INFO_BTF_MODULES=")
         .args(headers::clang(tree).map(llvm))
@@ -27,6 +26,14 @@ pub(crate) fn command(tree: &Path, folder: &Path) -> Command {
         .env_remove("MAKEFLAGS")
         .env_remove("MFLAGS");
     command
+}
+
+/// Has what is compiled name neither the folder of its sources nor that in which the kernel's headers lie, beside those
+/// that kernels share: where it was built is no part of it.
+fn without_folders(tree: &Path, folder: &Path) -> String {
+    let tree = tree.canonicalize().unwrap_or_else(|_| tree.to_path_buf());
+    let headers = tree.parent().unwrap_or(&tree);
+    format!("-ffile-prefix-map={}/= -ffile-prefix-map={}/=/usr/src/", folder.display(), headers.display())
 }
 
 /// The variable by which the kernel's build is told to use LLVM's tools: those of the version `major` where they have it in
