@@ -458,21 +458,12 @@ fn verdict(unit: &Unit, folder: &Path, exported: &BTreeSet<String>, log: &str) -
     Err(format!("uses {}, which the kernel does not export", names.join(", ")))
 }
 
-/// The compiler's first error in a unit.
+/// The compiler's first error in a unit: behind its source's name, with which what the compiler says of a unit begins.
 fn first_error<'a>(unit: &str, log: &'a str) -> &'a str {
     let source = format!("/{unit}.c");
-    let mut of_unit = false;
-    for line in log.lines() {
-        if line.starts_with("  CC ") {
-            of_unit = line.ends_with(&format!("/{unit}.o"));
-        } else if line.contains(&source) {
-            of_unit = true;
-        }
-        if of_unit && let Some((_, message)) = line.split_once("error: ") {
-            return message.split(" [-W").next().unwrap_or(message);
-        }
-    }
-    "see the build's log"
+    let mut of_unit = log.lines().skip_while(|line| !line.contains(&source));
+    let message = of_unit.find_map(|line| Some(line.split_once("error: ")?.1));
+    message.map_or("see the build's log", |message| message.split(" [-W").next().unwrap_or(message))
 }
 
 #[cfg(test)]
@@ -483,8 +474,8 @@ mod tests {
 
     #[test]
     fn first_error_is_the_units_own() {
-        let log = "  CC [M]  /b/tp_a.o\n/k/a.h:1:2: error: of a\n  CC [M]  /b/tp_b.o\n\
-                   In file included from /b/tp_b.c:4:\n/k/b.h:9:9: error: of b [-Werror=x]\n";
+        let log = "  CC [M]  /b/tp_b.o\n  CC [M]  /b/tp_a.o\nIn file included from /b/tp_b.c:4:\n\
+                   /k/b.h:9:9: error: of b [-Werror=x]\nIn file included from /b/tp_a.c:4:\n/k/a.h:1:2: error: of a\n";
 
         assert_eq!((first_error("tp_a", log), first_error("tp_b", log)), ("of a", "of b"));
         assert_eq!(first_error("tp_c", log), "see the build's log");
