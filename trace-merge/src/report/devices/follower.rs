@@ -242,11 +242,15 @@ impl<K: Kind> FollowedTimes<K> {
         origin: Origin,
         timeline: &'f Timeline,
     ) -> impl Iterator<Item = (usize, &'f mut Follower<K>)> {
-        self.vms.iter_mut().enumerate().filter_map(move |(index, follower)| {
+        let (first, number) = match origin {
+            Origin::Host { .. } => (0, self.vms.len()),
+            Origin::Vmm { vm, .. } | Origin::Guest { vm, .. } => (vm, 1),
+            Origin::User { .. } => (0, 0),
+        };
+        self.vms.iter_mut().enumerate().skip(first).take(number).filter_map(move |(index, follower)| {
             let is_concerned = match origin {
                 Origin::Host { host, .. } => timeline.vm(index).is_some_and(|vm| vm.host == host),
-                Origin::Vmm { vm, .. } | Origin::Guest { vm, .. } => vm == index,
-                Origin::User { .. } => false,
+                _ => true,
             };
             Some((index, follower.as_mut().filter(|_| is_concerned)?))
         })
@@ -275,14 +279,7 @@ impl<K: Kind> Analysis for FollowedTimes<K> {
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
-        match input.origin {
-            Origin::Guest { vm, .. } | Origin::Vmm { vm, .. } => {
-                if let Some(Some(follower)) = self.vms.get_mut(vm) {
-                    follower.add(vm, input, timeline);
-                }
-            }
-            origin => self.concerned(origin, timeline).for_each(|(vm, follower)| follower.add(vm, input, timeline)),
-        }
+        self.concerned(input.origin, timeline).for_each(|(vm, follower)| follower.add(vm, input, timeline));
         if self.samples.is_on() {
             for (vm, flow) in self.take_ended(timeline, false) {
                 K::sample(&mut self.samples, vm, &flow);
