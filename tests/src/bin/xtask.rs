@@ -151,7 +151,7 @@ enum Task {
         /// without. May be repeated.
         #[arg(long = "kernel", value_name = "KERNEL")]
         kernels: Vec<KernelChoice>,
-        /// Leave out strata-query, which takes half of the time.
+        /// Leave out strata-query, which takes long to build.
         #[arg(long)]
         no_query: bool,
     },

@@ -69,7 +69,7 @@ pub struct Selection<'a> {
     pub forms: &'a [Form],
     /// The guest kernels with a ready-made module.
     pub kernels: &'a [KernelChoice],
-    /// Whether `strata-query` is among the programs, which takes longer to build than all others.
+    /// Whether `strata-query` is among the programs, which takes long to build.
     pub query: bool,
 }
 
