@@ -389,6 +389,22 @@ fn reports_lead_to_the_timeline_and_back_and_the_address_keeps_what_is_in_sight(
 }
 
 #[test]
+fn row_of_an_address_is_in_sight_above_its_details() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    opened.get("select(null)");
+    let room = "frame.clientHeight - AXIS_HEIGHT";
+    let lowest = format!("layout.items.filter(({{ row, y, height }}) => row && y + height <= {room}).at(-1).row");
+
+    opened.get(&format!("location.hash = `row=${{encodeURIComponent(keyOf({lowest}))}}`"));
+
+    opened.browser.wait("selection.slice !== null").unwrap();
+    let place = "(({ y, height }) => [y - view.scroll, y + height - view.scroll])(layout.byRow[selection.row.number])";
+    let [top, bottom]: [f64; 2] = serde_json::from_value(opened.get(place)).unwrap();
+    let room = opened.number(room);
+    assert!(0.0 <= top && bottom <= room, "{top} to {bottom} of {room}");
+}
+
+#[test]
 fn findings_lead_to_their_report_and_task() {
     let (mut opened, trace) = Opened::new(20_000, |_| ());
     let task = tasks::report(&trace, Window::ALL).unwrap().vms[0].tasks[0].clone();

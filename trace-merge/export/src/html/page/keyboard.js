@@ -48,7 +48,6 @@ function isTyping(event) {
 /** Selects the slice of a row at a moment, or the next one in a direction. */
 async function selectSliceAt(row, time, direction = 1) {
   const { begins, ends } = await loadSlices(row);
-  reveal(row);
   if (!begins.length) {
     const nearest = nearestRecord(row.number, time);
     if (nearest) select(row, { record: nearest.number });

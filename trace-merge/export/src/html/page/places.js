@@ -44,7 +44,6 @@ function placeOf(row, path) {
 /** Shows a place on the timeline. */
 async function showPlace({ row, time }) {
   openTab('timeline');
-  if (row) reveal(row);
   if (time) revealTime(...time);
   if (row && !time) await selectSliceAt(row, view.begin);
   else select(row ?? null, { range: time[1] > time[0] ? time : [time[0], time[0] + 1] });

@@ -86,7 +86,6 @@ async function runSearch(direction) {
 
 async function showMatch(match) {
   openTab('timeline');
-  reveal(match.row);
   if (match.record !== undefined) {
     revealTime(match.time, match.time);
     select(match.row, { record: match.record });

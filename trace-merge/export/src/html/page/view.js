@@ -170,6 +170,8 @@ function selectedTime() {
 function select(row, { slice = null, record = null, range = null } = {}) {
   Object.assign(selection, { row, slice, record, range });
   showDetails();
+  // Only now: details take room from the rows.
+  if (row) reveal(row);
   requestDraw();
 }
 
