@@ -10,7 +10,8 @@ use lab::paths::Paths;
 use lab::scenarios::{claims, debug_kernel, flight_check, flight_recorder, guests, hotplug};
 use lab::tasks::suite::{Lengths, Tier};
 use lab::tasks::{
-    bench, demo, dependencies, documents, fuzz, kmod_matrix, library_crates, query, scripts, sources, suite, torture,
+    bench, demo, dependencies, documents, fuzz, kmod_matrix, library_crates, pictures, query, scripts, sources, suite,
+    torture,
 };
 use lab::{progress, provision};
 use std::path::PathBuf;
@@ -63,6 +64,8 @@ enum Task {
     },
     /// Check the documents: width of lines, links, paths of the source tree.
     Documents,
+    /// Take the documents' pictures anew, of the shipped recording: of the page and of Perfetto's viewer.
+    Pictures,
     /// Check the sources for what no lint finds: imports in one block, names without articles, shell programs.
     Sources,
     /// Check the crates that the workspace is built from: reasons in docs/dependencies.md, registry, licences,
@@ -398,6 +401,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             suite::run(&paths, tier, lab_seed, json.as_deref())?;
         }
         Task::Documents => documents::check(&paths)?,
+        Task::Pictures => pictures::take(&paths)?,
         Task::Sources => {
             sources::check(&paths)?;
             scripts::check(&paths)?;

@@ -6,6 +6,7 @@ use crate::fetch::apt::PackageError;
 use crate::fetch::tools::{self, Tool};
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -118,8 +119,31 @@ impl Browser {
     ///
     /// When it does not come to that.
     pub fn open(&mut self, page: &Path, is_ready: &str) -> Result<(), BrowserError> {
-        self.call("Page.navigate", json!({ "url": format!("file://{}", page.display()) }))?;
+        self.visit(&format!("file://{}", page.display()), is_ready)
+    }
+
+    /// Opens the page at `address`, and waits until the script `is_ready` is true.
+    ///
+    /// # Errors
+    ///
+    /// When it does not come to that.
+    pub fn visit(&mut self, address: &str, is_ready: &str) -> Result<(), BrowserError> {
+        self.call("Page.navigate", json!({ "url": address }))?;
         self.wait(is_ready)
+    }
+
+    /// What is in sight, as a PNG.
+    ///
+    /// # Errors
+    ///
+    /// When the browser takes no picture.
+    pub fn picture(&mut self) -> Result<Vec<u8>, BrowserError> {
+        let call = "Page.captureScreenshot";
+        let answer = self.call(call, json!({ "format": "png" }))?;
+        let encoded = answer["data"].as_str().unwrap_or_default();
+        let refused =
+            |error: base64::DecodeError| BrowserError::Refused { call: call.into(), answer: error.to_string() };
+        BASE64_STANDARD.decode(encoded).map_err(refused)
     }
 
     /// Waits until the script `condition` is true.

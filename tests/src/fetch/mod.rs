@@ -7,5 +7,6 @@ pub mod kernel_packages;
 pub mod kernel_sources;
 pub mod module_tree;
 pub mod other_vmms;
+pub mod perfetto_viewer;
 pub mod tools;
 pub mod trace_processor;

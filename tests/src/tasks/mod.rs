@@ -12,6 +12,7 @@ pub mod kmod_matrix;
 pub mod library_crates;
 mod map;
 pub mod markers;
+pub mod pictures;
 mod promises;
 pub mod query;
 pub mod scripts;
