@@ -1,16 +1,22 @@
 //! The trace clock in real guests: thousands of events of the VMM, each between two of the guest, on every vCPU,
-//! with the guest paused and resumed meanwhile; on a host with a stable TSC, and on one that has given it up.
+//! with the guest paused and resumed meanwhile; on a host with a stable TSC, and on one that has given it up. Beside
+//! them, what another reader of the host's kernel records.
 //!
 //! Shows: Events of guest and VMM that bracket each other are in order: pauses, stable and unstable TSC.
+//! Shows: A thread switch has one `CLOCK_MONOTONIC`, by Perfetto's export and by another reader of ftrace.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use lab::build::binaries::{self, Purpose};
+use lab::fetch::trace_processor::{self, Row};
 use lab::machine::host::HostRun;
 use lab::machine::nested;
 use lab::paths::Paths;
 use lab::{process, provision};
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
+use strata_export::{Options, perfetto};
+use strata_recording::clock_snapshots::ClockSnapshot;
 use strata_recording::reader::Trace;
 use strata_recording::reader::merge::Merge;
 use strata_recording::schema::Value;
@@ -24,6 +30,11 @@ const SECONDS: u32 = 4;
 
 const HOST_SCRIPT: &str = r#"
 strata doctor | grep TSC
+other=/sys/kernel/tracing/instances/other
+mkdir $other
+echo mono > $other/trace_clock
+echo 'prev_comm ~ "vcpu*"' > $other/events/sched/sched_switch/filter
+echo 1 > $other/events/sched/sched_switch/enable
 strata run --kernel "$LAB/vmlinux" --initrd "$LAB/guest.cpio" --cpus 2 --memory 512M \
     --cmdline "$GUEST lab.script=exchange" \
     --agent "$LAB/strata.ko" --trace "$LAB_OUT/trace" < /dev/null > "$LAB_OUT/run.log" 2>&1 &
@@ -41,6 +52,8 @@ for round in 1 2 3; do
 done
 wait $strata
 status=$?
+echo 0 > $other/tracing_on
+cat $other/trace > "$LAB_OUT/other.txt"
 tail -n 12 "$LAB_OUT/run.log"
 exit $status
 "#;
@@ -120,6 +133,71 @@ fn causes(trace: &Trace, cause: &str) -> usize {
     trace.clock().epochs.iter().filter(|epoch| epoch.cause == cause).count()
 }
 
+/// The times at which vCPUs' threads left a CPU, `CLOCK_MONOTONIC` in ns, by CPU and thread.
+type Switches = BTreeMap<(u64, u64), Vec<u64>>;
+
+/// What Perfetto reads in the export of `trace`.
+fn exported_switches(trace: &Trace) -> Switches {
+    let folder = tempfile::tempdir().unwrap();
+    let export = folder.path().join("trace.pftrace");
+    perfetto::export(trace, &Options::default(), fs::File::create(&export).unwrap()).unwrap();
+    let query = "select to_monotonic(ts_end) ns, cpu.cpu, tid from sched join cpu using (ucpu) join thread using (utid) \
+                 where thread.name glob 'vcpu*' and cpu.machine_id = 0 and dur > 0 order by 1";
+    let rows = trace_processor::fetch(&Paths::of_workspace()).unwrap().query(&export, &[query]).unwrap().remove(0);
+    let number = |row: &Row, name: &str| row[name].as_u64().unwrap();
+    let mut switches = Switches::new();
+    for row in &rows {
+        switches.entry((number(row, "cpu"), number(row, "tid"))).or_default().push(number(row, "ns"));
+    }
+    switches
+}
+
+/// What the kernel's text tells, whose times are in microseconds.
+fn switches_in_text(text: &str) -> Switches {
+    let mut switches = Switches::new();
+    for line in text.lines().filter(|line| line.contains(": sched_switch: ")) {
+        // vcpu0-131 [002] d..2. 5.123456: sched_switch: prev_comm=vcpu0 prev_pid=131 ...
+        let (head, fields) = line.split_once(": sched_switch: ").unwrap();
+        let tid = fields.split_once("prev_pid=").unwrap().1.split(' ').next().unwrap().parse().unwrap();
+        let cpu = head.split(['[', ']']).nth(1).unwrap().parse().unwrap();
+        let (seconds, micros) = head.rsplit(' ').next().unwrap().split_once('.').unwrap();
+        let ns = seconds.parse::<u64>().unwrap() * 1_000_000_000 + micros.parse::<u64>().unwrap() * 1_000;
+        switches.entry((cpu, tid)).or_default().push(ns);
+    }
+    switches
+}
+
+/// How wrong `CLOCK_MONOTONIC` of a record may be, and a time of the kernel's text with it, ns.
+fn bound_of_monotonic(trace: &Trace) -> u64 {
+    /// What one clock may drift from the other between two snapshots.
+    const DRIFT: u64 = 20_000;
+    const TEXT: u64 = 1_000;
+    let width = |snapshot: &ClockSnapshot| snapshot.monotonic.uncertainty_ns + snapshot.monotonic_raw.uncertainty_ns;
+    trace.clock_snapshots().iter().map(width).max().unwrap() + DRIFT + TEXT
+}
+
+/// Asserts that both readers of the host's kernel saw the same switches at the same times. The second one wrote its record
+/// first; between the two, an emulated CPU may lose its turn.
+#[track_caller]
+fn assert_other_reader_agrees(trace: &Trace, text: &str) {
+    let (here, elsewhere) = (exported_switches(trace), switches_in_text(text));
+    let count = |switches: &Switches| switches.iter().map(|(&from, times)| (from, times.len())).collect::<Vec<_>>();
+    assert_eq!(count(&here), count(&elsewhere));
+    let pairs = here.values().flatten().zip(elsewhere.values().flatten());
+    let mut later: Vec<_> = pairs.map(|(here, elsewhere)| here.cast_signed() - elsewhere.cast_signed()).collect();
+    later.sort_unstable();
+    let bound = bound_of_monotonic(trace).cast_signed();
+    let within = later.partition_point(|ns| *ns <= bound);
+    println!(
+        "{} switches, {} to {} ns later; {within} within {bound} ns",
+        later.len(),
+        later[0],
+        later[later.len() - 1]
+    );
+    assert!(later.len() > 1_000 && later[0] >= -bound, "{:?}", &later[..10]);
+    assert!(within * 100 >= later.len() * 98, "{within} of {}", later.len());
+}
+
 #[test]
 fn exchanges_are_in_order_on_a_stable_tsc() {
     let trace = record("clock-stable", "tsc=reliable");
@@ -133,6 +211,9 @@ fn exchanges_are_in_order_on_a_stable_tsc() {
     assert_eq!(trace.clock().source, "x86-tsc");
     assert!(trace.clock().vcpus.iter().all(|vcpu| vcpu.tsc_offset != 0));
     assert!(causes(&trace, "resume") >= 2 && causes(&trace, "start") == 2);
+
+    let other = fs::read_to_string(trace.path().parent().unwrap().join("other.txt")).unwrap();
+    assert_other_reader_agrees(&trace, &other);
 }
 
 #[test]
