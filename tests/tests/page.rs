@@ -389,6 +389,103 @@ fn reports_lead_to_the_timeline_and_back_and_the_address_keeps_what_is_in_sight(
 }
 
 #[test]
+fn rows_are_pinned_and_hidden_and_the_address_keeps_it() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    let of_address = "(async () => { location.hash = address; await new Promise((done) => setTimeout(done, 100)); })()";
+    opened.get("selectSliceAt(about.rows.find((row) => row.kind === 'task'), 0)");
+    let (name, group) = (opened.text("selection.row.name"), "layout.byRow[selection.row.number].heading");
+
+    opened.press(&["i"]);
+
+    assert_eq!(opened.text(group), "pinned");
+    assert_eq!(opened.get("[layout.items[0].heading, layout.items[1].row.name]"), json!(["pinned", name]));
+    assert!(opened.details().contains("Unpin this row"), "{}", opened.details());
+    // Another row is hidden: nothing is selected then.
+    opened.get("selectSliceAt(about.rows.find((row) => row.kind === 'host-cpu'), 0)");
+    opened.press(&["h"]);
+    let is_shown = "layout.items.some(({ row }) => row === about.rows.find((row) => row.kind === 'host-cpu'))";
+    assert_eq!(opened.get(&format!("[{is_shown}, selection.row]")), json!([false, null]));
+    // The address keeps both, until it is another one's.
+    opened.browser.wait("location.hash.includes('pin=') && location.hash.includes('hide=')").unwrap();
+    opened.get("globalThis.address = location.hash");
+    opened.get(&of_address.replace("address", "''"));
+    assert_eq!(opened.get(&format!("[layout.items[0].heading === 'pinned', {is_shown}]")), json!([false, true]));
+    opened.get(of_address);
+    assert_eq!(opened.get(&format!("[layout.items[0].heading === 'pinned', {is_shown}]")), json!([true, false]));
+    // What leads to a hidden row, and O, show it.
+    opened.get("canvas.focus()");
+    opened.press(&["o"]);
+    assert_eq!(opened.get(is_shown), json!(true));
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn bookmarks_have_notes_lead_to_their_moment_and_are_kept_in_the_address() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    let note = "late, <b>why</b>? 100 %";
+    opened.get("select(null)");
+    opened.get("showTime(about.length_ns / 4, about.length_ns / 4)");
+    let middle = opened.number("Math.round(view.begin + view.length / 2)");
+
+    opened.press(&["m"]);
+    opened.browser.type_text(note).unwrap();
+    opened.press(&["Enter"]);
+
+    assert_eq!(opened.get("bookmarks"), json!([{ "time": middle as u64, "text": note }]));
+    // Its flag leads to it.
+    opened.get("select(null)");
+    opened.get("showTime(about.length_ns / 4, about.length_ns / 2)");
+    let [x, y]: [f64; 2] =
+        serde_json::from_value(opened.get(
+            "(({ left, top }) => [left + flagOf(bookmarks[0]).left + 3, top + 8])(canvas.getBoundingClientRect())",
+        ))
+        .unwrap();
+    opened.browser.click(x, y).unwrap();
+    opened.browser.wait("selection.bookmark === bookmarks[0]").unwrap();
+    assert!(opened.details().starts_with("Bookmark at "), "{}", opened.details());
+    // The address keeps it; what lies outside of the page, or is no moment, is passed over.
+    opened.browser.wait("location.hash.includes('mark=')").unwrap();
+    opened.get("location.hash = `${location.hash},1e9%20x,y,-1`; setBookmarks([])");
+    opened.browser.wait("bookmarks.length > 0").unwrap();
+    assert_eq!(opened.text("bookmarks.map(({ text }) => text).join('|')"), note);
+    opened.get("selectBookmark(bookmarks[0])");
+    opened.get(
+        "[...document.querySelectorAll('#details button')].find((known) => known.textContent === 'Remove').click()",
+    );
+    assert_eq!(opened.get("bookmarks"), json!([]));
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn row_of_a_task_has_the_records_that_the_listing_names_it_in() {
+    let (mut opened, trace) = Opened::new(20_000, |_| ());
+    let report = tasks::report(&trace, Window::ALL).unwrap();
+    let vm = &report.vms[0];
+    let task = &vm.tasks[0];
+    let name = format!("{}/{}", task.comm, task.tid);
+    let mut lines = Vec::new();
+    let options = EventsOptions {
+        layers: vec![LayerKind::GuestKernel],
+        vms: vec![vm.vm.clone()],
+        tasks: vec![name.parse().unwrap()],
+        count: true,
+        ..EventsOptions::default()
+    };
+    events::list(&trace, &options, &mut lines).unwrap();
+
+    let row = format!("about.rows.find((row) => row.kind === 'task' && row.name === '{name}').number");
+    let count = opened.number(&format!("records.timesByRow[{row}].length"));
+
+    assert_eq!(format!("{count}\n"), String::from_utf8(lines).unwrap());
+    assert!(count > 100.0, "{count}");
+    // They are selected in it, and shown as any other.
+    opened.get(&format!("select(about.rows[{row}], {{ record: records.byRow[{row}][0] }})"));
+    opened.press(&["n"]);
+    assert_eq!(opened.get(&format!("selection.record === records.byRow[{row}][1]")), json!(true));
+    assert!(opened.details().contains(&name), "{}", opened.details());
+}
+
+#[test]
 fn row_of_an_address_is_in_sight_above_its_details() {
     let (mut opened, _) = Opened::new(20_000, |_| ());
     opened.get("select(null)");

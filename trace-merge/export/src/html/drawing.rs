@@ -198,7 +198,7 @@ impl<'t> Drawing<'t> {
                 *self
                     .task_names
                     .entry((vm, task))
-                    .or_insert_with(|| name().map_or(0, |name| whos.number(category::Category::Running, &name)))
+                    .or_insert_with(|| name().map_or(0, |name| whos.own_number(category::Category::Running, &name)))
             }
         }
     }
@@ -332,6 +332,8 @@ impl<'t> Drawing<'t> {
                 self.rows.rename(row, &state_names::task(task));
             }
         }
+        let row_of = |(of, &who)| Some((who, *self.tasks.get(of)?));
+        self.records.set_rows_of_tasks(self.task_names.iter().filter_map(row_of));
     }
 
     /// Draws why a task took so long.

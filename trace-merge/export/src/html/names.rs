@@ -23,9 +23,18 @@ pub(super) struct Names {
 }
 
 impl Names {
+    /// A number that nothing else has for what is called `name`, which a guest may have chosen.
+    pub(super) fn own_number(&mut self, category: Category, name: &str) -> u32 {
+        if self.names.len() >= MOST {
+            return self.number(category, name);
+        }
+        self.names.push((shown(name), category as u8));
+        u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX)
+    }
+
     /// The number of `name`, which a guest may have chosen.
     pub(super) fn number(&mut self, category: Category, name: &str) -> u32 {
-        let name: String = harmless(name).chars().take(LONGEST).collect();
+        let name = shown(name);
         if let Some(&number) = self.numbers.get(&(category, name.clone())) {
             return number;
         }
@@ -38,6 +47,10 @@ impl Names {
         self.numbers.insert((category, name), number);
         number
     }
+}
+
+fn shown(name: &str) -> String {
+    harmless(name).chars().take(LONGEST).collect()
 }
 
 #[cfg(test)]
@@ -57,6 +70,20 @@ mod tests {
     }
 
     #[test]
+    fn own_number_is_nothing_elses() {
+        let mut names = Names::default();
+
+        let numbers = [
+            names.number(Category::Running, "a"),
+            names.own_number(Category::Running, "a"),
+            names.own_number(Category::Running, "a"),
+            names.number(Category::Running, "a"),
+        ];
+
+        assert_eq!(numbers, [0, 1, 2, 0]);
+    }
+
+    #[test]
     fn too_many_names_become_one_of_each_category() {
         let mut names = Names::default();
         for number in 0..MOST {
@@ -66,6 +93,7 @@ mod tests {
         let further = ["x", "y"].map(|name| names.number(Category::Idle, name));
 
         assert_eq!(further, [u32::try_from(MOST).unwrap(); 2]);
+        assert_eq!(names.own_number(Category::Idle, "z"), further[0]);
         assert_eq!(names.number(Category::Idle, "7"), 7);
     }
 }

@@ -21,7 +21,7 @@ const HEAD: &str = include_str!("page/head.html");
 const BODY: &str = include_str!("page/body.html");
 const STYLE: &str = include_str!("page/style.css");
 /// The scripts, in the order in which they need each other.
-const SCRIPTS: [&str; 18] = [
+const SCRIPTS: [&str; 20] = [
     include_str!("page/format.js"),
     include_str!("page/decode.js"),
     include_str!("page/theme.js"),
@@ -30,6 +30,8 @@ const SCRIPTS: [&str; 18] = [
     include_str!("page/counters.js"),
     include_str!("page/arrows.js"),
     include_str!("page/records.js"),
+    include_str!("page/chosen_rows.js"),
+    include_str!("page/bookmarks.js"),
     include_str!("page/details.js"),
     include_str!("page/search.js"),
     include_str!("page/keyboard.js"),

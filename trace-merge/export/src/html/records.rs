@@ -57,6 +57,8 @@ pub(super) struct Records {
     kind_numbers: HashMap<(usize, usize), usize>,
     /// Who made records.
     pub(super) whos: Names,
+    /// The rows of those among them that are a guest's tasks.
+    rows_of_whos: Vec<(u32, RowNumber)>,
     times: Vec<u8>,
     kinds_of: Vec<u8>,
     whos_of: Vec<u8>,
@@ -77,6 +79,7 @@ pub(super) struct ReportedRecords<'r> {
     types: &'r [Type],
     kinds: &'r [(usize, RowNumber)],
     whos: &'r Names,
+    rows_of_whos: &'r [(u32, RowNumber)],
     kept: u64,
     left_out: u64,
     left_out_from: Option<u64>,
@@ -147,6 +150,12 @@ impl Records {
         }
     }
 
+    /// The records of these tasks are marked in their rows, too.
+    pub(super) fn set_rows_of_tasks(&mut self, rows: impl Iterator<Item = (u32, RowNumber)>) {
+        self.rows_of_whos = rows.collect();
+        self.rows_of_whos.sort_unstable();
+    }
+
     /// The layer of each type is `name`'s: what the page gets beside the columns.
     pub(super) fn reported(&mut self, layer_name: impl Fn(usize) -> &'static str) -> ReportedRecords<'_> {
         for (&(layer, _), &number) in &self.type_numbers {
@@ -154,8 +163,9 @@ impl Records {
                 of.layer = layer_name(layer);
             }
         }
-        let Self { types, kinds, whos, kept, left_out, left_out_from, .. } = self;
-        ReportedRecords { types, kinds, whos, kept: *kept, left_out: *left_out, left_out_from: *left_out_from }
+        let Self { types, kinds, whos, rows_of_whos, kept, left_out, left_out_from, .. } = self;
+        let (kept, left_out, left_out_from) = (*kept, *left_out, *left_out_from);
+        ReportedRecords { types, kinds, whos, rows_of_whos, kept, left_out, left_out_from }
     }
 
     /// The columns, each with its name: times as distances, numbers of kinds, numbers of those who made them, fields.

@@ -17,6 +17,10 @@ function addressOfView() {
   }
   if (selection.row) add('row', keyOf(selection.row));
   if (rowFilter) add('rows', rowFilter);
+  const addAll = (name, values) => { if (values.length) parts.push(`${name}=${values.map(encodeURIComponent)}`); };
+  addAll('pin', [...pinnedRows].map(keyOf));
+  addAll('hide', [...hiddenRows].map(keyOf));
+  addAll('mark', bookmarks.map(({ time, text }) => `${formatMoment(time)} ${text}`));
   if (tabInSight !== 'timeline') add('tab', tabInSight);
   return parts.join('&');
 }
@@ -30,21 +34,32 @@ function rememberView() {
 /** A moment of the page, ns, from seconds since the first record; NaN for what is not a number. */
 const momentFrom = (text) => (/^\d+(\.\d+)?$/.test(text ?? '') ? Number(text) * 1e9 - about.begin_ns : NaN);
 
-/** Shows what the address says; what it does not say stays, but for a filter of rows: that goes. */
+/** Shows what the address says; what it does not say stays, but for the choice of rows and bookmarks: these go. */
 async function followAddress() {
-  const told = new Map(location.hash.slice(1).split('&').map((part) => part.split('=')).map(([name, value]) => [name, decoded(value)]));
-  filterRows(told.get('rows') ?? '');
-  const [from, until] = [momentFrom(told.get('from')), momentFrom(told.get('until'))];
-  const row = about.rows.find((known) => keyOf(known) === told.get('row'));
+  const told = new Map(location.hash.slice(1).split('&').map((part) => part.split('=')).map(([name, value]) => [name, (value ?? '').split(',').map(decoded)]));
+  const first = (name) => told.get(name)?.[0];
+  const rowsOf = (name) => about.rows.filter((row) => told.get(name)?.includes(keyOf(row)));
+  chooseRows(rowsOf('pin'), rowsOf('hide'));
+  setBookmarks((told.get('mark') ?? []).flatMap(bookmarkFrom));
+  filterRows(first('rows') ?? '');
+  const [from, until] = [momentFrom(first('from')), momentFrom(first('until'))];
+  const row = about.rows.find((known) => keyOf(known) === first('row'));
   if (row) await selectSliceAt(row, from >= 0 ? from : 0);
   if (until > from) showTime(from, until - from);
-  const tab = [...document.querySelectorAll('#tabs button')].find((known) => known.dataset.name === told.get('tab'));
+  const tab = [...document.querySelectorAll('#tabs button')].find((known) => known.dataset.name === first('tab'));
   if (tab) openTab(tab.dataset.name);
+}
+
+/** The bookmark that an address tells as seconds and note, in a list; an empty one for what is none, or lies outside of the page. */
+function bookmarkFrom(told) {
+  const [seconds] = told.split(' ', 1);
+  const time = momentFrom(seconds);
+  return time >= 0 && time <= about.length_ns ? [{ time, text: told.slice(seconds.length + 1) }] : [];
 }
 
 function decoded(value) {
   try {
-    return decodeURIComponent(value ?? '');
+    return decodeURIComponent(value);
   } catch {
     return '';
   }

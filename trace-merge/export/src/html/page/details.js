@@ -11,6 +11,7 @@ function showDetails() {
   const panel = document.getElementById('details');
   panel.replaceChildren();
   if (selection.range) showRange(panel);
+  else if (selection.bookmark) showBookmark(panel);
   else if (selection.record !== null) showRecord(panel, selection.record);
   else if (selection.row?.counter && selection.slice !== null) showCounter(panel);
   else if (selection.slice !== null) showSlice(panel);
@@ -55,6 +56,7 @@ function showSlice(panel) {
   if (flow) parts.push(flowDetails(flow));
   const report = reportButton(row);
   if (report) parts.push(report);
+  parts.push(rowButtons(row));
   const jumps = arrowsOfSelection().slice(0, 12).map(arrowButton);
   if (jumps.length) parts.push(element('div', {}, element('h3', {}, 'Arrows'), ...jumps));
   const inside = recordsBetween(row.number, begin, end);

@@ -310,7 +310,7 @@ function drawEventNames({ row, y, height }) {
 
 function drawSelection() {
   const time = selectedTime();
-  if (!time) return;
+  if (!time || selection.bookmark) return;
   const [left, right] = time.map(xOf);
   if (selection.range) {
     context.fillStyle = theme.accent;
@@ -385,6 +385,7 @@ function drawAxis() {
   }
   context.fillStyle = theme.faint;
   context.fillText(`${formatDuration(view.length)} in sight`, 8, AXIS_HEIGHT / 2);
+  drawBookmarks();
 }
 
 /** The next larger of 1, 2 and 5 times a power of ten. */

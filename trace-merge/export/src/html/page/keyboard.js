@@ -18,7 +18,9 @@ const KEYS = [
   ['Home / End', 'go to the begin, to the end'],
   ['0', 'show everything'],
   ['Page up / down', 'scroll'],
-  ['C / O', 'close the group of the selected row; open all groups'],
+  ['C / O', 'close the group of the selected row; open all groups, and show hidden rows'],
+  ['I / H', 'pin the selected row above all others, or unpin it; hide it'],
+  ['M', 'set a bookmark with a note: where the selection begins, or in the middle'],
   ['T', 'order tasks by the time that they are busy in sight, or in all of it'],
   ['/', 'search, or go to a time (8.95); Enter: next match, Shift Enter: previous one'],
   ['R', 'show only rows with some text in their name'],
@@ -132,7 +134,10 @@ const PRESSED = {
   p: () => moveToRecord(-1),
   c: () => { if (layout.byRow[selection.row?.number]) toggleGroup(layout.byRow[selection.row.number].heading); },
   t: toggleOrderOfTasks,
-  o: () => { collapsed.clear(); makeLayout(); requestDraw(); },
+  o: showAllRows,
+  i: () => { if (selection.row) togglePin(selection.row); },
+  h: () => { if (selection.row) hideRow(selection.row); },
+  m: bookmarkMoment,
 };
 
 function startKeyboard() {

@@ -12,6 +12,11 @@ function pointerTime() {
 const itemAt = (y) => (y < AXIS_HEIGHT ? undefined : layout.items.find((item) => yOf(item) <= y && y < yOf(item) + item.height));
 
 async function click(x, y) {
+  const bookmark = y < AXIS_HEIGHT && bookmarkAt(x);
+  if (bookmark) {
+    selectBookmark(bookmark);
+    return;
+  }
   const item = itemAt(y);
   if (!item) return;
   if (!item.row) {

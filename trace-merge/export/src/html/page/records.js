@@ -10,7 +10,7 @@ const records = {
   /** Where the fields of each record begin in `bytes`. */
   places: null,
   bytes: null,
-  /** By row: numbers of its records, in time order. */
+  /** By row: numbers of its records, in time order. Those of a guest's task are in its row, too. */
   byRow: [],
 };
 /** Records that are decoded without a pause. */
@@ -29,6 +29,8 @@ async function loadRecords() {
   records.bytes = fields;
   const readers = [times, kinds, whos, fields].map((bytes) => new Reader(bytes));
   const perRow = new Uint32Array(about.rows.length);
+  const rowOfWho = new Int32Array(about.records.whos.length).fill(-1);
+  for (const [who, row] of about.records.rows_of_whos) rowOfWho[who] = row;
   let time = 0;
   for (let number = 0; number < count; number++) {
     time += readers[0].next();
@@ -38,14 +40,14 @@ async function loadRecords() {
     const length = readers[3].next();
     records.places[number] = readers[3].place;
     readers[3].place += length;
-    perRow[about.records.kinds[records.kinds[number]][1]]++;
+    perRow[rowOfRecord(number)]++;
+    if (rowOfWho[records.whos[number]] >= 0) perRow[rowOfWho[records.whos[number]]]++;
     if (number % RECORDS_AT_ONCE === RECORDS_AT_ONCE - 1) await pause();
   }
   records.byRow = Array.from(perRow, (size) => new Uint32Array(size));
   const filled = new Uint32Array(about.rows.length);
   for (let number = 0; number < count; number++) {
-    const row = about.records.kinds[records.kinds[number]][1];
-    records.byRow[row][filled[row]++] = number;
+    for (const row of [rowOfRecord(number), rowOfWho[records.whos[number]]]) if (row >= 0) records.byRow[row][filled[row]++] = number;
   }
   records.timesByRow = records.byRow.map((numbers) => Float64Array.from(numbers, (number) => records.times[number]));
   records.count = count;
@@ -54,6 +56,7 @@ async function loadRecords() {
 }
 
 const typeOf = (number) => about.records.types[about.records.kinds[records.kinds[number]][0]];
+/** The row that shows all that its stream recorded. */
 const rowOfRecord = (number) => about.records.kinds[records.kinds[number]][1];
 
 function readField(reader, form) {

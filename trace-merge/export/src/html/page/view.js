@@ -12,8 +12,8 @@ const AROUND_A_MOMENT = 20000;
 
 const view = { begin: 0, length: about.length_ns, scroll: 0 };
 
-/** What is selected: a slice of a row, a record, or a range of time. */
-const selection = { row: null, slice: null, record: null, range: null };
+/** What is selected: a slice of a row, a record, a range of time, or a bookmark. */
+const selection = { row: null, slice: null, record: null, range: null, bookmark: null };
 
 /** Headings and rows from above to below, each with its place. */
 const layout = { items: [], byRow: [], height: 0 };
@@ -34,7 +34,7 @@ function toggleOrderOfTasks() {
   requestDraw();
 }
 
-/** The groups of rows: heading, and rows in their order. */
+/** The groups of rows that are not hidden: heading, and rows in their order. */
 function groupsOfRows() {
   const groups = new Map();
   const add = (heading, row) => {
@@ -52,10 +52,12 @@ function groupsOfRows() {
     records: (row) => `${row.group}: applications and other threads`,
     task: (row) => `${row.group}: guest tasks, the busiest ${busyInSight ? 'in sight ' : ''}first`,
   };
+  pinnedRows.forEach((row) => add(PINNED_HEADING, row));
   const owners = [...new Set(about.rows.map((row) => row.group))];
   for (const owner of owners) {
     for (const kind of Object.keys(headings)) {
-      const rows = about.rows.filter((row) => row.kind === kind && row.group === owner);
+      const isIts = (row) => row.kind === kind && row.group === owner;
+      const rows = about.rows.filter((row) => isIts(row) && !pinnedRows.has(row) && !hiddenRows.has(row));
       const busy = (row) => busyInSight?.get(row) ?? row.busy;
       if (kind === 'task') rows.sort((left, right) => busy(right) - busy(left));
       rows.forEach((row) => add(headings[kind](row), row));
@@ -133,8 +135,9 @@ function scrollRowsTo(y) {
   requestDraw();
 }
 
-/** Opens the group of a row, and scrolls so that the row is in sight; a filter that hides it goes. */
+/** Opens the group of a row, and scrolls so that the row is in sight; it is not hidden any more, and a filter that hides it goes. */
 function reveal(row) {
+  if (hiddenRows.delete(row)) makeLayout();
   for (const [heading, rows] of groupsOfRows()) {
     if (rows.includes(row) && collapsed.delete(heading)) makeLayout();
   }
@@ -159,6 +162,7 @@ function revealTime(begin, end) {
 /** The moments of what is selected; null for nothing. */
 function selectedTime() {
   if (selection.range) return selection.range;
+  if (selection.bookmark) return [selection.bookmark.time, selection.bookmark.time];
   if (selection.record !== null) return [records.times[selection.record], records.times[selection.record]];
   if (selection.slice !== null) {
     const { begins, ends } = selection.row.loaded;
@@ -167,8 +171,8 @@ function selectedTime() {
   return null;
 }
 
-function select(row, { slice = null, record = null, range = null } = {}) {
-  Object.assign(selection, { row, slice, record, range });
+function select(row, { slice = null, record = null, range = null, bookmark = null } = {}) {
+  Object.assign(selection, { row, slice, record, range, bookmark });
   showDetails();
   // Only now: details take room from the rows.
   if (row) reveal(row);
