@@ -27,6 +27,7 @@ use strata_analysis::Passed;
 use strata_analysis::completeness::Completeness;
 use strata_analysis::task_choice::TaskChoice;
 use strata_analysis::timeline::Timeline;
+use strata_recording::event_terms::TermError;
 use strata_recording::reader::{ReadError, Trace};
 use strata_recording::window::Window;
 use survey::Survey;
@@ -50,8 +51,8 @@ pub struct CriticalPathOptions {
     /// task gave up or lost its CPU (after a sleep it asked for: was woken) until it ran again. Several tasks get waits
     /// even without a number.
     pub worst: Option<usize>,
-    /// The longest intervals between two records of a task whose event matches this, with none that matches in
-    /// between.
+    /// The longest intervals between two records of a task whose events these [terms](strata_recording::event_terms)
+    /// choose, with no such record in between.
     pub event: Option<String>,
     /// JSON in place of text.
     pub json: bool,
@@ -79,6 +80,9 @@ pub enum CriticalPathError {
     /// The window cannot be had, the answer does not add up, or it cannot be written.
     #[error(transparent)]
     Report(#[from] ReportError),
+    /// A name of events is none.
+    #[error(transparent)]
+    Event(#[from] TermError),
     /// There is no record of a guest's kernel to look at.
     #[error(
         "no guest-kernel record in the window; record with --agent, choose another window, and see strata report for when \
@@ -368,7 +372,7 @@ fn critical_paths_within(
     }
     let window = requested.window(trace)?;
     let start = trace.start().unwrap_or(0);
-    let mut survey = Survey::new(options, window);
+    let mut survey = Survey::new(options, window)?;
     // A state follows from what was before the window.
     let passed = strata_analysis::pass(trace, Window { begin: start, ..window }, &mut [&mut survey]);
     let found = survey.find(&passed)?;

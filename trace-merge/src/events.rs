@@ -23,6 +23,7 @@ use std::time::Duration;
 use strata_analysis::address_symbols::AddressSymbols;
 use strata_analysis::filter::{FilterError, Filters};
 use strata_analysis::task_choice::TaskChoice;
+use strata_recording::event_terms::TermError;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Damage, ReadError, Trace};
 use text::Columns;
@@ -38,7 +39,7 @@ pub struct EventsOptions {
     pub vms: Vec<String>,
     /// Only records of the host's CPUs, the vCPUs and the VMM's threads of these numbers; empty for all.
     pub cpus: Vec<u32>,
-    /// Only events whose names match one of these globs; empty for all.
+    /// Only events that these [terms](strata_recording::event_terms) choose; empty for all.
     pub events: Vec<String>,
     /// Only records of these tasks and processes; empty for all, and for records without a task.
     pub tasks: Vec<TaskChoice>,
@@ -86,6 +87,9 @@ pub enum EventsError {
         /// The nearest ones.
         nearest: String,
     },
+    /// A name of events is none.
+    #[error(transparent)]
+    Events(#[from] TermError),
     /// An event was requested that no layer has.
     #[error("no event of the layers that are listed matches \"{wanted}\"{nearest}")]
     NoEvent {
@@ -782,7 +786,8 @@ mod tests {
 
         assert_eq!(
             refusal(EventsOptions { events: vec!["sched:sched_swich".into()], ..all() }),
-            "no event of the layers that are listed matches \"sched:sched_swich\"; the nearest are sched:sched_switch"
+            "no event of the layers that are listed matches \"sched:sched_swich\"; nearest: guest-kernel:sched:sched_switch, \
+             guest-kernel:sched:*"
         );
         assert_eq!(
             refusal(EventsOptions { events: vec!["zzz".into()], ..all() }),

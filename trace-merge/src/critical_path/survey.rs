@@ -10,11 +10,11 @@ use strata_analysis::event::{Event, Interrupt, Tid};
 use strata_analysis::timeline::states::{BlockedOn, Current, TaskIndex, TaskState};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::event_terms::{self, EventTerm, TermError};
 use strata_recording::layer::LayerKind;
 use strata_recording::nearest::nearest;
 use strata_recording::terminal::harmless;
 use strata_recording::window::Window;
-use wildmatch::WildMatch;
 
 /// What is looked for in one task's history.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ struct OfTask {
 pub(super) struct Survey<'o> {
     options: &'o CriticalPathOptions,
     window: Window,
-    glob: Option<WildMatch>,
+    events: Option<Vec<EventTerm>>,
     tasks: HashMap<(usize, TaskIndex), OfTask>,
     /// VMs whose tasks were in system calls, so that these were recorded.
     with_calls: BTreeSet<usize>,
@@ -62,10 +62,10 @@ pub(super) struct Found {
 }
 
 impl<'o> Survey<'o> {
-    pub(super) fn new(options: &'o CriticalPathOptions, window: Window) -> Self {
-        let glob = options.event.as_deref().map(WildMatch::new);
+    pub(super) fn new(options: &'o CriticalPathOptions, window: Window) -> Result<Self, TermError> {
+        let events = options.event.as_deref().map(EventTerm::parse_all).transpose()?;
         let (tasks, interrupts) = (HashMap::default(), HashMap::default());
-        Self { options, window, glob, tasks, with_calls: BTreeSet::new(), interrupts, unattributed: 0 }
+        Ok(Self { options, window, events, tasks, with_calls: BTreeSet::new(), interrupts, unattributed: 0 })
     }
 
     fn task_state(&mut self, key: (usize, TaskIndex), time: u64, state: TaskState, timeline: &Timeline) {
@@ -75,7 +75,7 @@ impl<'o> Survey<'o> {
         let of_task = self.tasks.entry(key).or_default();
         of_task.is_seen |= state != TaskState::Unknown;
         let before = of_task.state.replace(state);
-        if self.glob.is_some() {
+        if self.events.is_some() {
             return;
         }
         if is_user {
@@ -120,6 +120,17 @@ impl<'o> Survey<'o> {
         }
     }
 
+    /// Whether intervals begin and end with the record.
+    fn is_wanted(&self, input: &Input<'_>) -> bool {
+        let layer = match input.origin {
+            Origin::Guest { .. } => LayerKind::GuestKernel,
+            Origin::User { .. } => LayerKind::GuestUser,
+            Origin::Host { .. } | Origin::Vmm { .. } => return false,
+        };
+        let name = input.record.schema.name();
+        self.events.as_ref().is_some_and(|events| event_terms::choose(events, layer, name))
+    }
+
     /// The tasks that are meant, and their windows.
     pub(super) fn find(self, passed: &Passed) -> Result<Found, CriticalPathError> {
         let timeline = &passed.timeline;
@@ -145,7 +156,7 @@ impl<'o> Survey<'o> {
         };
         let guest = timeline.vm(vm).map(|vm| &vm.guest);
         let span = timeline.vm(vm).and_then(|vm| vm.kernel_span?.intersection(&part));
-        let is_longest = self.glob.is_some() || self.options.worst.is_some() || meant.len() > 1;
+        let is_longest = self.events.is_some() || self.options.worst.is_some() || meant.len() > 1;
         let mut windows: Vec<Wanted> = Vec::new();
         for &(_, task) in &meant {
             let Some(whole) = guest.and_then(|guest| guest.task(task)?.life(&span?)) else { continue };
@@ -269,7 +280,7 @@ impl OfTask {
 
 impl Analysis for Survey<'_> {
     fn layers(&self) -> &'static [LayerKind] {
-        match self.glob {
+        match self.events {
             Some(_) => &[LayerKind::GuestKernel, LayerKind::GuestUser],
             None => &[LayerKind::GuestKernel],
         }
@@ -280,13 +291,12 @@ impl Analysis for Survey<'_> {
     }
 
     fn takes_record(&self, input: &Input<'_>) -> bool {
-        let is_wanted = self.glob.as_ref().is_some_and(|glob| glob.matches(input.record.schema.name()));
-        is_wanted || matches!(input.event, Some(Event::InterruptEnter(_)))
+        self.is_wanted(input) || matches!(input.event, Some(Event::InterruptEnter(_)))
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {
         self.interrupt(input);
-        if !self.glob.as_ref().is_some_and(|glob| glob.matches(input.record.schema.name())) {
+        if !self.is_wanted(input) {
             return;
         }
         match input.origin {

@@ -6,11 +6,11 @@ use shared_ring::event::EventDescription;
 use std::collections::BTreeSet;
 use strata_analysis::filter::{FilterPlan, Filters};
 use strata_analysis::task_choice::TaskChoice;
+use strata_recording::event_terms::{self, EventTerm};
 use strata_recording::layer::LayerKind;
-use strata_recording::nearest::{best, nearest, similarity};
+use strata_recording::nearest::nearest;
 use strata_recording::reader::{Stream, StreamRecord, Trace, TraceLayer};
 use strata_recording::schema::Schema;
-use wildmatch::WildMatch;
 
 /// Most numbers of CPUs that an error names.
 const MAX_CPUS: usize = 3;
@@ -31,7 +31,7 @@ pub(super) fn process(layer: &TraceLayer) -> Option<Task<'_>> {
 pub(super) struct Selection<'t> {
     /// The streams that may hold such, in the order of layers and streams.
     pub(super) streams: Vec<(&'t TraceLayer, &'t Stream)>,
-    events: Vec<WildMatch>,
+    events: Vec<EventTerm>,
     filters: &'t Filters,
     tasks: &'t [TaskChoice],
     /// Whether tasks are shown, or decide.
@@ -58,17 +58,21 @@ impl<'t> Selection<'t> {
             }
         }
         layers.retain(|layer| options.vms.is_empty() || options.vms.contains(&vm_of(layer)));
-        let events: Vec<_> = options.events.iter().map(|glob| WildMatch::new(glob)).collect();
-        for (glob, text) in events.iter().zip(&options.events) {
-            if !layers.iter().any(|layer| layer.schemas.iter().any(|schema| glob.matches(schema.name()))) {
-                return Err(no_event(&layers, text));
+        let events = EventTerm::parse_all(&options.events.join(","))?;
+        let all_events = || layers.iter().flat_map(|layer| events_of(layer));
+        for term in &events {
+            if !all_events().any(|(layer, name)| term.matches(layer, name)) {
+                return Err(no_event(term, all_events()));
             }
         }
         let filters = &options.filters;
-        let is_named = |schema: &&Schema| events.is_empty() || events.iter().any(|glob| glob.matches(schema.name()));
-        check_filters(filters, layers.iter().flat_map(|layer| layer.schemas.iter()).filter(is_named))?;
-        let has_event = |layer: &TraceLayer| {
-            layer.schemas.iter().filter(is_named).any(|schema| filters.is_empty() || filters.plan(schema).is_some())
+        let named = |layer: &'t TraceLayer| {
+            let kind = layer.description.kind;
+            layer.schemas.iter().filter(|schema| event_terms::choose(&events, kind, schema.name())).collect::<Vec<_>>()
+        };
+        check_filters(filters, layers.iter().flat_map(|&layer| named(layer)))?;
+        let has_event = |layer: &'t TraceLayer| {
+            named(layer).into_iter().any(|schema| filters.is_empty() || filters.plan(schema).is_some())
         };
         layers.retain(|layer| (events.is_empty() && filters.is_empty()) || has_event(layer));
         let all = || layers.iter().flat_map(|&layer| layer.streams.iter().map(move |stream| (layer, stream)));
@@ -90,8 +94,7 @@ impl<'t> Selection<'t> {
 
     /// Tells the records of `stream`, one of the selected streams of `layer`, that are wanted.
     pub(super) fn filter(&self, layer: &'t TraceLayer, stream: &'t Stream) -> StreamFilter<'t> {
-        let events = &self.events;
-        let is_wanted = |name: &str| events.is_empty() || events.iter().any(|glob| glob.matches(name));
+        let is_wanted = |name: &str| event_terms::choose(&self.events, layer.description.kind, name);
         let plan = |schema: &Schema| self.filters.plan(schema).filter(|_| is_wanted(schema.name()));
         StreamFilter {
             events: layer.schemas.iter().map(plan).collect(),
@@ -170,16 +173,15 @@ fn no_vm(trace: &Trace, wanted: &str) -> EventsError {
     EventsError::NoVm { wanted: wanted.into(), present }
 }
 
-fn no_event(layers: &[&TraceLayer], wanted: &str) -> EventsError {
-    let name = wanted.replace(['*', '?'], "");
-    let names = layers.iter().flat_map(|layer| layer.schemas.iter().map(Schema::name));
-    let scored = names.map(|known| {
-        let event = known.split_once(':').map_or(known, |(_, event)| event);
-        (similarity(&name, known).max(similarity(&name, event)), known.to_string())
-    });
-    let near = best(scored.collect());
-    let nearest = if near.is_empty() { String::new() } else { format!("; the nearest are {}", near.join(", ")) };
-    EventsError::NoEvent { wanted: wanted.into(), nearest }
+/// The layer and name of each of a layer's event types.
+fn events_of(layer: &TraceLayer) -> impl Iterator<Item = (LayerKind, &str)> {
+    layer.schemas.iter().map(|schema| (layer.description.kind, schema.name()))
+}
+
+fn no_event<'e>(term: &EventTerm, events: impl Iterator<Item = (LayerKind, &'e str)>) -> EventsError {
+    let near = term.nearest(events);
+    let nearest = if near.is_empty() { String::new() } else { format!("; nearest: {}", near.join(", ")) };
+    EventsError::NoEvent { wanted: term.text().into(), nearest }
 }
 
 fn no_cpu(cpus: impl Iterator<Item = u32>, wanted: u32) -> EventsError {

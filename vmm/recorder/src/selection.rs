@@ -1,16 +1,13 @@
-//! Which events are recorded: globs over `layer:group:event`.
+//! Which events are recorded.
 //!
-//! A selection is a list of terms, separated by commas:
-//! `host-kernel:kvm:*,guest-kernel:sched:sched_switch,!guest-kernel:irq:*`. Terms apply in order; a term with `!` takes
-//! events away. A selection whose first term takes away starts from the default. A term without a layer (`sched:*`)
-//! means every layer; a term without an event (`host-kernel:kvm`, `guest-kernel:*`) means all events of the group or
-//! layer. The name of a preset stands for its terms: `default,guest-kernel:net:*`. Layers have the names of
-//! [`LayerKind`], or their short forms.
+//! A selection is a list of [terms](strata_recording::event_terms), separated by commas:
+//! `host-kernel:kvm:*,sched_switch,!guest-kernel:irq`. One whose first term takes away starts from the default. The name
+//! of a preset stands for its terms: `default,guest-kernel:net`.
 
-use strata_recording::layer::{LayerKind, UnknownLayer};
+use strata_recording::event_terms::{EventTerm, TermError};
+use strata_recording::layer::LayerKind;
 use strata_recording::nearest::{best, similarity};
 use thiserror::Error;
-use wildmatch::WildMatch;
 
 /// The name of what is recorded when nobody says otherwise.
 pub const DEFAULT: &str = "default";
@@ -47,26 +44,9 @@ const NETWORK: &str = "guest-kernel:net:*,guest-kernel:napi:*,guest-kernel:skb:*
 /// Why a selection cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectionError {
-    /// A term that is not a glob.
-    #[error(
-        "'{term}' is not an event glob; write LAYER:GROUP:EVENT with the layer host-kernel, vmm, guest-kernel or guest-user, \
-         as in 'guest-kernel:sched:*', or a preset: {}",
-        presets()
-    )]
-    Malformed {
-        /// The term as given.
-        term: String,
-    },
-    /// A term whose layer does not exist.
-    #[error("'{term}': '{layer}' is not a layer; {unknown}")]
-    UnknownLayer {
-        /// The term as given.
-        term: String,
-        /// Its layer.
-        layer: String,
-        /// The layers that there are.
-        unknown: UnknownLayer,
-    },
+    /// A term that is none.
+    #[error(transparent)]
+    Term(#[from] TermError),
     /// A term that chooses among the events of applications, which the host does not know beforehand.
     #[error("'{term}': events of applications are chosen as a whole; write 'guest-user:*' or '!guest-user:*'")]
     UserEvent {
@@ -83,11 +63,6 @@ pub enum SelectionError {
     },
 }
 
-/// The names of all presets, for a message.
-fn presets() -> String {
-    PRESETS.map(|(name, _)| name).join(", ")
-}
-
 fn suggestion(nearest: &[String]) -> String {
     if nearest.is_empty() {
         "write LAYER:GROUP:EVENT with * and ? as wildcards, as in 'host-kernel:kvm:*' or 'guest-kernel:sched:sched_switch'"
@@ -99,19 +74,9 @@ fn suggestion(nearest: &[String]) -> String {
 
 #[derive(Clone, Debug)]
 struct Term {
-    text: String,
-    take_away: bool,
-    /// `None` stands for every layer.
-    layer: Option<LayerKind>,
-    pattern: WildMatch,
+    term: EventTerm,
     /// Part of a preset, which need not match anything.
     preset: bool,
-}
-
-impl Term {
-    fn matches(&self, layer: LayerKind, name: &str) -> bool {
-        self.layer.is_none_or(|own| own == layer) && self.pattern.matches(name)
-    }
 }
 
 /// A parsed selection.
@@ -134,10 +99,10 @@ impl Selection {
             match PRESETS.iter().find(|(name, _)| *name == word) {
                 Some((_, parts)) => {
                     for term in parts.iter().flat_map(|part| part.split(',')) {
-                        terms.push(Term { preset: true, ..parse_term(term.trim())? });
+                        terms.push(Term { term: EventTerm::parse(term.trim())?, preset: true });
                     }
                 }
-                None => terms.push(parse_term(word)?),
+                None => terms.push(Term { term: chosen(word)?, preset: false }),
             }
         }
         Ok(Self { terms })
@@ -146,13 +111,15 @@ impl Selection {
     /// Whether `name` (`group:event`) of `layer` is recorded.
     #[must_use]
     pub fn includes(&self, layer: LayerKind, name: &str) -> bool {
-        self.terms.iter().rev().find(|term| term.matches(layer, name)).is_some_and(|term| !term.take_away)
+        let last = self.terms.iter().rev().find(|of| of.term.matches(layer, name));
+        last.is_some_and(|of| !of.term.takes_away())
     }
 
     /// Whether applications may record.
     #[must_use]
     pub fn includes_applications(&self) -> bool {
-        self.includes(LayerKind::GuestUser, "any:event")
+        let whole = self.terms.iter().rev().find(|of| is_of_all_applications(&of.term));
+        whole.is_some_and(|of| !of.term.takes_away())
     }
 
     /// Checks that each term matches an event of `catalogues` (events as `group:event` for each layer whose events are
@@ -161,61 +128,31 @@ impl Selection {
     /// # Errors
     /// The first term that matches nothing, with the nearest names.
     pub fn check(&self, catalogues: &[(LayerKind, Vec<String>)]) -> Result<(), SelectionError> {
-        for term in self.terms.iter().filter(|term| !term.preset) {
-            let of_term: Vec<_> =
-                catalogues.iter().filter(|(layer, _)| term.layer.is_none_or(|own| own == *layer)).collect();
-            let matches = of_term.iter().any(|(layer, names)| names.iter().any(|name| term.matches(*layer, name)));
-            if !of_term.is_empty() && !matches {
-                return Err(SelectionError::Unknown { term: term.text.clone(), nearest: nearest(term, &of_term) });
+        let all = || catalogues.iter().flat_map(|(layer, names)| names.iter().map(|name| (*layer, name.as_str())));
+        for Term { term, .. } in self.terms.iter().filter(|of| !of.preset) {
+            let is_known = catalogues.iter().any(|(layer, _)| term.layer().is_none_or(|own| own == *layer));
+            if is_known && !all().any(|(layer, name)| term.matches(layer, name)) {
+                let presets = PRESETS.iter().map(|(name, _)| (similarity(term.text(), name), (*name).to_owned()));
+                let near = best(presets.collect());
+                let nearest = if near.is_empty() { term.nearest(all()) } else { near };
+                return Err(SelectionError::Unknown { term: term.text().into(), nearest });
             }
         }
         Ok(())
     }
 }
 
-fn parse_term(text: &str) -> Result<Term, SelectionError> {
-    let (take_away, glob) = text.strip_prefix('!').map_or((false, text), |glob| (true, glob));
-    let (first, rest) = glob.split_once(':').map_or((glob, None), |(first, rest)| (first, Some(rest)));
-    let layer = LayerKind::from_name(first);
-    let pattern = match layer {
-        Some(_) => rest.unwrap_or("*"),
-        None => glob,
-    };
-    let pattern = match pattern.matches(':').count() {
-        // `host-kernel:kvm` and `guest-kernel:*` mean the whole group or layer.
-        0 if layer.is_some() => format!("{pattern}:*"),
-        1 => pattern.into(),
-        2 => {
-            return Err(match first.parse::<LayerKind>() {
-                Ok(_) => SelectionError::Malformed { term: text.into() },
-                Err(unknown) => SelectionError::UnknownLayer { term: text.into(), layer: first.into(), unknown },
-            });
-        }
-        _ => return Err(SelectionError::Malformed { term: text.into() }),
-    };
-    if layer == Some(LayerKind::GuestUser) && pattern != "*:*" {
+fn chosen(text: &str) -> Result<EventTerm, SelectionError> {
+    let term = EventTerm::parse(text)?;
+    if term.layer() == Some(LayerKind::GuestUser) && !is_of_all_applications(&term) {
         return Err(SelectionError::UserEvent { term: text.into() });
     }
-    Ok(Term { text: text.into(), take_away, layer, pattern: WildMatch::new(&pattern), preset: false })
+    Ok(term)
 }
 
-/// The events and groups whose names resemble `term` the most.
-fn nearest(term: &Term, catalogues: &[&(LayerKind, Vec<String>)]) -> Vec<String> {
-    let wanted = term.text.trim_start_matches('!');
-    let wanted = match term.layer {
-        Some(_) => wanted.split_once(':').map_or("", |(_, rest)| rest),
-        None => wanted,
-    };
-    let mut scored: Vec<(f64, String)> = Vec::new();
-    for (layer, names) in catalogues {
-        for name in names {
-            let (group, event) = name.split_once(':').unwrap_or((name, name));
-            scored.push((similarity(wanted, name).max(similarity(wanted, event)), format!("{layer}:{name}")));
-            let whole = format!("{group}:*");
-            scored.push((similarity(wanted, &whole).max(similarity(wanted, group)), format!("{layer}:{whole}")));
-        }
-    }
-    best(scored)
+/// Whether it is about all events of applications, whose names nobody knows beforehand.
+fn is_of_all_applications(term: &EventTerm) -> bool {
+    term.matches(LayerKind::GuestUser, "\u{0}:\u{0}")
 }
 
 #[cfg(test)]
@@ -330,10 +267,19 @@ mod tests {
     }
 
     #[test]
+    fn event_is_known_by_its_own_name_and_misspelt_presets_name_the_preset() {
+        let selection = Selection::parse("sched_switch").unwrap();
+
+        assert!(selection.includes(LayerKind::GuestKernel, "sched:sched_switch"));
+        assert!(!selection.includes(LayerKind::GuestKernel, "sched:sched_wakeup"));
+        assert_eq!(selection.check(&catalogues()), Ok(()));
+        assert!(refusal("defualt").ends_with("nearest: default"), "{}", refusal("defualt"));
+    }
+
+    #[test]
     fn term_that_is_not_a_glob_is_refused() {
-        assert!(refusal("sched_switch").contains("LAYER:GROUP:EVENT"));
         assert!(refusal("guest-kernel:a:b:c").contains("LAYER:GROUP:EVENT"));
-        assert!(refusal("guest:a:b").contains("LAYER:GROUP:EVENT"));
+        assert!(refusal("guest:a:b").contains("no event matches 'guest:a:b'"));
     }
 
     #[test]

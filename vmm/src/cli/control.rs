@@ -190,7 +190,7 @@ pub enum SessionCommand {
         #[arg(value_name = "N", value_parser = values::sub_buffers)]
         sub_buffers: Option<u32>,
         /// Events to record [default: those that the VM was started with]
-        #[arg(long, value_name = "GLOBS")]
+        #[arg(long, value_name = "EVENTS")]
         events: Option<String>,
         /// Record into this new folder, in TRACE-snapshots or in a folder of `strata run --writable`; a flight recorder
         /// writes it when the session ends

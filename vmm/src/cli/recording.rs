@@ -51,11 +51,12 @@ pub struct RecordingArgs {
     /// A trace holds names, paths, addresses and arguments of system calls, of the host and of the guest
     #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = "trace")]
     pub readable_by: Readers,
-    /// Events to record: globs LAYER:GROUP:EVENT, '!' excludes; or presets: minimal, default, io, net, all
+    /// Events to record: [LAYER:]GROUP:EVENT with * and ? as wildcards, an event's or a group's own name; '!' takes away; or
+    /// presets: minimal, default, io, net, all
     ///
     /// Layers are host-kernel, vmm, guest-kernel and guest-user, or short host, guest and user; `strata events --list
     /// LAYER` lists their events
-    #[arg(long, value_name = "GLOBS", default_value = selection::DEFAULT, requires = "trace")]
+    #[arg(long, value_name = "EVENTS", default_value = selection::DEFAULT, requires = "trace")]
     pub events: String,
     /// discard writes records as they come and, when a ring is full, drops new ones and counts them. flight-recorder
     /// keeps the newest and overwrites the oldest

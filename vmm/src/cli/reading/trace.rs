@@ -43,8 +43,9 @@ pub struct EventsArgs {
     /// Only this layer; short names are host, guest and user. May be repeated
     #[arg(long = "layer", value_name = "LAYER", value_parser = values::layer())]
     pub layers: Vec<LayerKind>,
-    /// Only events whose names match, as 'sched:*' does. May be repeated
-    #[arg(long = "event", value_name = "GLOB")]
+    /// Only these events: [LAYER:]GROUP:EVENT with * and ? as wildcards, an event's or a group's own name, several with
+    /// commas; '!' takes away. May be repeated
+    #[arg(long = "event", value_name = "EVENTS")]
     pub events: Vec<String>,
     /// Only records of whose fields this holds, in the form that triggers have: FIELD==VALUE, or with !=, <, <=, > or >=;
     /// several with && or a blank between them. A value is a number, text, which may be a glob, or the name that a number
@@ -114,7 +115,7 @@ pub struct WhyArgs {
     pub worst: Option<u16>,
     /// Explain the longest times between two of a task's records of such events, of applications or the guest's
     /// kernel: the 3 longest without --worst
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "EVENTS")]
     pub event: Option<String>,
     /// JSON in place of text
     #[arg(long)]
