@@ -299,6 +299,28 @@ proptest! {
 }
 
 #[test]
+fn check_finds_metadata_that_is_damaged_wherever_it_is() {
+    let dir = TempDir::new().unwrap();
+    record(dir.path());
+    let path = dir.path().join("vm0/guest-kernel/metadata");
+    let text = fs::read_to_string(&path).unwrap();
+    let event = text.find("\nevent {").unwrap();
+    let cut = |range: std::ops::Range<usize>| {
+        let mut damaged = text.clone();
+        damaged.replace_range(range, "");
+        fs::write(&path, damaged).unwrap();
+        let result = check::run(dir.path(), &CheckOptions::default(), &mut Vec::new()).unwrap();
+        (result.passed(), result.damaged)
+    };
+
+    let whole = cut(0..0);
+    // The last bytes, all of the event types, and a part in the middle.
+    let damaged = [text.len() - 10..text.len(), event..text.len(), event + 20..event + 40].map(cut);
+
+    assert_eq!((whole, damaged), ((true, 0), [(false, 1); 3]));
+}
+
+#[test]
 fn check_finds_the_metadata_that_is_gone_or_another_layers() {
     let (gone, others) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     record(gone.path());

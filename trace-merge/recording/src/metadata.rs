@@ -74,10 +74,14 @@ pub fn tsdl(trace: &TraceDescription, events: &[EventDescription]) -> String {
 /// What `events` add at the end of [`tsdl`]'s text.
 #[must_use]
 pub fn event_types(events: &[EventDescription]) -> String {
+    events.iter().map(event_type).collect()
+}
+
+/// What `event` adds to it.
+#[must_use]
+pub fn event_type(event: &EventDescription) -> String {
     let mut text = String::new();
-    for event in events {
-        write_event(&mut text, event);
-    }
+    write_event(&mut text, event);
     text
 }
 

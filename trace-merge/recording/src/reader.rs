@@ -9,7 +9,7 @@ use crate::files::packed::{Packed, PackedError};
 use crate::files::{CLOCKS_FILE, Files, JOURNAL_FILE, MANIFEST_FILE, METADATA_FILE};
 use crate::layer::LayerKind;
 use crate::manifest::{Layer, Manifest, ManifestError};
-use crate::metadata::FIRST_LINE;
+use crate::metadata::{FIRST_LINE, event_type};
 use crate::schema::SchemaTable;
 use crate::window::Window;
 use std::borrow::Cow;
@@ -304,7 +304,12 @@ impl TraceLayer {
         };
         let text = String::from_utf8_lossy(&text);
         let is_its = text.starts_with(FIRST_LINE) && text.contains(&self.description.uuid.to_string());
-        (!is_its).then(|| "it is not the text that describes this layer, so no other reader of CTF reads it".into())
+        if !is_its {
+            return Some("it is not the text that describes this layer, so no other reader of CTF reads it".into());
+        }
+        let is_whole = self.schemas.iter().all(|schema| text.contains(&event_type(schema.description())))
+            && text.trim_end().ends_with("};");
+        (!is_whole).then(|| "it is damaged, so no other reader of CTF reads the layer".into())
     }
 
     /// Whether it came to its end: see [`Manifest::has_ended`].

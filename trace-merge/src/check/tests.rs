@@ -284,7 +284,10 @@ fn half_of_a_pair_is_a_violation_where_changes_of_the_events_are_recorded() {
     let strict = strict.check().unwrap();
 
     assert!(lenient.passed() && lenient.pairs[0].pairs[0].unbalanced == 1, "{lenient:?}");
-    assert_eq!((strict.unbalanced(), strict.passed(), strict.violations.len()), (1, false, 1));
+    // The metadata knows nothing of the event that was made up.
+    let is_of_records = |violation: &&Violation| !matches!(violation.problem, Problem::Damaged { .. });
+    let of_records = strict.violations.iter().filter(is_of_records).count();
+    assert_eq!((strict.unbalanced(), strict.passed(), of_records), (1, false, 1));
 }
 
 /// vCPU 0 records in the guest, and once more far behind what the host's kernel and the VMM tell.
