@@ -20,9 +20,9 @@ use strata_recording::clock_snapshots::ClockSnapshot;
 use strata_recording::files::access::Readers;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::{Manifest, ManifestError, Missing, Vm};
+use strata_recording::manifest::{Layer, Manifest, ManifestError, Missing, Vm};
 use strata_recording::one_file::{self, OneFileError};
-use strata_recording::reader::{Damage, ReadError, Trace, TraceLayer};
+use strata_recording::reader::{Damage, ReadError, Stream, StreamRecord, Trace, TraceLayer};
 use strata_recording::terminal::harmless;
 use strata_recording::writer::WriteError;
 use thiserror::Error;
@@ -113,7 +113,9 @@ fn join_into_folder(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: 
     let folders: Vec<&Path> = std::iter::once(first).chain(others.iter().map(PathBuf::as_path)).collect();
     let first = Trace::open(first)?;
     let others: Vec<Trace> = others.iter().map(|dir| Trace::open(dir)).collect::<Result<_, _>>()?;
-    refuse_layers_in_common(std::iter::once(&first).chain(&others).zip(folders))?;
+    let given: Vec<(&Trace, &Path)> = std::iter::once(&first).chain(&others).zip(folders).collect();
+    refuse_layers_in_common(given.iter().copied())?;
+    refuse_records_in_common(&given)?;
     if !rules.is_empty() && others.len() != 1 {
         return Err(JoinError::RulesForMany(others.len() + 1));
     }
@@ -149,12 +151,55 @@ fn refuse_layers_in_common<'t>(traces: impl Iterator<Item = (&'t Trace, &'t Path
     for (trace, folder) in traces {
         for layer in trace.layers() {
             if let Some(one) = known.insert(layer.description.uuid, folder) {
-                let layer = harmless(&layer.description.path);
-                return Err(JoinError::SameRecording { one: one.into(), other: folder.into(), layer });
+                return Err(same_recording(one, folder, layer));
             }
         }
     }
     Ok(())
+}
+
+fn same_recording(one: &Path, other: &Path, layer: &TraceLayer) -> JoinError {
+    JoinError::SameRecording { one: one.into(), other: other.into(), layer: harmless(&layer.description.path) }
+}
+
+/// Refuses recordings if two of them hold the same records of a VM: parts of one recording that overlap.
+fn refuse_records_in_common(traces: &[(&Trace, &Path)]) -> Result<(), JoinError> {
+    for (number, (later, folder)) in traces.iter().enumerate() {
+        for (earlier, one) in traces.iter().take(number).filter(|(one, _)| one.clock().uuid == later.clock().uuid) {
+            let of_vm = |layer: &&TraceLayer| layer.description.kind != LayerKind::HostKernel;
+            let is_twice =
+                |layer: &&TraceLayer| earlier.layers().iter().any(|known| have_a_record_in_common(known, layer));
+            if let Some(layer) = later.layers().iter().filter(of_vm).find(is_twice) {
+                return Err(same_recording(one, folder, layer));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the first record that both layers could have, as both are of the same, is in both.
+fn have_a_record_in_common(one: &TraceLayer, other: &TraceLayer) -> bool {
+    let of = |layer: &TraceLayer| {
+        let Layer { kind, vm, process, .. } = &layer.description;
+        (*kind, vm.clone(), process.clone())
+    };
+    let first_in_both = |(left, right): (&Stream, &Stream)| {
+        let (first, last) = (one.records(left).next()?, other.records(right).next()?);
+        let begin = first.time.max(last.time);
+        let key = |record: StreamRecord<'_>| (record.time, record.schema.name().to_owned(), record.payload.to_vec());
+        let left = one.records(left).find(|record| record.time >= begin).map(key)?;
+        Some(
+            other
+                .records(right)
+                .skip_while(|record| record.time < begin)
+                .take_while(|record| record.time == begin)
+                .map(key)
+                .any(|right| right == left),
+        )
+    };
+    let pairs = one.streams.iter().flat_map(|left| other.streams.iter().map(move |right| (left, right)));
+    let mut pairs = pairs.filter(|(left, right)| left.description.cpu_id == right.description.cpu_id);
+    of(one) == of(other) && pairs.any(|pair| first_in_both(pair) == Some(true))
 }
 
 /// Copies the layers of all recordings to their places and describes the result.

@@ -220,9 +220,9 @@ fn damaged_packet_is_a_gap_of_the_merged_trace_too() {
     let dir = TempDir::new().unwrap();
     let uuid = Uuid::new_v4();
     let tick = [event(1, "guest:tick", &["number"])];
-    for half in ["a", "b"] {
+    for (half, begin) in [("a", 1_000), ("b", 1_001)] {
         std::fs::create_dir(dir.path().join(half)).unwrap();
-        let records: Vec<_> = (0..1_000).map(|number: u32| (1_000 + u64::from(number), 1, vec![number])).collect();
+        let records: Vec<_> = (0..1_000).map(|number: u32| (begin + u64::from(number), 1, vec![number])).collect();
         write(&dir.path().join(half), manifest(uuid), LayerKind::GuestKernel, &tick, &records);
     }
     let stream = dir.path().join("a/vm0/guest-kernel/stream_0");

@@ -4,7 +4,8 @@
 #![allow(missing_docs, clippy::unwrap_used)] // A test binary: nothing to document, may panic.
 
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use strata_analysis::vcpu::{SwitchSource, Switches};
 use strata_recording::clock::{Clock, ClockEpoch};
 use strata_recording::layer::LayerKind;
@@ -13,6 +14,7 @@ use strata_recording::reader::Trace;
 use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
 use trace_merge::check;
+use trace_merge::cut::{CutOptions, cut};
 use trace_merge::join::{JoinError, Joined, join};
 use uuid::Uuid;
 
@@ -136,6 +138,30 @@ fn recording_that_is_given_twice_is_refused() {
     let folder = one.display();
     assert!(error.starts_with(&format!("{folder} and {folder} both hold the layer host-kernel")), "{error}");
     assert!(!out.exists());
+}
+
+#[test]
+fn parts_of_one_recording_that_overlap_are_refused_and_others_are_not() {
+    let dir = TempDir::new().unwrap();
+    let whole = Run { guest: vec![1_100, 1_300, 1_700, 1_900], ..Run::at(1_000, 100) }.write(&dir, "whole");
+    let layers = vec![LayerKind::GuestKernel];
+    let part = |name: &str, from: Option<u64>, to: Option<u64>| {
+        let [from, to] = [from, to].map(|at| at.map(Duration::from_nanos));
+        let out = dir.path().join(name);
+        cut(&whole, &CutOptions { layers: layers.clone(), from, to }, &out).unwrap();
+        out
+    };
+    let trace = Trace::open(&whole).unwrap();
+    let half = trace.clock().ticks_to_ns(500);
+    let (first, all) = (part("first", None, Some(half)), part("all", None, None));
+    let second = part("second", Some(half), None);
+    let merged = |one: &Path, other: &Path| join(one, &[other.to_path_buf()], &[], &dir.path().join("merged"));
+
+    for (one, other) in [(&first, &all), (&all, &second), (&whole, &second)] {
+        let error = merged(one, other).unwrap_err().to_string();
+        assert!(error.contains("both hold the layer vm0/guest-kernel of one recording"), "{error}");
+    }
+    assert!(merged(&first, &second).is_ok());
 }
 
 #[test]
