@@ -31,7 +31,7 @@ use thiserror::Error;
 use time::Times;
 
 /// What is listed, and how.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventsOptions {
     /// Only layers of these kinds; empty for all.
     pub layers: Vec<LayerKind>,
@@ -255,7 +255,15 @@ mod tests {
         assert_eq!(window(seconds(100), None).as_deref(), Some(behind));
         assert_eq!(window(seconds(2), seconds(1)).as_deref(), Some("--from is later than --until"));
         let between = window(Some(Duration::from_millis(100)), Some(Duration::from_millis(200)));
-        assert_eq!(between.as_deref(), Some("no record is all of what is asked for at once"));
+        let nearest = "no such record is in that part: the nearest are at 0.000000000 s and 1.000000000 s";
+        assert_eq!(between.as_deref(), Some(nearest));
+        let of_vmm = EventsOptions {
+            from: Some(Duration::from_millis(100)),
+            layers: vec![LayerKind::Vmm],
+            ..EventsOptions::default()
+        };
+        let nearest = "no such record is in that part: the nearest is at 0.000000000 s";
+        assert_eq!(nothing(of_vmm).as_deref(), Some(nearest));
     }
 
     fn filtered(text: &str) -> EventsOptions {

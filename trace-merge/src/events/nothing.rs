@@ -2,8 +2,9 @@
 
 use super::EventsOptions;
 use super::current_task::Task;
+use super::pipeline::SelectedRecords;
 use super::selection::{Selection, means, process};
-use crate::report::{self, ReportOptions};
+use crate::report::{self, ReportOptions, seconds};
 use std::collections::BTreeSet;
 use strata_analysis::filter::Filters;
 use strata_analysis::task_choice::TaskChoice;
@@ -19,13 +20,38 @@ pub(super) fn reason(trace: &Trace, options: &EventsOptions) -> Option<String> {
     if missed.is_some() {
         return missed;
     }
-    let is_filtered = !options.events.is_empty()
-        || !options.tasks.is_empty()
-        || !options.filters.is_empty()
-        || window.from.or(window.to).is_some();
     let missing = if options.tasks.is_empty() { None } else { missing_task(trace, options) };
     let missing = missing.or_else(|| missing_event(trace, &options.filters));
+    let missing = missing.or_else(|| beside_the_window(trace, options));
+    let EventsOptions { utc, json, count, .. } = *options;
+    let is_filtered = *options != EventsOptions { utc, json, count, ..EventsOptions::default() };
     missing.or_else(|| is_filtered.then(|| "no record is all of what is asked for at once".into()))
+}
+
+/// Names the last record before the window and the first one behind it that are all else that `options` ask for.
+fn beside_the_window(trace: &Trace, options: &EventsOptions) -> Option<String> {
+    options.from.or(options.to)?;
+    let window = ReportOptions { from: options.from, to: options.to, json: false }.window(trace).ok()?;
+    let selection = Selection::new(trace, options).ok()?;
+    let start = trace.start()?;
+    let at = |time: u64| seconds(trace.clock().ticks_to_ns(time.saturating_sub(start)));
+    let (mut before, mut behind) = (None, None);
+    for record in SelectedRecords::new(&selection, 0, u64::MAX) {
+        if record.time < window.begin {
+            before = Some(record.time);
+        } else if record.time > window.end {
+            behind = Some(record.time);
+            break;
+        }
+    }
+    match (before, behind) {
+        (Some(before), Some(behind)) => {
+            Some(format!("no such record is in that part: the nearest are at {} and {}", at(before), at(behind)))
+        }
+        (one, other) => {
+            one.or(other).map(|time| format!("no such record is in that part: the nearest is at {}", at(time)))
+        }
+    }
 }
 
 /// Says where no event has all fields that are requested.
