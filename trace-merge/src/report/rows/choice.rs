@@ -43,12 +43,13 @@ pub struct Choice {
 pub struct Sort {
     /// Key or heading of a column.
     column: String,
-    is_descending: bool,
+    /// Without one, numbers begin with the largest, and texts with the first by letters.
+    is_descending: Option<bool>,
 }
 
 /// What is not an order.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("write a column, and :desc behind it for the largest first, as in wall_ns:desc")]
+#[error("write a column, and :asc or :desc behind it for an order of your own, as in wall_ns:asc")]
 pub struct BadSort;
 
 impl FromStr for Sort {
@@ -56,10 +57,10 @@ impl FromStr for Sort {
 
     fn from_str(text: &str) -> Result<Self, BadSort> {
         let (column, is_descending) = match text.rsplit_once(':') {
-            Some((column, "desc")) => (column, true),
-            Some((column, "asc")) => (column, false),
+            Some((column, "desc")) => (column, Some(true)),
+            Some((column, "asc")) => (column, Some(false)),
             Some(_) => return Err(BadSort),
-            None => (text, false),
+            None => (text, None),
         };
         if column.is_empty() { Err(BadSort) } else { Ok(Self { column: column.into(), is_descending }) }
     }
@@ -87,7 +88,7 @@ pub enum ChoiceError {
         tables: Vec<String>,
     },
     /// No table has such a column.
-    #[error("{table} of the report {report} have no column {wanted}; they have {}", .columns.join(", "))]
+    #[error("the table {table} of the report {report} has no column {wanted}; it has {}", .columns.join(", "))]
     NoColumn {
         /// Its name.
         report: &'static str,
@@ -97,6 +98,16 @@ pub enum ChoiceError {
         wanted: String,
         /// Those that there are, the nearest first.
         columns: Vec<String>,
+    },
+    /// No table has rows that such an option chooses among.
+    #[error("no row of the report {report} is of a {what}: {option} does not choose among its rows")]
+    NotOf {
+        /// Its name.
+        report: &'static str,
+        /// VM, task or CPU.
+        what: &'static str,
+        /// The option.
+        option: &'static str,
     },
     /// No row is of the VM.
     #[error("no row is of a VM called \"{wanted}\"; there are {}", .vms.join(", "))]
@@ -125,6 +136,8 @@ pub struct Chosen {
     path: &'static str,
     columns: Vec<Column>,
     rows: Vec<Map<String, Value>>,
+    /// Whether the report itself has none.
+    is_empty: bool,
     /// Why no row is of the task that is requested, if none is.
     missed_task: Option<String>,
     /// Rows that a limit leaves out.
@@ -162,29 +175,29 @@ impl Choice {
             let names = tables.iter().map(|rows| name_of(rows.path));
             return Err(ChoiceError::NoTable { report, tables: nearest_first(&wanted, names), wanted });
         };
-        if let Some(wanted) = missing(fitting) {
-            let keys = fitting.columns.iter().map(|column| column.key.clone());
-            let (table, columns) = (name_of(fitting.path), nearest_first(&wanted, keys));
-            return Err(ChoiceError::NoColumn { report, table, wanted, columns });
+        match missing(fitting) {
+            Some(Lacking::Kind { what, option }) => Err(ChoiceError::NotOf { report, what, option }),
+            Some(Lacking::Column(wanted)) => {
+                let keys = fitting.columns.iter().map(|column| column.key.clone()).filter(|key| !key.is_empty());
+                let (table, columns) = (name_of(fitting.path), nearest_first(&wanted, keys));
+                Err(ChoiceError::NoColumn { report, table, wanted, columns })
+            }
+            None => self.narrow(fitting.clone()),
         }
-        self.narrow(fitting.clone())
     }
 
-    /// A column that is requested and that `chosen` does not have.
-    fn missing_column(&self, chosen: &Chosen) -> Option<String> {
+    /// What is requested and `chosen` does not have.
+    fn missing_column(&self, chosen: &Chosen) -> Option<Lacking> {
         let has = |keys: &[&str]| chosen.columns.iter().any(|column| keys.contains(&&*column.key));
         let requested = [
-            (self.vm.is_some(), &["vm"][..], "vm"),
-            (self.task.is_some(), &["comm"], "comm"),
-            (self.cpu.is_some(), &["cpu", "vcpu"], "cpu"),
+            (self.vm.is_some(), &["vm"][..], "VM", "--vm"),
+            (self.task.is_some(), &["comm"], "task", "--task"),
+            (self.cpu.is_some(), &["cpu", "vcpu"], "CPU", "--cpu"),
         ];
-        let missing = requested
-            .into_iter()
-            .find(|(is_requested, keys, _)| *is_requested && !has(keys))
-            .map(|(.., name)| name.into());
-        missing.or_else(|| {
+        let missing = requested.into_iter().find(|(is_requested, keys, ..)| *is_requested && !has(keys));
+        missing.map(|(.., what, option)| Lacking::Kind { what, option }).or_else(|| {
             let wanted = &self.sort.as_ref()?.column;
-            chosen.column(wanted).is_none().then(|| wanted.clone())
+            chosen.column(wanted).is_none().then(|| Lacking::Column(wanted.clone()))
         })
     }
 
@@ -219,7 +232,8 @@ impl Choice {
         if let Some(sort) = &self.sort {
             let key = chosen.column(&sort.column).map(|column| column.key.clone()).unwrap_or_default();
             let values = |row: &Map<String, Value>| Order::of(at(row, &key));
-            if sort.is_descending {
+            let is_number = || chosen.rows.iter().any(|row| matches!(values(row), Order::Number(_)));
+            if sort.is_descending.unwrap_or_else(is_number) {
                 // What has no value is last in both.
                 chosen.rows.sort_by_cached_key(|row| (at(row, &key).is_none_or(Value::is_null), Reverse(values(row))));
             } else {
@@ -231,6 +245,14 @@ impl Choice {
         chosen.rows.truncate(limit);
         Ok(chosen)
     }
+}
+
+/// What a table does not have.
+enum Lacking {
+    /// Rows of that kind.
+    Kind { what: &'static str, option: &'static str },
+    /// A column to sort by.
+    Column(String),
 }
 
 /// A value as rows are ordered by it.
@@ -326,14 +348,18 @@ impl Chosen {
         });
         let mut columns: Vec<Column> = around.collect();
         columns.extend(own);
-        Self { path: table.path, columns, rows, missed_task: None, left_out: 0 }
+        Self { path: table.path, columns, is_empty: rows.is_empty(), rows, missed_task: None, left_out: 0 }
     }
 
     /// Why there is none, where there is none.
     #[must_use]
     pub fn nothing(&self) -> Option<String> {
-        let at_once = || "no row is all of what is asked for at once".into();
-        (self.rows.is_empty() && self.left_out == 0).then(|| self.missed_task.as_deref().map_or_else(at_once, harmless))
+        let why = match &self.missed_task {
+            _ if self.is_empty => format!("the table {} of the report has no rows", name_of(self.path)),
+            Some(missed) => harmless(missed),
+            None => "no row is all of what is asked for at once".into(),
+        };
+        (self.rows.is_empty() && self.left_out == 0).then_some(why)
     }
 
     /// How many rows a limit leaves out, where it does: for who reads CSV or JSON.
@@ -580,7 +606,8 @@ mod tests {
     fn rows_are_ordered_over_all_that_they_are_in_and_those_without_a_value_are_last() {
         let all = |text| chosen(&sorted(text));
 
-        assert_eq!(all("wait_ns"), ["web 7", "db 7", "db 8"]);
+        assert_eq!(all("wait_ns:asc"), ["web 7", "db 7", "db 8"]);
+        assert_eq!((all("wait_ns"), all("comm")), (all("waited:desc"), all("comm:asc")));
         assert_eq!(all("waited:desc"), ["db 7", "web 7", "db 8"]);
         assert_eq!(all("address:asc"), ["db 8", "db 7", "web 7"]);
         assert_eq!(all("ran:desc"), ["web 7", "db 7", "db 8"]);
@@ -639,10 +666,11 @@ mod tests {
         let no_task = Choice { table: Some("cpus".into()), ..sorted("wait_ns") };
         let vm = Choice { vm: Some("webb".into()), ..Choice::default() };
 
-        let column = "tasks of the report made have no column wiat_ns; they have wait_ns, ";
+        let column = "the table tasks of the report made has no column wiat_ns; it has wait_ns, ";
         assert!(refused(&sorted("wiat_ns")).starts_with(column), "{}", refused(&sorted("wiat_ns")));
         assert_eq!(refused(&table), "the report made has no table 'cpu'; it has tasks.cpus, tasks");
-        assert!(refused(&no_task).starts_with("tasks.cpus of the report made have no column wait_ns; they have "));
+        let column = "the table tasks.cpus of the report made has no column wait_ns; it has ";
+        assert!(refused(&no_task).starts_with(column), "{}", refused(&no_task));
         assert_eq!(refused(&vm), "no row is of a VM called \"webb\"; there are web, db");
     }
 }
