@@ -18,6 +18,7 @@ pub mod scenario;
 pub mod scheduling;
 pub mod statistics;
 pub mod summary;
+pub mod width;
 
 pub use strata_recording::window::Window;
 

@@ -5,16 +5,22 @@ use crate::cli::TerminalArgs;
 use anstream::AutoStream;
 use anstyle::{AnsiColor, Style};
 use clap::ColorChoice;
+use rustix::termios;
 use signal_hook::consts::SIGINT;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::{env, mem};
+use trace_merge::report::width;
 
 /// The pager if the user names none: it ends at once where all fits the screen, and leaves it there.
 const PAGER: &str = "less";
 const LESS: &str = "FRX";
+/// For lines that are longer than the terminal is wide: arrow keys show the rest.
+const LESS_CHOPS: &str = "FRSX";
+/// Narrower than that, nothing is cut or wrapped.
+const NARROWEST: u16 = 40;
 
 /// What the lines of reports begin with that have a colour, behind blanks.
 const STYLES: [(&str, Style); 7] = [
@@ -38,12 +44,15 @@ const STEPS: [(&str, Style); 5] = [
 /// Standard output, or a pager before it.
 #[derive(Debug)]
 pub struct Output {
-    /// Whether a pager is wanted.
-    is_paged: bool,
+    /// What the pager's options are if the user sets none; `None` where no pager is wanted.
+    pager: Option<&'static str>,
     /// Where it goes, once there is something.
     started: Option<Started>,
-    /// The line under construction, where lines have colours.
+    /// The line under construction, where lines have colours or are wrapped.
     line: Option<Vec<u8>>,
+    is_colourful: bool,
+    /// The terminal's width, where sentences keep to it.
+    width: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -70,20 +79,27 @@ impl Output {
             ColorChoice::Never => false,
             ColorChoice::Auto => AutoStream::choice(&stdout) != anstream::ColorChoice::Never,
         };
-        let is_paged = stdout.is_terminal() && !args.no_pager;
-        Self { is_paged, started: None, line: (is_text && is_colourful).then(Vec::new) }
+        let is_terminal = stdout.is_terminal();
+        let width = termios::tcgetwinsize(&stdout).ok().filter(|size| is_terminal && size.ws_col >= NARROWEST);
+        let width = width.map(|size| size.ws_col.into()).filter(|_| is_text && !args.wide);
+        if let Some(columns) = width {
+            width::keep_to(columns);
+        }
+        let pager = (is_terminal && !args.no_pager).then_some(if args.wide { LESS } else { LESS_CHOPS });
+        let line = (is_text && (is_colourful || width.is_some())).then(Vec::new);
+        Self { pager, started: None, line, is_colourful, width }
     }
 
     /// Writes `bytes` as they are.
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let is_paged = self.is_paged;
-        self.started.get_or_insert_with(|| Started::new(is_paged)).out.write_all(bytes)
+        let pager = self.pager;
+        self.started.get_or_insert_with(|| Started::new(pager)).out.write_all(bytes)
     }
 }
 
 impl Started {
-    fn new(is_paged: bool) -> Self {
-        let mut pager = if is_paged { start_pager(|name| env::var_os(name)) } else { None };
+    fn new(pager: Option<&str>) -> Self {
+        let mut pager = pager.and_then(|options| start_pager(options, |name| env::var_os(name)));
         let sink = match pager.as_mut().and_then(|pager| pager.stdin.take()) {
             Some(input) => {
                 // Ctrl-C is the pager's: who ends it ends this, too. Where that cannot be, the terminal is shared.
@@ -107,11 +123,11 @@ impl Drop for Started {
     }
 }
 
-/// Starts the pager that the environment says; `None` where it says none, or there is none.
-fn start_pager(variable: impl Fn(&str) -> Option<OsString>) -> Option<Child> {
+/// Starts the pager that the environment says, with `options` of less; `None` where it says none, or there is none.
+fn start_pager(options: &str, variable: impl Fn(&str) -> Option<OsString>) -> Option<Child> {
     let mut command = pager(&variable)?;
     if variable("LESS").is_none() {
-        command.env("LESS", LESS);
+        command.env("LESS", options);
     }
     command.stdin(Stdio::piped()).spawn().ok()
 }
@@ -137,7 +153,7 @@ impl Write for Output {
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             line.extend_from_slice(part);
             if let Some((b'\n', text)) = line.split_last() {
-                write_line(text, &mut lines)?;
+                write_line(text, self.is_colourful, self.width, &mut lines)?;
                 line.clear();
             }
         }
@@ -178,11 +194,44 @@ impl Write for Sink {
     }
 }
 
-fn write_line(line: &[u8], out: &mut impl Write) -> io::Result<()> {
-    let style = style_of(&String::from_utf8_lossy(line));
-    write!(out, "{style}")?;
-    out.write_all(line)?;
-    writeln!(out, "{style:#}")
+fn write_line(line: &[u8], is_colourful: bool, width: Option<usize>, out: &mut impl Write) -> io::Result<()> {
+    let line = String::from_utf8_lossy(line);
+    let style = if is_colourful { style_of(&line) } else { Style::new() };
+    for part in wrapped(&line, width.unwrap_or(usize::MAX)) {
+        writeln!(out, "{style}{part}{style:#}")?;
+    }
+    Ok(())
+}
+
+/// `line` in lines of at most `width` characters, words aside that are longer. Lines of tables, which have blanks between
+/// their columns, and commands stay as they are.
+fn wrapped(line: &str, width: usize) -> Vec<String> {
+    let text = line.trim_start();
+    let indent = line.chars().count() - text.chars().count();
+    let is_sentence = !text.contains("  ") && !text.to_lowercase().starts_with("next: ");
+    if line.chars().count() <= width || !is_sentence {
+        return vec![line.into()];
+    }
+    // What follows a number with a point stands below what is behind it.
+    let digits = text.chars().take_while(char::is_ascii_digit).count();
+    let hangs =
+        if digits > 0 && text.get(digits..).is_some_and(|rest| rest.starts_with(". ")) { digits + 2 } else { 0 };
+    let mut lines = vec![" ".repeat(indent)];
+    for (place, word) in text.split(' ').enumerate() {
+        let length = word.chars().count();
+        let so_far = lines.last().map_or(0, |last| last.chars().count());
+        if place > 0 && so_far + 1 + length > width {
+            lines.push(" ".repeat(indent + hangs));
+        } else if place > 0
+            && let Some(last) = lines.last_mut()
+        {
+            last.push(' ');
+        }
+        if let Some(last) = lines.last_mut() {
+            last.push_str(word);
+        }
+    }
+    lines
 }
 
 /// The colour of a line of a report.
@@ -211,7 +260,7 @@ mod tests {
 
     fn coloured(text: &str) -> String {
         let mut out = Vec::new();
-        text.lines().for_each(|line| write_line(line.as_bytes(), &mut out).unwrap());
+        text.lines().for_each(|line| write_line(line.as_bytes(), true, None, &mut out).unwrap());
         String::from_utf8(out).unwrap()
     }
 
@@ -236,6 +285,17 @@ mod tests {
         assert_eq!(coloured(task), format!("{task}\n"));
     }
 
+    #[test]
+    fn sentences_keep_to_the_terminals_width_and_tables_do_not() {
+        let finding = "1. one in a hundred of 120 disk requests took longer";
+        assert_eq!(wrapped(finding, 30), ["1. one in a hundred of 120", "   disk requests took longer"]);
+        assert_eq!(wrapped("   the step took 16 ms", 15), ["   the step", "   took 16 ms"]);
+        for whole in ["task      wall  running", "   next: strata report flows trace", "short"] {
+            assert_eq!(wrapped(whole, 10), [whole]);
+        }
+        assert_eq!(wrapped("a_word_that_is_longer than", 10), ["a_word_that_is_longer", "than"]);
+    }
+
     /// The pager where these variables are set: its program and arguments.
     fn pager_of(variables: &[(&str, &str)]) -> Option<Vec<String>> {
         let variable = |name: &str| variables.iter().find(|(set, _)| *set == name).map(|(_, value)| value.into());
@@ -258,7 +318,7 @@ mod tests {
     fn text_is_as_it_is_without_colours_or_has_them_in_whole_lines() {
         let written = |line| {
             let started = Started { out: BufWriter::new(Sink::None), pager: None };
-            let mut output = Output { is_paged: false, started: Some(started), line };
+            let mut output = Output { pager: None, started: Some(started), line, is_colourful: true, width: None };
             output.write_all(b"1. a\n2. ").unwrap();
             output.write_all(b"b\nrest").unwrap();
             String::from_utf8(output.started.as_ref().unwrap().out.buffer().to_vec()).unwrap()

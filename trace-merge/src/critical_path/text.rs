@@ -3,7 +3,7 @@
 use super::follow::{IDLE, IDLE_FOR_LONG, PASSED_OVER};
 use super::{Cause, CriticalPath, CriticalPaths, RecordOf, Share, Step};
 use crate::report::scheduling::state_names::{IDLE_HOST_CPU, NOT_ALLOWED};
-use crate::report::{Report, duration, percent};
+use crate::report::{Report, duration, percent, width};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
@@ -337,12 +337,13 @@ const WIDTH: usize = 110;
 /// Stands between a number and its percent sign, where a line does not end.
 const NO_BREAK: &str = "\u{a0}";
 
-/// Writes `text` in lines that are no longer than [`WIDTH`], words aside that are.
+/// Writes `text` in lines that are no longer than [`WIDTH`] and the terminal's, words aside that are.
 fn write_wrapped(out: &mut dyn Write, text: &str) -> io::Result<()> {
+    let most = width::columns().map_or(WIDTH, |columns| columns.min(WIDTH));
     let mut column = 0;
     for word in text.replace(" %", &format!("{NO_BREAK}%")).split(' ') {
         let width = word.chars().count();
-        if column > 0 && column + 1 + width > WIDTH {
+        if column > 0 && column + 1 + width > most {
             writeln!(out)?;
             column = 0;
         }

@@ -1,6 +1,12 @@
 //! Tables for people: columns as wide as their widest cell.
 
+use crate::report::width;
 use std::io::{self, Write};
+
+/// What stands between two columns.
+const BETWEEN: usize = 2;
+/// Characters that a column of text keeps where there is no room.
+const LEAST: usize = 12;
 
 /// On which side of its column a cell stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,20 +42,24 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Writes headings and rows.
+    /// Writes headings and rows. Where the terminal is too narrow, the longest texts are cut.
     ///
     /// # Errors
     /// When `out` fails.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write_within(width::columns().unwrap_or(usize::MAX), out)
+    }
+
+    fn write_within(&self, room: usize, out: &mut dyn Write) -> io::Result<()> {
         let headings: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
         let cell = |row: &[String], column: usize| row.get(column).cloned().unwrap_or_default();
         let lines = || std::iter::once(&headings).chain(&self.rows);
         let width = |column: usize| lines().map(|row| cell(row, column).chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let widths = self.within(room, (0..self.columns.len()).map(width).collect());
         for row in lines() {
             let mut line = String::new();
             for (column, ((_, align), width)) in self.columns.iter().zip(&widths).enumerate() {
-                let (cell, separator) = (cell(row, column), if column == 0 { "" } else { "  " });
+                let (cell, separator) = (cut(cell(row, column), *width), if column == 0 { "" } else { "  " });
                 line += &match align {
                     Align::Left => format!("{separator}{cell:width$}"),
                     Align::Right => format!("{separator}{cell:>width$}"),
@@ -58,6 +68,35 @@ impl Table {
             writeln!(out, "{}", line.trim_end())?;
         }
         Ok(())
+    }
+
+    /// The widths of the columns where lines have `room`: texts give way, the widest first.
+    fn within(&self, room: usize, mut widths: Vec<usize>) -> Vec<usize> {
+        loop {
+            let all: usize = widths.iter().map(|width| width + BETWEEN).sum();
+            let too_much = all.saturating_sub(BETWEEN).saturating_sub(room);
+            let least = |column: usize| LEAST.max(self.columns.get(column).map_or(0, |(name, _)| name.chars().count()));
+            let is_text = |column: &usize| self.columns.get(*column).is_some_and(|(_, align)| *align == Align::Left);
+            let texts = (0..widths.len()).filter(is_text);
+            let widest =
+                texts.filter_map(|column| Some((widths.get(column)?.checked_sub(least(column))?, column))).max();
+            match widest {
+                Some((spare @ 1.., column)) if too_much > 0 => {
+                    if let Some(width) = widths.get_mut(column) {
+                        *width -= spare.min(too_much);
+                    }
+                }
+                _ => return widths,
+            }
+        }
+    }
+}
+
+/// `cell`, cut to `width` characters.
+fn cut(cell: String, width: usize) -> String {
+    match cell.char_indices().nth(width) {
+        Some(_) => cell.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+        None => cell,
     }
 }
 
@@ -83,5 +122,20 @@ mod tests {
         table.write(&mut out).unwrap();
 
         assert_eq!(String::from_utf8(out).unwrap(), "name      n  what\né       100  x\nlonger\n");
+    }
+
+    #[test]
+    fn texts_give_way_where_the_terminal_is_narrow_and_numbers_do_not() {
+        let mut table = Table::new(&[("name", Align::Left), ("number", Align::Right), ("event", Align::Left)]);
+        table.row(["short".into(), "123456789".into(), "a:very_long_name_of_an_event".into()]);
+        let lines = |room| {
+            let mut out = Vec::new();
+            table.write_within(room, &mut out).unwrap();
+            String::from_utf8(out).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+
+        assert_eq!(lines(46)[1], "short  123456789  a:very_long_name_of_an_event");
+        assert_eq!(lines(40)[1], "short  123456789  a:very_long_name_of_a…");
+        assert_eq!(lines(20)[1], "short  123456789  a:very_long…");
     }
 }

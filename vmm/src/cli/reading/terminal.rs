@@ -11,4 +11,7 @@ pub struct TerminalArgs {
     /// Do not start a pager; on a terminal, Strata starts STRATA_PAGER, PAGER or less
     #[arg(help_heading = "Terminal", long)]
     pub no_pager: bool,
+    /// Lines as long as they are, in place of the terminal's width
+    #[arg(help_heading = "Terminal", long)]
+    pub wide: bool,
 }
