@@ -251,12 +251,12 @@ mod tests {
         let window = |from, to| nothing(EventsOptions { from, to, ..Default::default() });
         let seconds = |seconds| Some(Duration::from_secs(seconds));
 
-        let behind = "--from is behind the end of the trace: its records are from 0 to 1.000000000 s";
+        let behind = "--from is after the end of the trace: its records are from 0 to 1.000000000 s";
         assert_eq!(window(seconds(100), None).as_deref(), Some(behind));
         assert_eq!(window(seconds(2), seconds(1)).as_deref(), Some("--from is later than --until"));
         let between = window(Some(Duration::from_millis(100)), Some(Duration::from_millis(200)));
-        let nearest = "no such record is in that part: the nearest are at 0.000000000 s and 1.000000000 s";
-        assert_eq!(between.as_deref(), Some(nearest));
+        let next = "no record is in that part of the trace: the next one is at 1.000000000 s";
+        assert_eq!(between.as_deref(), Some(next));
         let of_vmm = EventsOptions {
             from: Some(Duration::from_millis(100)),
             layers: vec![LayerKind::Vmm],

@@ -30,6 +30,7 @@ use std::time::Duration;
 use strata_analysis::completeness::Completeness;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
+use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{ReadError, Trace};
 use strata_recording::terminal::{HarmlessJson, HarmlessText, harmless};
 use thiserror::Error;
@@ -58,7 +59,7 @@ impl ReportOptions {
     }
 }
 
-/// Why the window that `options` ask for holds nothing of `trace`, where it lies outside of its time.
+/// Why the window that `options` ask for holds no record of `trace`, where it holds none.
 #[must_use]
 pub fn missed_window(trace: &Trace, options: &ReportOptions) -> Option<String> {
     let (start, end) = (trace.start()?, trace.end()?);
@@ -66,9 +67,13 @@ pub fn missed_window(trace: &Trace, options: &ReportOptions) -> Option<String> {
         Err(error) => Some(error.to_string()),
         Ok(window) if window.begin > end => {
             let lasts = trace.clock().ticks_to_ns(end.saturating_sub(start));
-            Some(format!("--from is behind the end of the trace: its records are from 0 to {}", seconds(lasts)))
+            Some(format!("--from is after the end of the trace: its records are from 0 to {}", seconds(lasts)))
         }
-        Ok(_) => None,
+        Ok(window) => {
+            let next = Merge::new(trace.layers(), window.begin).next()?.record.time;
+            let at = seconds(trace.clock().ticks_to_ns(next.saturating_sub(start)));
+            (next > window.end).then(|| format!("no record is in that part of the trace: the next one is at {at}"))
+        }
     }
 }
 

@@ -107,7 +107,7 @@ fn part_outside_of_the_recording_is_refused_and_leaves_nothing() {
     for (command, arguments) in commands {
         let behind = refusal(command, trace, &[&["--from", "1h"][..], arguments].concat());
         assert!(
-            behind.contains("--from is behind the end of the trace: its records are from 0 to "),
+            behind.contains("--from is after the end of the trace: its records are from 0 to "),
             "{command}: {behind}"
         );
     }

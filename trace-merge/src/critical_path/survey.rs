@@ -236,7 +236,8 @@ impl<'o> Survey<'o> {
             }
         };
         let nearest = if near.is_empty() { String::new() } else { format!("; the nearest are {}", near.join(", ")) };
-        CriticalPathError::NoTask { wanted, nearest }
+        let one = if wanted.contains(',') { "; --task takes one name, which may be a glob" } else { "" };
+        CriticalPathError::NoTask { nearest: format!("{nearest}{one}"), wanted }
     }
 
     fn several_vms(&self, vms: &BTreeSet<usize>, timeline: &Timeline) -> CriticalPathError {

@@ -201,7 +201,7 @@ mod tests {
             report.run(&trace, &options, None, &mut Vec::new())
         };
 
-        let behind = "--from is behind the end of the trace: its records are from 0 to 0.000041000 s";
+        let behind = "--from is after the end of the trace: its records are from 0 to 0.000041000 s";
         assert_eq!(report("overview", 0).unwrap(), None);
         assert_eq!(report("overview", 100).unwrap().as_deref(), Some(behind));
         assert!(report("tasks", 100).unwrap_err().to_string().ends_with(behind));
