@@ -41,6 +41,14 @@ pub enum ExportCommandError {
         /// The file.
         path: PathBuf,
     },
+    /// The folder of the file is not there.
+    #[error("{}: there is no folder {}", .path.display(), .folder.display())]
+    NoFolder {
+        /// The file.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+    },
     /// The file cannot be written.
     #[error("{}: cannot be written; check the space and the permissions of its folder", .path.display())]
     Write {
@@ -126,7 +134,7 @@ pub fn run(args: &ExportArgs, notify: impl Fn(&str) + Sync) -> Result<(), Export
             with_progress(part, &notify, |options| perfetto::export_with(&trace, options, why.as_ref(), out))?
         }
         Format::Perfetto => {
-            refuse_existing(&args.output, args.force)?;
+            check_new_file(&args.output, args.force)?;
             let trace = open(&args.trace, part, &args.symbols, &notify)?;
             let why = explain(&trace, why.as_ref())?;
             write_perfetto(&trace, part, why.as_ref(), &args.output, args.force, &notify)?
@@ -194,7 +202,7 @@ fn explain(
 /// # Errors
 /// Those of [`run`].
 pub fn write_page(args: &PageArgs, notify: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
-    refuse_existing(&args.output, args.force)?;
+    check_new_file(&args.output, args.force)?;
     let part = args.part.of(&args.trace)?;
     let trace = open(&args.trace, part, &args.kernels, &notify)?;
     let why = explain(&trace, args.why.options(part).as_ref())?;
@@ -210,11 +218,19 @@ pub fn write_page(args: &PageArgs, notify: impl Fn(&str) + Sync) -> Result<(), E
     Ok(())
 }
 
-fn refuse_existing(path: &Path, force: bool) -> Result<(), ExportCommandError> {
+/// Refuses a file `path` that is there, unless it is replaced by `force`, and one whose folder is not there.
+fn check_new_file(path: &Path, force: bool) -> Result<(), ExportCommandError> {
+    let folder = folder_of(path);
     match path.symlink_metadata() {
         Ok(_) if !force => Err(ExportCommandError::Exists { path: path.into() }),
+        Err(_) if !folder.is_dir() => Err(ExportCommandError::NoFolder { path: path.into(), folder: folder.into() }),
         _ => Ok(()),
     }
+}
+
+/// The folder that the file `path` lies in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Writes `part` of `trace`, and `why` tasks took so long, for Perfetto to the new file `path`, which appears when it
@@ -242,8 +258,7 @@ fn write_file(
     export: impl FnOnce(&Options<'_>, BufWriter<&File>) -> Result<Exported, ExportError>,
 ) -> Result<Exported, ExportCommandError> {
     let failed = |source| ExportCommandError::Write { path: path.into(), source };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let file = tempfile::Builder::new().prefix(".strata-export-").tempfile_in(folder).map_err(failed)?;
+    let file = tempfile::Builder::new().prefix(".strata-export-").tempfile_in(folder_of(path)).map_err(failed)?;
     let guard = RemovedOnSignal::new(file.path()).map_err(failed)?;
     let out = BufWriter::with_capacity(BUFFER, file.as_file());
     let exported = with_progress(part, notify, |options| export(options, out)).map_err(|error| match error {
@@ -398,6 +413,13 @@ mod tests {
         assert!(matches!(unread, ExportCommandError::Symbols(_)), "{unread}");
         assert_eq!(fs::read(&output).unwrap(), b"mine");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn file_in_a_folder_that_is_not_there_is_refused_with_its_name() {
+        let refused = run(&args(Path::new("/nowhere/at-all/x"), false), |_| ()).unwrap_err().to_string();
+
+        assert_eq!(refused, "/nowhere/at-all/x: there is no folder /nowhere/at-all");
     }
 
     #[test]
