@@ -42,6 +42,9 @@ pub(super) fn recognised(path: &Path) -> Option<String> {
         let is_ctf = CTF.iter().any(|begin| metadata.starts_with(begin));
         return is_ctf.then(|| "a CTF trace that Strata did not record; babeltrace2 reads it".into());
     }
+    if path.exists() && !path.is_file() {
+        return Some("neither a folder nor a file; give the folder of a trace, or a file of `strata cut`".into());
+    }
     let bytes = first_bytes(path)?;
     let known = KNOWN.iter().find(|(at, magic, _)| bytes.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
     let what = known.map_or("a file; give the folder of a trace, or a file of `strata cut`", |(.., what)| what);
@@ -164,6 +167,11 @@ mod tests {
         let expected = format!("a part of the trace '{}'; give that folder", trace.path().display());
         assert!(named.iter().all(|recognised| *recognised == expected), "{named:?}");
         assert_eq!(recognised(&trace.path().join("absent")), None);
+    }
+
+    #[test]
+    fn device_is_neither_a_folder_nor_a_file() {
+        assert!(recognised(Path::new("/dev/null")).unwrap().starts_with("neither a folder nor a file"));
     }
 
     #[test]
