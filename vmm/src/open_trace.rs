@@ -14,8 +14,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use strata_recording::files::packed;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
+use strata_recording::manifest::is_perfetto_file;
 use thiserror::Error;
 use trace_merge::moment::MomentError;
 use uuid::Uuid;
@@ -88,7 +88,7 @@ pub fn run(args: &OpenArgs, notify: impl Fn(&str) + Sync) -> Result<(), OpenErro
         let path = path.to_path_buf();
         move |source| OpenError::File { path, source }
     };
-    let (path, _removed) = if args.trace.is_dir() || packed::is_packed(&args.trace) {
+    let (path, _removed) = if !is_perfetto_file(&args.trace) {
         let folder = tempfile::Builder::new().prefix("strata-open-").tempdir();
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let path = folder.path().join("trace.pftrace");
@@ -268,13 +268,29 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_not_there_and_a_part_of_a_file_are_refused() {
-        let missing = run(&args(Path::new("/nowhere/at-all"), 0), |_| ()).unwrap_err();
-        let part = PartArgs { from: Some(Duration::from_secs(1).into()), to: None };
-        let part = OpenArgs { part, ..args(Path::new("/nowhere/at-all"), 0) };
+    fn what_is_no_trace_is_refused_as_reports_refuse_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = [None, Some(&b"PERFILE2...."[..]), Some(b""), Some(b"text")].map(|bytes| {
+            let path = folder.path().join("file");
+            bytes.into_iter().for_each(|bytes| std::fs::write(&path, bytes).unwrap());
+            run(&args(&path, 0), |_| ()).unwrap_err().to_string()
+        });
 
-        assert!(matches!(missing, OpenError::File { .. }), "{missing}");
-        assert!(matches!(run(&part, |_| ()).unwrap_err(), OpenError::Part { .. }));
+        let expected = ["no such trace", "a recording of perf", "a file; give the folder", "a file; give the folder"];
+        assert!(refused.iter().zip(expected).all(|(refused, said)| refused.contains(said)), "{refused:?}");
+    }
+
+    #[test]
+    fn part_of_a_file_of_perfettos_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        // A packet of one field, its time.
+        std::fs::write(&path, b"\x0a\x02\x40\x05").unwrap();
+        let part = PartArgs { from: Some(Duration::from_secs(1).into()), to: None };
+
+        let refused = run(&OpenArgs { part, ..args(&path, 0) }, |_| ()).unwrap_err();
+
+        assert!(matches!(refused, OpenError::Part { .. }), "{refused}");
     }
 
     #[test]

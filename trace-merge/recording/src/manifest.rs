@@ -10,6 +10,7 @@ use crate::layer::LayerKind;
 use crate::layer::loss::LargestLost;
 use crate::terminal::foreign::Foreign;
 pub use flag_names::FlagNames;
+pub use foreign::is_perfetto_file;
 pub use limit::RecordLimit;
 use serde::{Deserialize, Serialize};
 use shared_ring::consumer::Lost;

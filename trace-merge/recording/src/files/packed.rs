@@ -111,12 +111,6 @@ pub fn is_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)
 }
 
-/// Whether the file at `path` is a compressed archive, as those of recordings are.
-#[must_use]
-pub fn is_packed(path: &Path) -> bool {
-    open_compressed(path).is_some()
-}
-
 /// The file at `path`, if a tar archive begins in it that is compressed with zstd. One that [`is_name`] names is taken for
 /// one that is damaged, too.
 fn open_compressed(path: &Path) -> Option<File> {
@@ -499,6 +493,6 @@ mod tests {
         let error = Trace::open(&path).unwrap_err();
 
         assert!(matches!(error, ReadError::Manifest(ManifestError::Foreign { .. })), "{error}");
-        assert!(!is_packed(&path) && !is_packed(dir.path()));
+        assert!(open_compressed(&path).is_none() && open_compressed(dir.path()).is_none());
     }
 }

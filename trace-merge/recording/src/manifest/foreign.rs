@@ -51,6 +51,12 @@ pub(super) fn recognised(path: &Path) -> Option<String> {
     Some(if begins_with_packet(&bytes) { PERFETTO } else { what }.into())
 }
 
+/// Whether the file at `path` begins as Perfetto's traces do.
+#[must_use]
+pub fn is_perfetto_file(path: &Path) -> bool {
+    first_bytes(path).is_some_and(|bytes| begins_with_packet(&bytes))
+}
+
 /// Whether a file that begins with `bytes` begins with a packet of Perfetto's: field 1 of a message, which is made of
 /// fields itself, with field 1 or the file's end behind it. Text that begins with an empty line is not.
 fn begins_with_packet(bytes: &[u8]) -> bool {
