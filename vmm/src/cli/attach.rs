@@ -32,6 +32,7 @@ use strata_jail::NewUser;
 )]
 pub struct AttachArgs {
     /// Process that runs the VM; without any argument, list the processes that run one
+    #[arg(value_parser = values::process)]
     pub pid: Option<u32>,
     /// The libvirt domain to record, by name, id or UUID, instead of a process
     #[arg(long, value_name = "DOMAIN", conflicts_with = "pid")]
@@ -54,7 +55,7 @@ pub struct AttachArgs {
     #[arg(long, value_name = "NAME", value_parser = values::vm_name, requires = "machine")]
     pub name: Option<String>,
     /// The VM with this file descriptor, where the process has several
-    #[arg(long, value_name = "FD", requires = "machine")]
+    #[arg(long, value_name = "FD", value_parser = values::number::<u32>, requires = "machine")]
     pub vm: Option<u32>,
     /// What is recorded.
     #[command(flatten)]

@@ -59,7 +59,7 @@ fn period(text: &str) -> Result<Duration, String> {
     curl http://127.0.0.1:9464/metrics")]
 pub struct MetricsArgs {
     /// Address and port to serve at
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::listen_address)]
     pub listen: SocketAddr,
     /// Further name of this machine in requests, beside its addresses, localhost and its host name. May be repeated
     #[arg(long = "host", value_name = "NAME")]

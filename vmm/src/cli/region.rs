@@ -39,7 +39,7 @@ pub struct CreateArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// The VM's vCPUs, those that may be added later too: one more than the largest APIC id
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::number::<u32>)]
     pub cpus: u32,
     /// Size of the device, a power of two [default: the smallest that will do]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
@@ -58,6 +58,6 @@ pub struct CreateArgs {
     /// Processes of the guest that can record at the same time.
     #[arg(long, help = format!("Processes of the guest that can record at the same time, up to {MAX_PROCESS_SLOTS}; each \
         takes 1 MiB of memory for each vCPU"))]
-    #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)))]
+    #[arg(value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = values::number_in(0..=MAX_PROCESS_SLOTS))]
     pub process_slots: u32,
 }

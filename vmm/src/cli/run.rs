@@ -61,7 +61,7 @@ pub struct RunArgs {
     )]
     pub image: Option<DiskConfig>,
     /// Number of vCPUs
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::number::<u32>)]
     pub cpus: u32,
     /// Guest memory in bytes, or with K, M, G
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = values::size)]
@@ -192,7 +192,7 @@ pub struct RunArgs {
     pub no_agent: bool,
     /// Samples of each vCPU per second while guest-kernel:strata:sample is recorded: the instruction, and with
     /// guest-kernel:strata:stack its stack
-    #[arg(help_heading = GUEST_RECORDING, long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=20_000), requires = "agent")]
+    #[arg(help_heading = GUEST_RECORDING, long, value_name = "HZ", value_parser = values::number_in(1..=20_000_u32), requires = "agent")]
     pub sample_frequency: Option<u32>,
     /// Size of a sub-buffer, bytes.
     #[arg(long, help = format!("Size of a sub-buffer of the guest kernel's rings: {}", sub_buffer_sizes()))]
@@ -205,7 +205,7 @@ pub struct RunArgs {
     /// Processes of the guest that can record at the same time.
     #[arg(long, help = format!("Processes of the guest that can record at the same time, up to {MAX_PROCESS_SLOTS}; each \
         takes 1 MiB of memory for each vCPU"))]
-    #[arg(help_heading = GUEST_RECORDING, value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_PROCESS_SLOTS)), requires = "trace")]
+    #[arg(help_heading = GUEST_RECORDING, value_name = "N", default_value_t = PROCESS_SLOTS, value_parser = values::number_in(0..=MAX_PROCESS_SLOTS), requires = "trace")]
     pub process_slots: u32,
     /// Run as this user once everything that needs root is open: a name, UID or UID:GID
     ///

@@ -5,6 +5,10 @@ use crate::agentless;
 use crate::run::{OnReboot, OnTraceFailure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use shared_ring::layout::{MAX_SUB_BUFFER_SIZE, MAX_SUB_BUFFERS, MIN_SUB_BUFFER_SIZE, MIN_SUB_BUFFERS};
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 use strata_machine::{CID_MAX, CID_MIN, DiskConfig, LinkConfig, MemoryBacking, NetConfig, VsockConfig};
 use strata_rate_limit::RateLimit;
@@ -83,6 +87,39 @@ pub fn memory_backing() -> impl TypedValueParser<Value = MemoryBacking> {
 /// What happens when a guest reboots.
 pub fn on_reboot() -> impl TypedValueParser<Value = OnReboot> {
     PossibleValuesParser::new(OnReboot::ALL.map(OnReboot::name)).try_map(|name| name.parse::<OnReboot>())
+}
+
+/// A whole number, 0 or more.
+pub fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+    let wrong = if is_number { "the number is too large" } else { "not a whole number, 0 or more" };
+    text.parse().map_err(|_| wrong.into())
+}
+
+/// A whole number in `range`.
+pub fn number_in<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("write a number from {} to {}", range.start(), range.end()))
+    }
+}
+
+/// How many rows are shown.
+pub fn rows(text: &str) -> Result<usize, String> {
+    number(text).and_then(|rows| if rows == 0 { Err("write 1 or more".into()) } else { Ok(rows) })
+}
+
+/// The number of a process that runs a VM.
+pub fn process(text: &str) -> Result<u32, String> {
+    number(text).map_err(|_| "write the number of a process; `strata attach` alone lists those that run a VM".into())
+}
+
+/// An address to listen to.
+pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write ADDRESS:PORT, as in 127.0.0.1:9464".into())
 }
 
 /// A number of bytes: plain, or with a suffix K, M, G or T (powers of 1024).
@@ -288,6 +325,8 @@ pub fn vm_name(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Cli;
+    use clap::Parser;
 
     #[test]
     fn times_take_suffixes() {
@@ -306,6 +345,31 @@ mod tests {
         assert_eq!(size("512M"), Ok(512 << 20));
         assert_eq!(size("2g"), Ok(2 << 30));
         assert!(size("12Q").is_err() && size("M").is_err() && size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused_with_what_to_write() {
+        let refused = |line: &str| Cli::try_parse_from(line.split(' ')).unwrap_err().to_string();
+
+        for (line, expected) in [
+            ("strata attach qemu", "write the number of a process; `strata attach` alone lists"),
+            ("strata attach 1 --trace t --vm a", "not a whole number"),
+            ("strata run --kernel k --cpus two", "not a whole number"),
+            ("strata events t --cpu a", "not a whole number"),
+            ("strata events t --cpu -1", "'-1' for '--cpu <N>': not a whole number"),
+            ("strata events t --cpu 4294967296", "the number is too large"),
+            ("strata report exits t --cpu -1", "'-1' for '--cpu <N>': not a whole number"),
+            ("strata report exits t --limit abc", "not a whole number"),
+            ("strata report exits t --limit 0", "write 1 or more"),
+            ("strata why t --worst abc", "write a number from 1 to 1000"),
+            ("strata open t --port abc", "write a number from 0 to 65535"),
+            ("strata metrics --listen 9464", "write ADDRESS:PORT, as in 127.0.0.1:9464"),
+            ("strata metrics --listen :9464", "write ADDRESS:PORT, as in 127.0.0.1:9464"),
+            ("strata metrics --listen 127.0.0.1:80000", "write ADDRESS:PORT, as in 127.0.0.1:9464"),
+        ] {
+            let error = refused(line);
+            assert!(error.contains(expected), "{line}: {error}");
+        }
     }
 
     #[test]

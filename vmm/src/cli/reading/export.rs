@@ -2,6 +2,7 @@
 
 use super::part::PartArgs;
 use super::symbols::SymbolArgs;
+use crate::cli::values;
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 use strata_analysis::task_choice::TaskChoice;
@@ -108,7 +109,7 @@ pub struct DrawnWhyArgs {
     #[arg(long, value_name = "TASK")]
     pub why: Option<TaskChoice>,
     /// Draw the N longest waits of those tasks, or without --why of all tasks of the VM
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = values::number_in(1..=1000_u16))]
     pub worst: Option<u16>,
     /// The VM of those tasks
     #[arg(long, value_name = "NAME", requires = "drawn")]
@@ -152,7 +153,7 @@ pub struct OpenArgs {
     #[command(flatten)]
     pub symbols: SymbolArgs,
     /// Port of 127.0.0.1 to serve on; ui.perfetto.dev fetches from 9001 only
-    #[arg(long, value_name = "PORT", default_value_t = VIEWER_PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = VIEWER_PORT, value_parser = values::number_in(0..=u16::MAX))]
     pub port: u16,
     /// Only print the address
     #[arg(long)]

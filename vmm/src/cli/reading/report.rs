@@ -4,6 +4,7 @@ use super::export::DrawnWhyArgs;
 use super::part::PartArgs;
 use super::symbols::SymbolArgs;
 use super::terminal::TerminalArgs;
+use crate::cli::values;
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
@@ -303,7 +304,7 @@ pub struct ChoiceArgs {
     #[arg(help_heading = "Rows", long, value_name = "COLUMN[:desc]")]
     pub sort: Option<Sort>,
     /// So many rows at most
-    #[arg(help_heading = "Rows", long, value_name = "N")]
+    #[arg(help_heading = "Rows", long, value_name = "N", value_parser = values::rows)]
     pub limit: Option<usize>,
     /// Only rows of this VM
     #[arg(help_heading = "Rows", long, value_name = "NAME")]
@@ -312,7 +313,8 @@ pub struct ChoiceArgs {
     #[arg(help_heading = "Rows", long, value_name = "TASK")]
     pub task: Option<TaskChoice>,
     /// Only rows of this CPU or vCPU
-    #[arg(help_heading = "Rows", long, value_name = "N")]
+    #[arg(help_heading = "Rows", long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = values::number::<u32>)]
     pub cpu: Option<u32>,
     /// Which table, where there are several: the last key of its path in JSON, as in parts. Without it, the first with
     /// the columns asked for

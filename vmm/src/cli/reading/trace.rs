@@ -57,7 +57,7 @@ pub struct EventsArgs {
     #[arg(long = "task", value_name = "TASK")]
     pub tasks: Vec<TaskChoice>,
     /// Only records of the vCPU, host CPU or thread of the VMM of this number. May be repeated
-    #[arg(long = "cpu", value_name = "N")]
+    #[arg(long = "cpu", value_name = "N", allow_negative_numbers = true, value_parser = values::number::<u32>)]
     pub cpus: Vec<u32>,
     /// Only records of this VM, not of the host or other VMs. May be repeated
     #[arg(long = "vm", value_name = "NAME")]
@@ -111,7 +111,7 @@ pub struct WhyArgs {
     pub part: PartArgs,
     /// Explain the N longest waits of all these tasks: from giving up the CPU, or being woken from a sleep, until running
     /// again
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = values::number_in(1..=1000_u16))]
     pub worst: Option<u16>,
     /// Explain the longest times between two of a task's records of such events, of applications or the guest's
     /// kernel: the 3 longest without --worst
