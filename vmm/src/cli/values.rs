@@ -128,10 +128,10 @@ pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" => 0,
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        "T" | "TIB" => 40,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
         _ => return Err(refuse()),
     };
     let number: u64 = digits.parse().map_err(|_| refuse())?;
@@ -344,6 +344,7 @@ mod tests {
         assert_eq!(size("4096"), Ok(4096));
         assert_eq!(size("512M"), Ok(512 << 20));
         assert_eq!(size("2g"), Ok(2 << 30));
+        assert_eq!([size("1GB"), size("1gib"), size("3kb")], [Ok(1 << 30), Ok(1 << 30), Ok(3 << 10)]);
         assert!(size("12Q").is_err() && size("M").is_err() && size("99999999999T").is_err());
     }
 
