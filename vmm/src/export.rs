@@ -41,6 +41,15 @@ pub enum ExportCommandError {
         /// The file.
         path: PathBuf,
     },
+    /// Nothing says what to export to.
+    #[error(
+        "{}: its ending is of no format: give --format {}, or a name that ends with .pftrace", .path.display(),
+        Format::ALL.map(Format::name).join("|")
+    )]
+    NoFormat {
+        /// The output.
+        path: PathBuf,
+    },
     /// The folder of the file is not there.
     #[error("{}: there is no folder {}", .path.display(), .folder.display())]
     NoFolder {
@@ -95,21 +104,23 @@ pub enum ExportCommandError {
 /// # Errors
 /// What is wrong, and what to do. No file is left then, and one that was there is as it was.
 pub fn run(args: &ExportArgs, notify: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
+    let no_format = || ExportCommandError::NoFormat { path: args.output.clone() };
+    let format = args.chosen_format().ok_or_else(no_format)?;
     let part = Part::of(&args.trace, args.from, args.until)?;
     let why = args.why.options(part);
     let is_stdout = args.output == Path::new("-");
-    let exported = match args.format {
+    let exported = match format {
         Format::Perfetto | Format::Ctf | Format::Ctf2 if !args.tables.is_empty() => {
-            return Err(ExportCommandError::NoTables(args.format));
+            return Err(ExportCommandError::NoTables(format));
         }
         Format::Ctf | Format::Ctf2 | Format::Parquet if why.is_some() => {
-            return Err(ExportCommandError::NoTracks(args.format));
+            return Err(ExportCommandError::NoTracks(format));
         }
         Format::Ctf | Format::Ctf2 | Format::Parquet if !args.symbols.kallsyms.is_empty() => {
-            return Err(ExportCommandError::NoSymbols(args.format));
+            return Err(ExportCommandError::NoSymbols(format));
         }
         Format::Ctf | Format::Ctf2 | Format::Parquet if is_stdout || args.force => {
-            return Err(ExportCommandError::NeedsFolder(args.format));
+            return Err(ExportCommandError::NeedsFolder(format));
         }
         Format::Ctf => write_folder(
             &open(&args.trace, part, &args.symbols, &notify)?,
@@ -143,19 +154,19 @@ pub fn run(args: &ExportArgs, notify: impl Fn(&str) + Sync) -> Result<(), Export
     if let Some(incomplete) = &exported.incomplete {
         notify(incomplete);
     }
-    notify(&summary(args, &exported));
+    notify(&summary(format, &args.output, &exported));
     Ok(())
 }
 
 /// What was written where, and how to look at it.
-fn summary(args: &ExportArgs, exported: &Exported) -> String {
+fn summary(format: Format, output: &Path, exported: &Exported) -> String {
     let Exported { bytes, records, .. } = *exported;
     let size = readable_size(bytes);
-    if args.output == Path::new("-") {
+    if output == Path::new("-") {
         return format!("{records} records, {size}");
     }
-    let output = shell_path(&args.output);
-    let next = match args.format {
+    let output = shell_path(output);
+    let next = match format {
         Format::Perfetto => format!("strata open {output}"),
         Format::Ctf | Format::Ctf2 => format!("babeltrace2 {output}"),
         Format::Parquet => format!("strata query {output} --list"),
@@ -316,7 +327,7 @@ mod tests {
     fn args(output: &Path, force: bool) -> ExportArgs {
         ExportArgs {
             trace: "/nowhere/at-all".into(),
-            format: Format::Perfetto,
+            format: Some(Format::Perfetto),
             output: output.into(),
             from: None,
             until: None,
@@ -330,7 +341,7 @@ mod tests {
     #[test]
     fn summary_names_the_file_its_size_and_the_next_step() {
         let exported = Exported { bytes: 4_471_970, records: 154_816, ..Exported::default() };
-        let of = |format, output| summary(&ExportArgs { format, ..args(Path::new(output), false) }, &exported);
+        let of = |format, output| summary(format, Path::new(output), &exported);
 
         let texts = [
             of(Format::Perfetto, "web.pftrace"),
@@ -359,7 +370,7 @@ mod tests {
     fn format_without_tracks_says_where_to_ask_why() {
         let folder = tempfile::tempdir().unwrap();
         let why = DrawnWhyArgs { why: "web".parse().ok(), ..DrawnWhyArgs::default() };
-        let args = ExportArgs { format: Format::Ctf2, why, ..args(&folder.path().join("out"), false) };
+        let args = ExportArgs { format: Some(Format::Ctf2), why, ..args(&folder.path().join("out"), false) };
 
         let refused = run(&args, |_| ()).unwrap_err().to_string();
 
@@ -413,6 +424,14 @@ mod tests {
         assert!(matches!(unread, ExportCommandError::Symbols(_)), "{unread}");
         assert_eq!(fs::read(&output).unwrap(), b"mine");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn output_of_no_format_is_refused_with_those_that_there_are() {
+        let refused = run(&ExportArgs { format: None, ..args(Path::new("x.json"), false) }, |_| ()).unwrap_err();
+
+        let refused = refused.to_string();
+        assert!(refused.starts_with("x.json: ") && refused.contains("perfetto|ctf|ctf2|parquet"), "{refused}");
     }
 
     #[test]

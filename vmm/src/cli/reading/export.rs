@@ -3,10 +3,10 @@
 use super::part::PartArgs;
 use super::symbols::SymbolArgs;
 use crate::cli::values;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use strata_analysis::task_choice::TaskChoice;
-use strata_recording::nearest::nearest;
 use trace_merge::critical_path::CriticalPathOptions;
 use trace_merge::moment::{Moment, Part};
 
@@ -40,17 +40,21 @@ impl Format {
             Self::Parquet => "parquet",
         }
     }
+
+    /// The one that files or folders of this name have.
+    fn of_name(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "pftrace" | "perfetto-trace" => Some(Self::Perfetto),
+            "parquet" => Some(Self::Parquet),
+            _ => None,
+        }
+    }
 }
 
 /// A format by its name.
-fn format(text: &str) -> Result<Format, String> {
-    let names = Format::ALL.map(Format::name);
-    let format = Format::ALL.into_iter().find(|format| format.name() == text);
-    format.ok_or_else(|| {
-        let near = nearest(text, names);
-        let suggestion = if near.is_empty() { String::new() } else { format!("nearest: {}; ", near.join(", ")) };
-        format!("no format is called that; {suggestion}there is {}; a part ends at --until", names.join(", "))
-    })
+fn format() -> impl TypedValueParser<Value = Format> {
+    let named = |name: String| Format::ALL.into_iter().find(|format| format.name().eq_ignore_ascii_case(&name));
+    PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(move |name| named(name).ok_or("no format"))
 }
 
 /// Arguments of `strata export`.
@@ -61,10 +65,10 @@ fn format(text: &str) -> Result<Format, String> {
     ctf2      a folder of CTF 2 traces, which babeltrace2 reads from 2.1 on\n  \
     parquet   a folder of tables for DuckDB, pandas, Spark and `strata query`; see docs/query.md\n\n\
     Examples:\n  \
-    strata export trace --format perfetto -o trace.pftrace\n  \
-    strata export trace --format perfetto --from 1.5 --until 2.5 -o part.pftrace\n  \
-    strata export trace --format perfetto --why web --worst 10 -o trace.pftrace\n  \
-    strata export trace --format perfetto --worst 10 -o trace.pftrace\n  \
+    strata export trace -o trace.pftrace\n  \
+    strata export trace --from 1.5 --until 2.5 -o part.pftrace\n  \
+    strata export trace --why web --worst 10 -o trace.pftrace\n  \
+    strata export trace --worst 10 -o trace.pftrace\n  \
     strata export trace --format perfetto -o - | zstd > trace.pftrace.zst\n  \
     strata export trace --format ctf --from 1.5 --until 2.5 -o part\n  \
     strata export trace --format ctf2 -o trace-ctf2\n  \
@@ -74,9 +78,9 @@ fn format(text: &str) -> Result<Format, String> {
 pub struct ExportArgs {
     /// Trace: a folder, or a file of `strata cut`
     pub trace: PathBuf,
-    /// Format to export to
-    #[arg(long, alias = "to", value_name = "FORMAT", value_parser = format)]
-    pub format: Format,
+    /// Format to export to [default: perfetto for a PATH that ends with .pftrace or .perfetto-trace, parquet for .parquet]
+    #[arg(long, alias = "to", value_name = "FORMAT", ignore_case = true, value_parser = format())]
+    pub format: Option<Format>,
     /// File to write, `-` for standard output; for ctf, ctf2 and parquet a folder: a new one, or an empty one of yours
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
@@ -99,6 +103,14 @@ pub struct ExportArgs {
     /// Replace a file that is there
     #[arg(long)]
     pub force: bool,
+}
+
+impl ExportArgs {
+    /// The format to export to; `None` where neither the user nor the name of the output says it.
+    #[must_use]
+    pub fn chosen_format(&self) -> Option<Format> {
+        self.format.or_else(|| Format::of_name(&self.output))
+    }
 }
 
 /// Why tasks took so long, drawn beside the rest.
@@ -176,16 +188,15 @@ mod tests {
     }
 
     #[test]
-    fn format_is_needed_and_the_part_is_not() {
+    fn part_is_what_the_options_say() {
         let whole = export(&["--format", "perfetto"]).unwrap();
         let part = export(&["--format", "perfetto", "--from", "1.5", "--until", "2.5"]).unwrap();
 
-        assert_eq!((whole.format, whole.from, whole.until), (Format::Perfetto, None, None));
+        assert_eq!((whole.format, whole.from, whole.until), (Some(Format::Perfetto), None, None));
         assert_eq!(
             (part.from, part.until),
             (Some(Duration::from_millis(1_500).into()), Some(Duration::from_millis(2_500).into()))
         );
-        assert!(export(&[]).is_err());
     }
 
     #[test]
@@ -212,17 +223,29 @@ mod tests {
 
     #[test]
     fn format_was_called_to_and_still_is() {
-        assert_eq!(export(&["--to", "ctf", "--until", "2"]).unwrap().format, Format::Ctf);
+        assert_eq!(export(&["--to", "ctf", "--until", "2"]).unwrap().format, Some(Format::Ctf));
+    }
+
+    #[test]
+    fn format_is_that_of_the_ending_where_none_is_given() {
+        let format = |output, args: &[&str]| {
+            let line = [&["strata", "export", "trace", "-o", output], args].concat();
+            let Command::Export(args) = Cli::parse_from(line).command else { unreachable!("{output}") };
+            args.chosen_format()
+        };
+
+        let formats = ["x.pftrace", "a/x.perfetto-trace", "x.parquet", "x", "-"].map(|output| format(output, &[]));
+
+        let perfetto = Some(Format::Perfetto);
+        assert_eq!(formats, [perfetto, perfetto, Some(Format::Parquet), None, None]);
+        assert_eq!(format("x.pftrace", &["--format", "CTF2"]), Some(Format::Ctf2));
     }
 
     #[test]
     fn unknown_format_is_refused_with_those_that_there_are() {
         let error = export(&["--format", "perfeto"]).unwrap_err();
 
-        assert!(
-            error.contains("nearest: perfetto")
-                && error.contains("there is perfetto, ctf, ctf2, parquet; a part ends at --until"),
-            "{error}"
-        );
+        assert!(error.contains("a similar value exists: 'perfetto'"), "{error}");
+        assert!(error.contains("[possible values: perfetto, ctf, ctf2, parquet]"), "{error}");
     }
 }
