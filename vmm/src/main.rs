@@ -29,7 +29,7 @@ use vmm::attach::{self, AttachRequest, Ending, machines};
 use vmm::cli::{
     self, AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, CutArgs, DiffArgs, DoctorArgs, EventsArgs,
     ManualArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, ReportRequest, RunArgs,
-    SymbolArgs, TriggerCommand, WhyArgs, config_file,
+    SymbolArgs, TriggerCommand, WhyArgs, advice, config_file,
 };
 use vmm::output::Output;
 use vmm::run::{self, BootEnd, OnReboot, RunRequest};
@@ -51,7 +51,9 @@ fn main() -> ExitCode {
 
 fn run_command_line() -> anyhow::Result<ExitCode> {
     let program = cli::program();
-    let matches = program.clone().get_matches_from(config_file::with_config(&program, env::args_os().collect())?);
+    let words = config_file::with_config(&program, env::args_os().collect())?;
+    let matches =
+        program.clone().try_get_matches_from(&words).unwrap_or_else(|error| advice::advised(error, &words).exit());
     if let Some(file) = config_file::printed(&program, &matches)? {
         print(&file)?;
         return Ok(ExitCode::SUCCESS);

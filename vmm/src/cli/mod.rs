@@ -1,5 +1,6 @@
 //! The command line.
 
+pub mod advice;
 mod attach;
 pub mod config_file;
 mod control;

@@ -11,6 +11,7 @@ mod trace;
 pub use export::{DrawnWhyArgs, ExportArgs, Format, OpenArgs, VIEWER_PORT};
 pub use part::PartArgs;
 pub use query::QueryArgs;
+pub(super) use report::report_called;
 pub use report::{PageArgs, ReportArgs, ReportCommand, ReportRequest, WindowArgs};
 pub use symbols::SymbolArgs;
 pub use terminal::TerminalArgs;

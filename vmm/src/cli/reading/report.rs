@@ -126,6 +126,11 @@ impl ReportArgs {
             (None, Some(trace), Some(name)) if with_command(&REPORTS).any(|report| name == Path::new(report.name)) => {
                 Err(format!("the report comes first: strata report {} {}", shell_word(&name), shell_path(&trace)))
             }
+            (None, Some(first), Some(second)) if first.exists() && second.exists() => Err(format!(
+                "one trace at a time; to compare: strata diff {} {}",
+                shell_path(&first),
+                shell_path(&second)
+            )),
             (None, first, _) => Err(unknown(&first.unwrap_or_default().to_string_lossy(), &REPORTS)),
         }
     }
@@ -142,6 +147,12 @@ const CALLED_ELSEWHERE: [(&str, &str); 8] = [
     ("network", "flows --net"),
     ("interrupts", "irqs"),
 ];
+
+/// The words behind `strata report` for a report of this `name`, or for what other tools call so.
+pub(in crate::cli) fn report_called(name: &str) -> Option<&'static str> {
+    let report = with_command(&REPORTS).map(|report| report.name).find(|known| *known == name);
+    report.or_else(|| CALLED_ELSEWHERE.iter().find(|(known, _)| *known == name).map(|(_, report)| *report))
+}
 
 /// The refusal of a `name` that none of `reports` has.
 fn unknown(name: &str, reports: &[&'static Description]) -> String {
@@ -433,6 +444,8 @@ mod tests {
         assert_eq!(turned, "the report comes first: strata report tasks trace");
         let odd = requested(&["my trace;", "tasks"]).unwrap().unwrap_err();
         assert_eq!(odd, "the report comes first: strata report tasks 'my trace;'");
+        let two = requested(&["/dev", "/tmp"]).unwrap().unwrap_err();
+        assert_eq!(two, "one trace at a time; to compare: strata diff /dev /tmp");
         assert!(requested(&["latency", "trace"]).unwrap().unwrap_err().contains("nearest: wakeups"));
     }
 }
