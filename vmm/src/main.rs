@@ -251,7 +251,7 @@ fn compare_traces(args: &DiffArgs) -> anyhow::Result<ExitCode> {
         diff::diff(&args.first, &args.second, &options, progress)
     })?;
     diff::write(&diff, args.json, &mut Output::new(&args.terminal, !args.json))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if diff.changed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {

@@ -288,6 +288,20 @@ fn report_without_the_column_names_those_it_has() {
     assert!(task.contains("devices of the report blocks have no column comm; they have "), "{task}");
 }
 
+#[test]
+fn change_between_two_traces_is_the_exit_status() {
+    let (folder, trace) = &*MADE;
+    let slow = folder.path().join("slow");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let example = ["run", "--quiet", "-p", "strata-recording", "--example", "write_layers", "--"];
+    let story = folder.path().join("story");
+    assert!(Command::new(cargo).args(example).arg(&story).arg("story").status().unwrap().success());
+    let [same, other, none] =
+        [trace, &story, &slow].map(|other| strata("diff", trace, &[other.to_str().unwrap()]).status.code());
+
+    assert_eq!([same, other, none], [Some(0), Some(1), Some(2)]);
+}
+
 /// Copies of a part of `session.json`, each told from the others by its number.
 fn copies(original: &serde_json::Value, mark: impl Fn(&mut serde_json::Value, usize)) -> serde_json::Value {
     let marked = (0..20_000).map(|number| {

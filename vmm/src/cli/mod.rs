@@ -54,8 +54,8 @@ const VERSION: &str = match option_env!("STRATA_VERSION") {
         strata diff yesterday today\n  \
         strata events trace --layer guest-kernel --from 1.5 --until 1.6\n  \
         strata check trace\n\n\
-        Exit status: 0; 1 for a bad answer, for instance a violation that check finds or a guest that panics; 2 if \
-    the command failed."
+        Exit status: 0; 1 for a bad answer, for instance a violation that check finds, a change that diff finds or a guest that \
+    panics; 2 if the command failed."
 )]
 pub struct Cli {
     /// What to do.

@@ -149,7 +149,8 @@ impl WhyArgs {
 #[command(
     after_help = "`diff` cuts each trace into 20 parts of equal time. A difference between the traces counts as a \
     change if it exceeds how much the parts of one trace differ. Two traces show how these two runs differ; compare \
-    more runs to know whether a change persists.\n\nExamples:\n  \
+    more runs to know whether a change persists.\n\nExit status: 0; 1 if something changed; 2 if the traces cannot be \
+    compared.\n\nExamples:\n  \
     strata diff yesterday today\n  \
     strata diff yesterday today --from 2 --until 12\n  \
     strata diff yesterday today --json | jq '.rows[] | select(.values | any(.changed))'"
