@@ -29,8 +29,9 @@ pub struct PsArgs {
     strata top vm0 --once --json | jq '.vms[] | .disks, .guest.worst'"
 )]
 pub struct TopArgs {
-    /// Name of the VM, or process id, as `strata ps` shows it; USER/NAME or USER/PID for another user's
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    /// Name of the VM, or process id, as `strata ps` shows it; USER/NAME or USER/PID for another user's [default: the one
+    /// that runs, if it is the only one]
+    #[arg(conflicts_with = "all")]
     pub vm: Option<String>,
     /// All running VMs
     #[arg(long)]

@@ -51,6 +51,9 @@ pub enum TopError {
     /// No VM runs.
     #[error("no VM is running; start one with `strata run --trace DIR` or `strata attach`")]
     NoVm,
+    /// Several VMs run, and none is named.
+    #[error("several VMs run: {}; name one, or give --all", .0.join(", "))]
+    Several(Vec<String>),
     /// It cannot be shown.
     #[error("cannot write to standard output")]
     Write(#[source] io::Error),
@@ -132,11 +135,15 @@ struct Requested {
 /// When there is no such VM, or standard output cannot be written. One that closes is none.
 pub fn run(args: &TopArgs) -> Result<(), TopError> {
     let mut out = io::stdout().lock();
-    let mut before = request_all(args)?;
+    let vm = match &args.vm {
+        None if !args.all => Some(client::address(&only(running(&directory::runtime_folders()?)?)?)),
+        vm => vm.clone(),
+    };
+    let mut before = request_all(vm.as_deref())?;
     let mut waits = if args.once { MOST_WAITS } else { 0 };
     loop {
         thread::sleep(args.interval);
-        let now = match request_all(args) {
+        let now = match request_all(vm.as_deref()) {
             // A VM that was there has ended: of it there is nothing more to show.
             Err(TopError::Client(ClientError::NoSuchVm(_)) | TopError::NoVm) if !args.once => return Ok(()),
             other => other?,
@@ -173,12 +180,24 @@ type Key = (Option<Foreign<String>>, u32);
 /// The answers of VMs, or why one gave none.
 type Answers = BTreeMap<Key, (String, Result<Requested, String>)>;
 
-/// Asks the VMs that `args` name: of several, one that does not answer is shown beside the others.
-fn request_all(args: &TopArgs) -> Result<Answers, TopError> {
+/// The only one of the VMs that are `running`.
+fn only(mut running: Vec<FoundVm>) -> Result<FoundVm, TopError> {
+    match (running.pop(), running.len()) {
+        (None, _) => Err(TopError::NoVm),
+        (Some(only), 0) => Ok(only),
+        (Some(last), _) => {
+            let named = |found: &FoundVm| format!("{} ({})", found.vm.name, client::address(found));
+            Err(TopError::Several(running.iter().chain([&last]).map(named).collect()))
+        }
+    }
+}
+
+/// Asks the VM that is named, or all: of several, one that does not answer is shown beside the others.
+fn request_all(vm: Option<&str>) -> Result<Answers, TopError> {
     let runtimes = directory::runtime_folders()?;
     let key = |found: &FoundVm| (found.owner.other_user(), found.vm.pid);
     let mut patience = Patience::new(OTHERS_LIMIT);
-    if let Some(name) = &args.vm {
+    if let Some(name) = vm {
         let found = client::find(&runtimes, name)?;
         let requested = request(&found, &mut patience)?;
         return Ok(BTreeMap::from([(key(&found), (found.vm.name, Ok(requested)))]));

@@ -1,5 +1,25 @@
 use super::*;
+use std::path::Path;
+use strata_recorder::control::directory::{Owner, VmDescription};
 use strata_recorder::control::protocol::{LiveWakeup, Times};
+
+/// A VM that runs, as process `pid`.
+fn found(name: &str, pid: u32) -> FoundVm {
+    let vm = VmDescription { pid, ..VmDescription::of_this_process(name, 1) };
+    FoundVm { path: Path::new("/").into(), vm, alive: true, owner: Owner::Own }
+}
+
+#[test]
+fn vm_that_runs_alone_needs_no_name() {
+    let chosen = |running: &[(&str, u32)]| {
+        only(running.iter().map(|(name, pid)| found(name, *pid)).collect()).map(|found| found.vm.name)
+    };
+
+    assert!(matches!(chosen(&[]), Err(TopError::NoVm)));
+    assert_eq!(chosen(&[("web", 7)]).unwrap(), "web");
+    let several = chosen(&[("web", 7), ("db", 8)]).unwrap_err().to_string();
+    assert_eq!(several, "several VMs run: web (7), db (8); name one, or give --all");
+}
 
 fn times(all: &[u64]) -> Times {
     all.iter().fold(Times::default(), |mut times, &ns| {

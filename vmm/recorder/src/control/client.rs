@@ -103,7 +103,8 @@ fn one_of(named: Vec<FoundVm>, wanted: &str) -> Result<Option<FoundVm>, ClientEr
 }
 
 /// What names `found` and no other.
-fn address(found: &FoundVm) -> String {
+#[must_use]
+pub fn address(found: &FoundVm) -> String {
     let pid = found.vm.pid;
     found.owner.other_user().map_or_else(|| pid.to_string(), |user| format!("{user}/{pid}"))
 }
