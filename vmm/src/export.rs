@@ -141,8 +141,11 @@ pub fn run(args: &ExportArgs, notify: impl Fn(&str) + Sync) -> Result<(), Export
         Format::Perfetto if is_stdout => {
             let trace = open(&args.trace, part, &args.symbols, &notify)?;
             let why = explain(&trace, why.as_ref())?;
-            let out = BufWriter::with_capacity(BUFFER, io::stdout());
-            with_progress(part, &notify, |options| perfetto::export_with(&trace, options, why.as_ref(), out))?
+            let export = |options: &Options<'_>, out| perfetto::export_with(&trace, options, why.as_ref(), out);
+            match write_stdout(part, &notify, export)? {
+                Some(exported) => exported,
+                None => return Ok(()),
+            }
         }
         Format::Perfetto => {
             check_new_file(&args.output, args.force)?;
@@ -213,19 +216,34 @@ fn explain(
 /// # Errors
 /// Those of [`run`].
 pub fn write_page(args: &PageArgs, notify: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
-    check_new_file(&args.output, args.force)?;
+    let is_stdout = args.output == Path::new("-");
+    match is_stdout {
+        true if io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
+        true => {}
+        false => check_new_file(&args.output, args.force)?,
+    }
     let part = args.part.of(&args.trace)?;
     let trace = open(&args.trace, part, &args.kernels, &notify)?;
     let why = explain(&trace, args.why.options(part).as_ref())?;
-    let exported = write_file(part, &args.output, args.force, &notify, |options, out| {
-        html::export(&trace, options, args.symbols.as_deref(), why.as_ref(), out)
-    })?;
+    let exported = if is_stdout {
+        let export =
+            |options: &Options<'_>, out| html::export(&trace, options, args.symbols.as_deref(), why.as_ref(), out);
+        match write_stdout(part, &notify, export)? {
+            Some(exported) => exported,
+            None => return Ok(()),
+        }
+    } else {
+        write_file(part, &args.output, args.force, &notify, |options, out| {
+            html::export(&trace, options, args.symbols.as_deref(), why.as_ref(), out)
+        })?
+    };
     if let Some(incomplete) = &exported.incomplete {
         notify(incomplete);
     }
     let Exported { bytes, records, drawn, .. } = exported;
-    let (size, output) = (readable_size(bytes), shell_path(&args.output));
-    notify(&format!("{drawn} of {records} records are in the page, of {size}: open {output}"));
+    let size = readable_size(bytes);
+    let next = if is_stdout { String::new() } else { format!(": open {}", shell_path(&args.output)) };
+    notify(&format!("{drawn} of {records} records are in the page, of {size}{next}"));
     Ok(())
 }
 
@@ -258,6 +276,20 @@ pub fn write_perfetto(
     notify: &(impl Fn(&str) + Sync),
 ) -> Result<Exported, ExportCommandError> {
     write_file(part, path, force, notify, |options, out| perfetto::export_with(trace, options, why, out))
+}
+
+/// Writes what `export` makes of `part` to standard output; `None` where that is closed before its end: who closed it has
+/// seen enough.
+fn write_stdout(
+    part: Part,
+    notify: &(impl Fn(&str) + Sync),
+    export: impl FnOnce(&Options<'_>, BufWriter<io::Stdout>) -> Result<Exported, ExportError>,
+) -> Result<Option<Exported>, ExportCommandError> {
+    let out = BufWriter::with_capacity(BUFFER, io::stdout());
+    match with_progress(part, notify, |options| export(options, out)) {
+        Err(ExportError::Write(source)) if source.kind() == io::ErrorKind::BrokenPipe => Ok(None),
+        exported => Ok(Some(exported?)),
+    }
 }
 
 /// Writes what `export` makes of `part` to the new file `path`, which appears when it is complete.

@@ -3,6 +3,7 @@
 //! Shows: A reader that closes its pipe ends commands without an error.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// `strata` with a standard output that nobody reads.
@@ -41,6 +42,17 @@ fn help_ends_quietly() {
     assert_quiet(&["--help"]);
     assert_quiet(&["run", "--help"]);
     assert_quiet(&["--version"]);
+}
+
+#[test]
+fn exports_end_quietly_and_a_page_is_written_to_standard_output() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/example.strata");
+    assert_quiet(&["export", example, "--format", "perfetto", "-o", "-"]);
+    // That it takes a while may be said.
+    let page = unread(&["report", example, "--html", "-"]);
+    assert!(
+        page.status.success() && !Path::new("-").exists() && !String::from_utf8_lossy(&page.stderr).contains("written")
+    );
 }
 
 #[test]

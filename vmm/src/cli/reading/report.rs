@@ -52,7 +52,8 @@ pub struct ReportArgs {
     /// JSON in place of text
     #[arg(long)]
     pub json: bool,
-    /// Write one page for a browser in place of text: the timeline, the records and all reports; it needs no network
+    /// Write one page for a browser in place of text: the timeline, the records and all reports; it needs no network.
+    /// `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub html: Option<PathBuf>,
     /// Folder that holds the guest's root folder: its programs and libraries give their functions' names
