@@ -2,6 +2,7 @@
 //!
 //! [`join`] makes one recording of several (clocks of two hosts related by a [`match_rule`]), [`mod@cut`] one of a part. [`events`], [`report`],
 //! [`critical_path`] and [`check`] list, summarise, explain and verify a recording; [`diff`] compares two.
+//! [`ready_questions`] are asked of several with `strata query`.
 
 pub mod check;
 pub mod critical_path;
@@ -13,4 +14,5 @@ mod layer_copy;
 pub mod match_rule;
 pub mod moment;
 pub mod progress;
+pub mod ready_questions;
 pub mod report;

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
 use strata_analysis::symbol_file::{self, SymbolFileError};
-use strata_export::{ExportError, Exported, Options, ctf, html, perfetto};
+use strata_export::{ExportError, Exported, Options, ctf, html, perfetto, readable_size};
 use strata_recording::files::access::Readers;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
@@ -175,18 +175,6 @@ fn summary(format: Format, output: &Path, exported: &Exported) -> String {
         Format::Parquet => format!("strata query {output} --list"),
     };
     format!("{output}: {records} records, {size}\nnext: {next}")
-}
-
-/// `bytes` in the unit in which there is at least one, with one digit after the point.
-fn readable_size(bytes: u64) -> String {
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    match units.into_iter().find(|(_, shift)| (bytes >> shift) > 0) {
-        Some((name, shift)) => {
-            let tenths = (u128::from(bytes) * 10) >> shift;
-            format!("{}.{} {name}", tenths / 10, tenths % 10)
-        }
-        None => format!("{bytes} bytes"),
-    }
 }
 
 /// Opens the recording at `path` for its `part`, with the symbols of kernels that are given.
@@ -389,13 +377,6 @@ mod tests {
             "'./-my part': 154816 records, 4.2 MiB\nnext: strata query './-my part' --list",
         ];
         assert_eq!(texts, expected);
-    }
-
-    #[test]
-    fn size_is_in_the_unit_in_which_there_is_at_least_one() {
-        let texts = [0, 1_023, 1_024, 1_536, (1 << 20) - 1, u64::MAX].map(readable_size);
-
-        assert_eq!(texts, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 KiB", "1023.9 KiB", "17179869183.9 GiB"]);
     }
 
     #[test]

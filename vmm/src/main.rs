@@ -24,11 +24,11 @@ use trace_merge::cut::{self, Cut, CutOptions};
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::moment::Part;
 use trace_merge::report::rows::choice::Choice;
-use trace_merge::{critical_path, diff, join, progress, report};
+use trace_merge::{critical_path, diff, join, progress, ready_questions, report};
 use vmm::attach::{self, AttachRequest, Ending, machines};
 use vmm::cli::{
     self, AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, CutArgs, DiffArgs, DoctorArgs, EventsArgs,
-    ManualArgs, MergeArgs, PsArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, ReportRequest, RunArgs,
+    ManualArgs, MergeArgs, PsArgs, QueryArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, ReportRequest, RunArgs,
     SymbolArgs, TriggerCommand, WhyArgs, advice, config_file,
 };
 use vmm::output::Output;
@@ -78,6 +78,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             open_trace::run(&args, |line| notify(line))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Query(args) if args.list => list_questions(&args),
         Command::Query(args) => Err(query_program::query(&args).into()),
         Command::Cut(args) => cut_trace(args),
         Command::Merge(args) => merge_traces(&args),
@@ -261,6 +262,15 @@ fn check_trace(args: &ReadArgs) -> anyhow::Result<ExitCode> {
         &mut Output::new(&args.terminal, !args.json),
     )?;
     Ok(if verdict.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn list_questions(args: &QueryArgs) -> anyhow::Result<ExitCode> {
+    // A trace in front of it has no questions of its own.
+    let name = args.words.last().filter(|word| !Path::new(word).exists()).map(|name| name.to_string_lossy());
+    let mut listed = Vec::new();
+    ready_questions::list(name.as_deref(), &mut listed)?;
+    print(&String::from_utf8_lossy(&listed))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn cut_trace(args: CutArgs) -> anyhow::Result<ExitCode> {

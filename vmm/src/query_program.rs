@@ -18,10 +18,7 @@ const PROGRAM: &str = "strata-query";
 #[derive(Debug, Error)]
 pub enum QueryProgramError {
     /// It is not there.
-    #[error(
-        "there is no {PROGRAM} beside strata or on PATH: install the package {PROGRAM}, or build it in the source tree with \
-         `cargo build --release --manifest-path trace-merge/query/Cargo.toml`"
-    )]
+    #[error("there is no {PROGRAM} beside strata or on PATH: install the package {PROGRAM}")]
     NotThere,
     /// It cannot be started.
     #[error("{}: cannot be run", .path.display())]
@@ -57,7 +54,6 @@ fn export_words(args: &ExportArgs, part: Part) -> Vec<OsString> {
 #[must_use]
 pub fn query(args: &QueryArgs) -> QueryProgramError {
     let mut words: Vec<OsString> = vec!["query".into()];
-    words.extend(args.list.then(|| "--list".into()));
     words.extend(args.json.then(|| "--json".into()));
     if let Some(file) = &args.save {
         words.extend(["--save".into(), file.clone()]);
@@ -121,10 +117,10 @@ mod tests {
     }
 
     #[test]
-    fn absent_program_is_said_in_one_line_with_the_command_that_builds_it() {
+    fn absent_program_is_said_in_one_line_with_its_package() {
         let line = QueryProgramError::NotThere.to_string();
 
-        assert!(line.contains("cargo build --release --manifest-path trace-merge/query/Cargo.toml"), "{line}");
+        assert!(line.ends_with("install the package strata-query"), "{line}");
         assert!(!line.contains('\n') && !line.contains("  "), "{line}");
     }
 }

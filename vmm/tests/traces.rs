@@ -289,6 +289,23 @@ fn report_without_the_column_names_those_it_has() {
 }
 
 #[test]
+fn ready_questions_are_listed_without_the_program_that_answers() {
+    let (folder, trace) = &*MADE;
+    let list = |words: &[&str]| {
+        let mut strata = Command::new(env!("CARGO_BIN_EXE_strata"));
+        strata.arg("query").args(words).env("PATH", folder.path()).output().unwrap()
+    };
+
+    let [all, of_trace] = [&["--list"][..], &[trace.to_str().unwrap(), "--list"]].map(list);
+    let unknown = list(&["--list", "stael"]);
+
+    assert!(all.status.success() && all.stdout == of_trace.stdout);
+    assert!(String::from_utf8_lossy(&all.stdout).contains("worst-wakeups"));
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("nearest: steal"));
+}
+
+#[test]
 fn change_between_two_traces_is_the_exit_status() {
     let (folder, trace) = &*MADE;
     let slow = folder.path().join("slow");

@@ -61,3 +61,28 @@ fn stream_name(layer: &TraceLayer, stream: &Stream) -> String {
     let (kind, number) = (described.kind, stream.description.cpu_id);
     format!("{vm}{kind}{process} {} {number}", kind.stream_of())
 }
+
+/// `bytes` in the unit in which there is at least one, with one digit after the point.
+#[must_use]
+pub fn readable_size(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.into_iter().find(|(_, shift)| (bytes >> shift) > 0) {
+        Some((name, shift)) => {
+            let tenths = (u128::from(bytes) * 10) >> shift;
+            format!("{}.{} {name}", tenths / 10, tenths % 10)
+        }
+        None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_is_in_the_unit_in_which_there_is_at_least_one() {
+        let texts = [0, 1_023, 1_024, 1_536, (1 << 20) - 1, u64::MAX].map(readable_size);
+
+        assert_eq!(texts, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 KiB", "1023.9 KiB", "17179869183.9 GiB"]);
+    }
+}

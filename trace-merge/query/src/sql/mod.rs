@@ -3,11 +3,10 @@
 mod answer;
 mod database;
 mod percentile;
-mod ready;
 
 pub use answer::{Form, Saved, print, save};
 pub use database::Database;
-pub use ready::{READY, Ready};
+pub use trace_merge::ready_questions::{READY, Ready};
 
 use crate::parquet::{self, Selection, recording_id};
 use crate::tables::NoTable;
