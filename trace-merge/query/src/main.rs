@@ -6,17 +6,20 @@ mod question;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use strata_export::{Exported, Options};
+use strata_export::{Exported, Options, readable_size};
 use strata_query::parquet::{self, Selection};
 use strata_recording::files::access::Readers;
 use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::terminal::{harmless, shell_path};
 use trace_merge::moment::Moment;
 use trace_merge::progress;
+
+/// The exit status of a command that could not do what was requested, as clap's of wrong options and `strata`'s.
+const TROUBLE: u8 = 2;
 
 /// Recordings as Parquet, and SQL over them.
 #[derive(Debug, Parser)]
@@ -81,7 +84,7 @@ fn give_large_blocks_back() {
 fn main() -> ExitCode {
     #[cfg(target_env = "gnu")]
     give_large_blocks_back();
-    let result = match Cli::parse().command {
+    let done = match Cli::parse().command {
         Command::Export(args) => export(&args),
         #[cfg(feature = "sql")]
         Command::Query(args) => question::answer(&args),
@@ -90,15 +93,21 @@ fn main() -> ExitCode {
             "this strata-query was built without SQL (--no-default-features), and only exports; build it without that"
         )),
     };
-    match result {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads has read enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", harmless(&format!("{error:#}")));
-            ExitCode::FAILURE
+            notify(&format!("{error:#}"));
+            ExitCode::from(TROUBLE)
         }
     }
+}
+
+/// Prints a line on standard error, as `strata` does.
+fn notify(line: &str) {
+    // What cannot be printed there has no other place to go.
+    let _ = writeln!(io::stderr(), "strata: {}", harmless(line));
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -116,7 +125,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<()> {
     };
     let mut folder = TraceFolder::create(&args.output, Readers::Owner)?;
     let guard = folder.removed_on_signal().context("signals cannot be taken")?;
-    let exported = progress::shown("exporting", &|line: &str| eprintln!("{line}"), |progress| {
+    let exported = progress::shown("exporting", &notify, |progress| {
         let options = Options { from, to, progress: Some(progress) };
         parquet::export(&trace, &options, &args.output, &selection)
     })?;
@@ -124,8 +133,10 @@ fn export(args: &ExportArgs) -> anyhow::Result<()> {
     drop(guard);
     let Exported { bytes, records, drawn, incomplete } = exported;
     if let Some(incomplete) = incomplete {
-        eprintln!("{}", harmless(&incomplete));
+        notify(&incomplete);
     }
-    eprintln!("{records} records, as {drawn} rows in {bytes} bytes");
+    let (output, size) = (shell_path(&args.output), readable_size(bytes));
+    notify(&format!("{output}: {records} records, as {drawn} rows, {size}"));
+    notify(&format!("next: strata query {output} --list"));
     Ok(())
 }
