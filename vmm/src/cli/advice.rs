@@ -104,14 +104,10 @@ fn advice(error: &clap::Error, words: &[String]) -> Option<String> {
             of_command(command, rest)
         }
         (ErrorKind::UnknownArgument, "run") => of_qemu(argument()?, rest),
-        (ErrorKind::UnknownArgument, "report" | "why" | "events" | "open" | "export") if argument()? == "--html" => {
+        (ErrorKind::UnknownArgument, _) if argument()? == "--html" => {
             Some("`strata report TRACE --html FILE` writes the page".into())
         }
-        (ErrorKind::UnknownArgument, "why") if !argument()?.starts_with('-') => Some(format!(
-            "`strata why {} --task {}` explains that task",
-            shell_word(rest.first()?),
-            shell_word(argument()?)
-        )),
+        (ErrorKind::UnknownArgument, "why") if !argument()?.starts_with('-') => task_of_why(argument()?, rest),
         (ErrorKind::ArgumentConflict, "export") if argument()?.starts_with("--format") => part_of_export(),
         (ErrorKind::InvalidValue, "export") if argument()?.starts_with("--format") => {
             let value = text(error, ContextKind::InvalidValue)?;
@@ -132,14 +128,15 @@ fn of_command(command: &str, rest: &[String]) -> Option<String> {
         return Some(format!("`strata report {report} {traces}` reports that"));
     }
     if is_ctl_command(command) {
-        let vm = if rest.is_empty() { "VM".into() } else { shell_word(&rest[0]).to_string() };
+        let vm = if rest.is_empty() { "VM".into() } else { shell_word(&rest[0]) };
         return Some(format!("`strata ctl {vm} {command}` asks a running VM for that"));
     }
     Path::new(command).exists().then(|| format!("`strata report {}` reports on a trace", shell_word(command)))
 }
 
+/// `words` as a shell takes them.
 fn quoted(words: &[String]) -> String {
-    words.iter().map(|word| shell_word(word).to_string()).collect::<Vec<_>>().join(" ")
+    words.iter().map(shell_word).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether `strata ctl VM` takes this.
@@ -147,10 +144,17 @@ fn is_ctl_command(name: &str) -> bool {
     CtlCommand::has_subcommand(name)
 }
 
+/// The advice to give the word `task` of `rest`, which follows `strata why`, to the option for it.
+fn task_of_why(task: &str, rest: &[String]) -> Option<String> {
+    let (before, behind) = rest.split_at(rest.iter().rposition(|word| word == task)?);
+    let words = [before, &["--task".into()], behind].concat();
+    Some(format!("`strata why {}` explains that task", quoted(&words)))
+}
+
 /// The advice to name the VM before what is asked of it; `rest` is what follows `strata ctl`.
 fn vm_first(rest: &[String]) -> Option<String> {
     let (command, others) = rest.split_first()?;
-    let vm = others.first().map_or_else(|| "VM".into(), |vm| shell_word(vm).to_string());
+    let vm = others.first().map_or_else(|| "VM".into(), shell_word);
     is_ctl_command(command).then(|| format!("the VM comes first: `strata ctl {vm} {command}`"))
 }
 
@@ -190,6 +194,7 @@ mod tests {
             ("sched t", "`strata report wakeups t`"),
             ("tasks demo", "`strata report tasks demo`"),
             ("exits", "`strata report exits TRACE`"),
+            ("exits demo --json", "`strata report exits demo --json`"),
             ("pause vm0", "`strata ctl vm0 pause`"),
             ("/dev", "`strata report /dev`"),
             ("run --kernel k --smp 2", "in place of QEMU's --smp: --cpus N"),
@@ -210,6 +215,7 @@ mod tests {
             ("ctl status vm0", "the VM comes first: `strata ctl vm0 status`"),
             ("ctl status", "the VM comes first: `strata ctl VM status`"),
             ("why demo dd/145", "`strata why demo --task dd/145`"),
+            ("why --worst 3 demo dd --json", "`strata why --worst 3 demo --task dd --json`"),
             ("why demo --html y", "`strata report TRACE --html FILE`"),
             ("report tasks demo --html y", "`strata report TRACE --html FILE`"),
             ("export t --to perfetto --from 1 --to 2 -o x", "a part ends at --until"),
