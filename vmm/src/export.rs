@@ -205,10 +205,10 @@ fn explain(
 /// Those of [`run`].
 pub fn write_page(args: &PageArgs, notify: impl Fn(&str) + Sync) -> Result<(), ExportCommandError> {
     let is_stdout = args.output == Path::new("-");
-    match is_stdout {
-        true if io::stdout().is_terminal() => return Err(ExportCommandError::Terminal),
-        true => {}
-        false => check_new_file(&args.output, args.force)?,
+    if !is_stdout {
+        check_new_file(&args.output, args.force)?;
+    } else if io::stdout().is_terminal() {
+        return Err(ExportCommandError::Terminal);
     }
     let part = args.part.of(&args.trace)?;
     let trace = open(&args.trace, part, &args.kernels, &notify)?;
