@@ -312,8 +312,9 @@ pub struct ChoiceArgs {
     /// CSV in place of text: one table, with the keys of JSON
     #[arg(help_heading = "Rows", long, conflicts_with = "json")]
     pub csv: bool,
-    /// Order by this column, a key of JSON or a heading; :desc behind it for the largest first
-    #[arg(help_heading = "Rows", long, value_name = "COLUMN[:desc]")]
+    /// Order by this column, a key of JSON or a heading: numbers from the largest on, texts from A on, or as :asc or :desc
+    /// behind it says
+    #[arg(help_heading = "Rows", long, value_name = "COLUMN[:asc|:desc]")]
     pub sort: Option<Sort>,
     /// So many rows at most
     #[arg(help_heading = "Rows", long, value_name = "N", value_parser = values::rows)]
