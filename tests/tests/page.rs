@@ -18,9 +18,10 @@ use strata_export::{Options, html};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use trace_merge::events::{self, EventsOptions};
-use trace_merge::report::Window;
 use trace_merge::report::kernels::{exits, functions, syscalls};
+use trace_merge::report::registry::REPORTS;
 use trace_merge::report::scheduling::{tasks, vcpus};
+use trace_merge::report::{self, ReportOptions, Window};
 
 const LOADED: &str = "document.documentElement?.dataset.loaded === 'yes'";
 /// The colours in the timeline's picture, as numbers of categories; everything else is left out.
@@ -145,11 +146,14 @@ fn distributions_are_drawn_as_counted_and_told_column_by_column() {
     let histogram = &reason.time.histogram;
     let fullest = histogram.bins.iter().map(|bin| bin.1).max().unwrap();
 
-    let reported = opened.get(&format!("reports.exits.vms[0].reasons[{place}].time.histogram"));
+    let reported =
+        opened.get(&format!("reports.exits.blocks.find((block) => block.table).table.data[{place}].time.histogram"));
     assert_eq!(reported, serde_json::to_value(histogram).unwrap());
     assert_eq!(histogram.bins.iter().map(|bin| bin.1).sum::<u64>(), reason.time.count);
     let calls = syscalls::report(&trace, Window::ALL).unwrap().guests.remove(0).total.syscalls;
-    let reported = opened.get("reports.syscalls.guests[0].total.syscalls.map((call) => call.histogram)");
+    let reported = opened.get(
+        "reports.syscalls.blocks.find((block) => block.table).table.data.filter(Boolean).map((call) => call.histogram)",
+    );
     assert_eq!(reported, serde_json::to_value(calls.iter().map(|call| &call.histogram).collect::<Vec<_>>()).unwrap());
 
     opened.get("openTab('exits')");
@@ -176,6 +180,60 @@ fn distributions_are_drawn_as_counted_and_told_column_by_column() {
     opened.press(&["Escape"]);
     assert_eq!(opened.get("document.getElementById('distribution').hidden"), json!(true));
     assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn tabs_have_the_words_headings_and_figures_of_the_text() {
+    let (mut opened, trace) = Opened::new(20_000, |_| ());
+    // Completeness stands above the tabs, a histogram is drawn, and fewer rows are left out.
+    let is_shown =
+        |line: &&str| !line.starts_with("INCOMPLETE") && !line.contains('#') && !line.starts_with("others ×");
+
+    for report in REPORTS.into_iter().filter(|report| report.is_in_all) {
+        let mut text = Vec::new();
+        // One that has nothing to be made of says that instead.
+        let _ = report.run(&trace, &ReportOptions::default(), None, &mut text);
+        opened.get(&format!("openTab('{}')", report.name));
+        opened.get("document.querySelectorAll('#reports-panel button.more').forEach((more) => more.click())");
+        let shown = opened.text("document.getElementById('reports-panel').innerText");
+
+        let text = String::from_utf8(text).unwrap();
+        let parts = text.lines().filter(is_shown).flat_map(|line| line.split("  ")).map(str::trim);
+        let missing: Vec<_> = parts.filter(|part| !shown.contains(part) && !part.starts_with("… and ")).collect();
+        assert_eq!(missing, Vec::<&str>::new(), "{}: {shown}", report.name);
+        let beyond =
+            "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.getElementById('reports-panel'))";
+        assert_eq!(opened.get(beyond), json!(0), "{}", report.name);
+    }
+}
+
+#[test]
+fn durations_are_rounded_down_as_in_the_text() {
+    let (mut opened, _) = Opened::new(2_000, |_| ());
+    let times = [0, 999, 1_000, 16_926_999, 999_999_999, 1_000_000_000, 61_002_999_999];
+
+    let shown = opened.get(&format!("{times:?}.map(formatDuration)"));
+
+    assert_eq!(shown, json!(times.map(report::duration)));
+}
+
+#[test]
+fn rows_of_tables_are_sorted_by_a_heading_and_sums_stay_below() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    opened.get("openTab('syscalls')");
+    let table = "document.querySelector('#reports-panel table')";
+    let heading = format!("[...{table}.querySelectorAll('th button')].find((known) => known.textContent === 'time')");
+    let cell = format!("row.cells[{heading}.closest('th').cellIndex].textContent");
+    let times = format!("[...{table}.querySelectorAll('tbody tr')].map((row) => {cell})");
+
+    opened.get(&format!("{heading}.click()"));
+    let falling: Vec<String> = serde_json::from_value(opened.get(&times)).unwrap();
+    opened.get(&format!("{heading}.click()"));
+    let rising: Vec<String> = serde_json::from_value(opened.get(&times)).unwrap();
+
+    let (sum, others) = rising.split_last().unwrap();
+    assert_eq!((sum.as_str(), falling.last()), ("", Some(&String::new())));
+    assert!(others.iter().rev().eq(&falling[..falling.len() - 1]) && others.len() > 1, "{falling:?} {rising:?}");
 }
 
 #[test]
@@ -367,8 +425,9 @@ fn reports_lead_to_the_timeline_and_back_and_the_address_keeps_what_is_in_sight(
         "[...document.querySelectorAll('#reports-panel button.place')].find((known) => /time/.test(known.title))";
     opened.get(&format!("{worst}.click()"));
     opened.browser.wait("selection.range !== null").unwrap();
-    let shown = "selection.range[0] === ticksToNs(reports.wakeups.vms[0].worst[0].ticks - about.begin_ticks)";
-    assert_eq!(opened.get(shown), json!(true));
+    let place = "reports.wakeups.blocks.find((block) => block.place).place";
+    let shown = format!("selection.range[0] === ticksToNs({place}.ticks - about.begin_ticks)");
+    assert_eq!(opened.get(&shown), json!(true));
 
     // A time in the search field.
     let moment = opened.text("formatMoment(about.length_ns / 2)");

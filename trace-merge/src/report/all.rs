@@ -2,6 +2,7 @@
 
 use super::description::{Description, Part, Shown};
 use super::kernels::functions::FunctionsReport;
+use super::rows::blocks::{Block, take_apart};
 use super::{Report, ReportBuilder, ReportError, Window};
 use serde::{Serialize, Serializer};
 use std::io::{self, Write};
@@ -35,6 +36,9 @@ impl AllReports {
 /// A report, or what the recording lacks for it.
 type Outcome = Result<Box<dyn Shown>, String>;
 
+/// What a page shows of a report: its blocks, or what the recording lacks for it.
+pub type ShownReport = Result<Vec<Block>, String>;
+
 /// All reports, each by its name.
 pub struct Reports {
     reports: Vec<(&'static str, Outcome)>,
@@ -45,6 +49,18 @@ impl Reports {
     #[must_use]
     pub fn functions(&self) -> Option<&FunctionsReport> {
         self.reports.iter().find_map(|(_, report)| report.as_ref().ok()?.as_any().downcast_ref())
+    }
+
+    /// What each says, in blocks.
+    ///
+    /// # Errors
+    /// When one cannot be written.
+    pub fn blocks(&self) -> io::Result<Vec<(&'static str, ShownReport)>> {
+        let blocks = |report: &Outcome| match report {
+            Ok(report) => take_apart(|out| report.write_text(out)).map(Ok),
+            Err(missing) => Ok(Err(missing.clone())),
+        };
+        self.reports.iter().map(|(name, report)| Ok((*name, blocks(report)?))).collect()
     }
 }
 

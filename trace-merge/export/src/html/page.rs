@@ -70,9 +70,7 @@ impl Contents<'_> {
         out.write_all(HEAD.replace(NONCE, &nonce).as_bytes())?;
         write!(out, "<style nonce=\"{nonce}\">\n{STYLE}</style>\n")?;
         out.write_all(BODY.as_bytes())?;
-        let mut reports = serde_json::to_value(&self.reports)?;
-        let left_out = reports::shorten(&mut reports);
-        let reported = json!({ "reports": reports, "left_out": left_out, "descriptions": reports::descriptions() });
+        let reported = reports::shown(&self.reports)?;
         let stacks = stacks::reported(self.reports.functions());
         let about = self.about()?;
         write_json(&mut out, "about", &about)?;

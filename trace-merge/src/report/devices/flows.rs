@@ -14,11 +14,13 @@ use super::flow_step::{self, FlowTask, milestones};
 use super::follower::{FollowedTimes, Follower};
 use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
+use crate::report::rows::blocks::write_place;
 use crate::report::rows::columns;
 use crate::report::statistics::distribution::Distribution;
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
 use follow::Requests;
 use serde::Serialize;
+use serde_json::json;
 use std::io::{self, Write};
 use strata_analysis::Passed;
 use strata_analysis::timeline::Vm;
@@ -238,9 +240,14 @@ impl Flow {
         let woken = self.woken.as_ref().map_or_else(String::new, |woken| format!(", waking {}", task(woken)));
         let device = self.device.as_ref().map_or_else(String::new, |device| format!(" ({device} in the guest)"));
         let (disk, kind, sector, bytes) = (self.disk, &self.kind, self.sector, self.bytes);
+        writeln!(out)?;
+        write_place(out, || {
+            let (begin, total) = (self.begin, self.total_ns);
+            json!({ "issuer": self.issuer, "woken": self.woken, "begin_ticks": begin, "total_ns": total })
+        })?;
         writeln!(
             out,
-            "\n{place}. {}: {kind} of {bytes} bytes at sector {sector} of disk {disk}{device}{issuer}{woken}",
+            "{place}. {}: {kind} of {bytes} bytes at sector {sector} of disk {disk}{device}{issuer}{woken}",
             duration(self.total_ns)
         )?;
         let mut table = flow_step::table(&self.steps);

@@ -16,11 +16,13 @@ use super::flow_step::{self, FlowMilestone, FlowTask, milestones};
 use super::follower::{FollowedTimes, Follower};
 use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
+use crate::report::rows::blocks::write_place;
 use crate::report::rows::columns;
 use crate::report::statistics::distribution::Distribution;
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
 use follow::Packets;
 use serde::Serialize;
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use strata_analysis::Passed;
@@ -312,7 +314,9 @@ impl PacketFlow {
         let device = self.device.as_ref();
         let device = device.map_or_else(String::new, |device| format!(" ({} in the guest)", harmless(device)));
         let (total, bytes, net, id) = (duration(self.total_ns), self.bytes, self.net, self.id);
-        writeln!(out, "\n{place}. {total}: packet {id} of {bytes} bytes, {verb} on network {net}{device}{task}")?;
+        writeln!(out)?;
+        write_place(out, || json!({ "task": self.task, "begin_ticks": self.begin, "total_ns": self.total_ns }))?;
+        writeln!(out, "{place}. {total}: packet {id} of {bytes} bytes, {verb} on network {net}{device}{task}")?;
         flow_step::table(&self.steps).write(out)
     }
 }

@@ -10,6 +10,7 @@ mod mappings;
 mod stacks;
 
 use crate::report::description::{Description, Requested};
+use crate::report::rows::blocks::{rows_shown, write_place};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column};
 use crate::report::rows::table::write_more;
@@ -18,6 +19,7 @@ use crate::report::{Report, ReportBuilder, ReportError, Window, percent};
 use foldhash::HashMap;
 use mappings::{Mappings, Place};
 use serde::Serialize;
+use serde_json::json;
 use stacks::Stacks;
 pub use stacks::{StackLayer, StackNode, StackTree};
 use std::io::{self, Write};
@@ -564,23 +566,25 @@ impl Report for FunctionsReport {
                 )?;
             }
             write_functions(&kernel.functions, FUNCTIONS_SHOWN, out)?;
-            for process in kernel.processes.iter().take(PROCESSES_SHOWN) {
+            let shown = rows_shown(PROCESSES_SHOWN);
+            for process in kernel.processes.iter().take(shown) {
                 let (pid, comm) = (process.pid, harmless(&process.comm));
-                writeln!(out, "\npid {pid}: {comm}, {} samples", process.samples)?;
+                writeln!(out)?;
+                write_place(out, || json!({ "vm": kernel.vm, "comm": process.comm, "pid": pid }))?;
+                writeln!(out, "pid {pid}: {comm}, {} samples", process.samples)?;
                 write_functions(&process.functions, OF_A_PROCESS_SHOWN, out)?;
             }
-            if kernel.processes.len() > PROCESSES_SHOWN {
+            if kernel.processes.len() > shown {
                 writeln!(out)?;
             }
-            write_more(kernel.processes.len(), PROCESSES_SHOWN, "processes", out)?;
+            write_more(kernel.processes.len(), shown, "processes", out)?;
         }
         Ok(())
     }
 }
 
 fn write_functions(rows: &[FunctionSamples], shown: usize, out: &mut dyn Write) -> io::Result<()> {
-    columns::write(rows.iter().take(shown), out)?;
-    write_more(rows.len(), shown, "functions", out)
+    columns::write_first(rows, shown, "functions", out)
 }
 
 #[cfg(test)]

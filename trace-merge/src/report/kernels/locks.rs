@@ -19,7 +19,6 @@ use super::by_guest::ByGuest;
 use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, figure, times};
-use crate::report::rows::table::write_more;
 use crate::report::statistics::distribution::Times;
 use crate::report::statistics::ended::Ended;
 use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported};
@@ -343,10 +342,7 @@ impl GuestLocks {
 }
 
 fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Write) -> io::Result<()> {
-    if !rows.is_empty() {
-        columns::write(rows.iter().take(ROWS_SHOWN), out)?;
-    }
-    write_more(rows.len(), ROWS_SHOWN, "rows", out)
+    if rows.is_empty() { Ok(()) } else { columns::write_first(rows, ROWS_SHOWN, "rows", out) }
 }
 
 impl KernelLock {

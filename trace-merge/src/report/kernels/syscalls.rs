@@ -15,6 +15,7 @@ pub use collector::Collector;
 
 use super::by_guest::ByGuest;
 use crate::report::description::{Description, Requested};
+use crate::report::rows::blocks::{rows_shown, write_place};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column};
 use crate::report::rows::table::write_more;
@@ -23,6 +24,7 @@ use crate::report::statistics::histogram::Histogram;
 use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
+use serde_json::json;
 use std::io::{self, Write};
 use strata_analysis::event::{self, Tid};
 use strata_analysis::{Passed, names};
@@ -300,14 +302,18 @@ impl Report for SyscallsReport {
             let count: u64 = guest.total.syscalls.iter().map(|row| row.count).sum();
             writeln!(out, "{}: {count} system calls of {} processes", guest.vm, guest.processes.len())?;
             write_calls(&guest.total, out)?;
-            for process in guest.processes.iter().take(PROCESSES_SHOWN) {
-                writeln!(out, "\npid {}: {}", process.pid, harmless(&process.comm))?;
+            let shown = rows_shown(PROCESSES_SHOWN);
+            for process in guest.processes.iter().take(shown) {
+                let (pid, comm) = (process.pid, &process.comm);
+                writeln!(out)?;
+                write_place(out, || json!({ "vm": guest.vm, "comm": comm, "pid": pid }))?;
+                writeln!(out, "pid {pid}: {}", harmless(comm))?;
                 write_calls(&process.calls, out)?;
             }
-            if guest.processes.len() > PROCESSES_SHOWN {
+            if guest.processes.len() > shown {
                 writeln!(out)?;
             }
-            write_more(guest.processes.len(), PROCESSES_SHOWN, "processes", out)?;
+            write_more(guest.processes.len(), shown, "processes", out)?;
             if guest.unattributed > 0 {
                 let unattributed = guest.unattributed;
                 writeln!(out, "NOTE: of {unattributed} calls and returns no context switch tells whose they are")?;

@@ -3,7 +3,8 @@
 
 pub mod figure;
 
-use super::table::{Align, Table};
+use super::blocks::rows_shown;
+use super::table::{Align, Table, write_more};
 use crate::report::duration;
 use crate::report::statistics::distribution::{Distribution, Times};
 use crate::report::statistics::histogram::Histogram;
@@ -360,11 +361,21 @@ pub fn serialize<R: ReportRow, S: Serializer>(rows: &[R], serializer: S) -> Resu
 /// `rows` as a table.
 pub fn table<'r, R: ReportRow>(rows: impl IntoIterator<Item = &'r R>) -> Table {
     let headings: Vec<(&str, Align)> = R::COLUMNS.iter().flat_map(Column::headings).collect();
-    let mut table = Table::new(&headings);
+    let shown = texts::<R>().into_iter().filter(|text| !text.heading.is_empty());
+    let mut table = Table::new(&headings).described(shown.map(|text| (text.key, text.meaning)));
     for row in rows {
-        table.row(R::COLUMNS.iter().flat_map(|column| column.cells(row)));
+        // No row is without a form as JSON: its keys are text.
+        let data = || serde_json::to_value(Object::of(row)).unwrap_or_default();
+        table.row_of(R::COLUMNS.iter().flat_map(|column| column.cells(row)), data);
     }
     table
+}
+
+/// Writes the first `shown` of `rows` as a table, and how many more `what` there are.
+pub(crate) fn write_first<R: ReportRow>(rows: &[R], shown: usize, what: &str, out: &mut dyn Write) -> io::Result<()> {
+    let shown = rows_shown(shown);
+    write(rows.iter().take(shown), out)?;
+    write_more(rows.len(), shown, what, out)
 }
 
 /// Writes `rows` as a table.

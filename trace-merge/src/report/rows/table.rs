@@ -1,6 +1,8 @@
 //! Tables for people: columns as wide as their widest cell.
 
+use super::blocks::{self, Heading};
 use crate::report::width;
+use serde_json::Value;
 use std::io::{self, Write};
 
 /// What stands between two columns.
@@ -21,19 +23,53 @@ pub enum Align {
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<(String, Align)>,
+    /// Of columns whose values have a key: that, and what they mean.
+    described: Vec<(String, &'static str)>,
     rows: Vec<Vec<String>>,
+    /// What rows are made of, while a report is taken apart.
+    data: Vec<Option<Value>>,
 }
 
 impl Table {
     /// A table with these headings and no row.
     #[must_use]
     pub fn new(columns: &[(&str, Align)]) -> Self {
-        Self { columns: columns.iter().map(|&(name, align)| (name.into(), align)).collect(), rows: Vec::new() }
+        let columns = columns.iter().map(|&(name, align)| (name.into(), align)).collect();
+        Self { columns, described: Vec::new(), rows: Vec::new(), data: Vec::new() }
+    }
+
+    /// Describes its columns, in order: the key of each, empty for none, and what its values mean.
+    #[must_use]
+    pub(crate) fn described(mut self, columns: impl IntoIterator<Item = (String, &'static str)>) -> Self {
+        self.described = columns.into_iter().collect();
+        self
     }
 
     /// Adds a row. Cells beyond the headings are not shown; missing ones are empty.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
+        self.data.push(None);
+    }
+
+    /// The same of a row that is made of `data`.
+    pub(crate) fn row_of(&mut self, cells: impl IntoIterator<Item = String>, data: impl FnOnce() -> Value) {
+        self.rows.push(cells.into_iter().collect());
+        self.data.push(blocks::is_taken_apart().then(data));
+    }
+
+    pub(super) fn headings(&self) -> impl Iterator<Item = Heading> {
+        self.columns.iter().enumerate().map(|(place, (name, align))| {
+            let (key, meaning) = self.described.get(place).map_or(("", ""), |(key, meaning)| (key.as_str(), *meaning));
+            blocks::heading((name, *align), key, meaning)
+        })
+    }
+
+    pub(super) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
+    pub(super) fn data(&self) -> &[Option<Value>] {
+        &self.data
     }
 
     /// Whether it has no row.
@@ -47,6 +83,9 @@ impl Table {
     /// # Errors
     /// When `out` fails.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        if blocks::keep_table(self, out)? {
+            return Ok(());
+        }
         self.write_within(width::columns().unwrap_or(usize::MAX), out)
     }
 

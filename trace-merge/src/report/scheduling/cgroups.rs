@@ -8,6 +8,7 @@ use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column};
 use crate::report::rows::table::Align;
 use crate::report::{Report, ReportBuilder, ReportError, Window};
 use serde::Serialize;
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
@@ -179,7 +180,7 @@ impl VmCgroups {
         }
         let rows = self.cgroups.iter().map(|cgroup| {
             let name = cgroup.path.as_deref().map_or_else(|| "(not known)".into(), harmless);
-            (vec![name, cgroup.tasks.to_string(), shown(cgroup.wall_ticks, frequency)], cgroup.times)
+            (vec![name, cgroup.tasks.to_string(), shown(cgroup.wall_ticks, frequency)], cgroup.times, || json!({}))
         });
         let headings = [("cgroup", Align::Left), ("tasks", Align::Right), ("wall", Align::Right)];
         table_of_times(&headings, frequency, rows).write(out)

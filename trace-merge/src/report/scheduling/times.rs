@@ -1,8 +1,9 @@
 //! What the time of tasks is made of, and the table that shows it.
 
 use crate::report::duration;
-use crate::report::rows::columns::{Column, ReportRow, Unit, column};
+use crate::report::rows::columns::{Column, Object, ReportRow, Unit, column};
 use crate::report::rows::table::{Align, Table};
+use serde_json::Value;
 use strata_analysis::timeline::fused::{self, Fused};
 use strata_analysis::timeline::states::BlockedOn;
 use strata_recording::clock::Clock;
@@ -163,20 +164,27 @@ impl ReportRow for Times {
 }
 
 /// The table of times: a row for each of `rows`, which begins with the cells of `columns` and goes on with its times,
-/// at `frequency` Hz. Parts that no row has are not worth a column.
-pub(super) fn table_of_times(
+/// at `frequency` Hz; what else it is made of stands behind them. Parts that no row has are not worth a column.
+pub(super) fn table_of_times<D: FnOnce() -> Value>(
     columns: &[(&str, Align)],
     frequency: u64,
-    rows: impl IntoIterator<Item = (Vec<String>, Times)>,
+    rows: impl IntoIterator<Item = (Vec<String>, Times, D)>,
 ) -> Table {
     let rows: Vec<_> = rows.into_iter().collect();
-    let is_there = |part: usize| rows.iter().any(|(_, times)| times.parts()[part] > 0);
+    let is_there = |part: usize| rows.iter().any(|(_, times, _)| times.parts()[part] > 0);
     let parts: Vec<_> = Times::COLUMNS.iter().enumerate().filter(|&(part, _)| is_there(part)).collect();
     let headings = parts.iter().map(|(_, column)| (column.heading, column.unit.align()));
-    let mut table = Table::new(&columns.iter().copied().chain(headings).collect::<Vec<_>>());
-    for (cells, times) in rows {
+    let described = columns.iter().map(|_| (String::new(), ""));
+    let described = described.chain(parts.iter().map(|(_, part)| (format!("times.{}", part.key), part.meaning)));
+    let headings: Vec<_> = columns.iter().copied().chain(headings).collect();
+    let mut table = Table::new(&headings).described(described);
+    for (cells, times, data) in rows {
         let of_part = |&(part, _): &(usize, _)| shown(times.parts()[part], frequency);
-        table.row(cells.into_iter().chain(parts.iter().map(of_part)));
+        table.row_of(cells.into_iter().chain(parts.iter().map(of_part)), || {
+            let mut data = data();
+            data["times"] = serde_json::to_value(Object::of(&times)).unwrap_or_default();
+            data
+        });
     }
     table
 }

@@ -5,13 +5,14 @@ use super::vcpu_events::{REPORTED_BY, warnings};
 use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::figure::{Figure, Figures};
-use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, distribution};
+use crate::report::rows::columns::{Column, Object, ReportRow, Unit, Value, column, distribution};
 use crate::report::rows::table::{Align, Table};
 use crate::report::statistics::distribution::{Distribution, Durations};
 use crate::report::statistics::samples::{ReportedBy, Row, Sampled, Samples, steady_name};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration, percent};
 use foldhash::HashMap;
 use serde::Serialize;
+use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -336,7 +337,11 @@ impl VmVcpus {
                 0 => "-".into(),
                 ns => duration(ns),
             });
-            table.row([vcpu.vcpu.to_string(), thread].into_iter().chain(cells));
+            let data = || {
+                let parts: Vec<_> = vcpu.parts.iter().map(Object::of).collect();
+                json!({ "vcpu": vcpu.vcpu, "parts": parts })
+            };
+            table.row_of([vcpu.vcpu.to_string(), thread].into_iter().chain(cells), data);
         }
         table.write(out)
     }

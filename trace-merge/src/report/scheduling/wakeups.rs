@@ -4,6 +4,7 @@ use super::state_names;
 use super::vcpu_events::warnings;
 use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
+use crate::report::rows::blocks::{rows_shown, write_histogram, write_place};
 use crate::report::rows::columns;
 use crate::report::rows::columns::figure::{Figure, Figures};
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution};
@@ -13,6 +14,7 @@ use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported,
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration, moment};
 use foldhash::HashMap;
 use serde::Serialize;
+use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -476,9 +478,12 @@ impl VmWakeups {
         self.write_histogram(out)?;
         self.write_tasks(out)?;
         for wakeup in &self.worst {
-            let Wakeup { tid, comm, seconds, cpu, latency_ns, .. } = wakeup;
-            let (comm, latency) = (harmless(comm), duration(*latency_ns));
-            writeln!(out, "\n{latency}: {comm}/{tid}, woken at {seconds}, ran on CPU {cpu}; meanwhile")?;
+            let Wakeup { tid, comm, seconds, ticks, cpu, latency_ns, .. } = wakeup;
+            let (shown, latency) = (harmless(comm), duration(*latency_ns));
+            writeln!(out)?;
+            let place = || json!({ "vm": self.vm, "comm": comm, "tid": tid, "ticks": ticks, "latency_ns": latency_ns });
+            write_place(out, place)?;
+            writeln!(out, "{latency}: {shown}/{tid}, woken at {seconds}, ran on CPU {cpu}; meanwhile")?;
             for Meanwhile { what, ns } in wakeup.shown() {
                 writeln!(out, "  {:>12}  {what}", duration(ns))?;
             }
@@ -487,6 +492,10 @@ impl VmWakeups {
     }
 
     fn write_histogram(&self, out: &mut dyn Write) -> io::Result<()> {
+        let rows = || self.histogram.iter().map(|bucket| json!({ "below_ns": bucket.below_ns, "count": bucket.count }));
+        if write_histogram(out, || rows().collect())? {
+            return Ok(());
+        }
         let most = self.histogram.iter().map(|bucket| bucket.count).max().unwrap_or(0).max(1);
         for bucket in &self.histogram {
             let width = (u128::from(bucket.count) * u128::from(BAR)).div_ceil(u128::from(most));
@@ -498,8 +507,9 @@ impl VmWakeups {
 
     fn write_tasks(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out)?;
-        columns::write(self.tasks.iter().take(SHOWN), out)?;
-        match self.tasks.len().checked_sub(SHOWN) {
+        let shown = rows_shown(SHOWN);
+        columns::write(self.tasks.iter().take(shown), out)?;
+        match self.tasks.len().checked_sub(shown) {
             Some(more @ 1..) => writeln!(out, "… and {more} more names"),
             _ => Ok(()),
         }

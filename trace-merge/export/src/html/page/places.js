@@ -1,28 +1,20 @@
 // From a row of a report to the timeline, and back.
 
-/** The value at `path` of the reports. */
-const valueAt = (path) => path.split('/').slice(1).reduce((value, key) => value?.[key], reports);
-
-/** The machine that the rows at `path` belong to; null for those of none. */
-function machineOf(path) {
-  const keys = path.split('/');
-  for (let length = keys.length; length > 1; length--) {
-    const vm = valueAt(keys.slice(0, length).join('/'))?.vm;
-    if (typeof vm === 'string') return vm;
-  }
-  return null;
-}
-
 const rowCalled = (kind, group, name) => about.rows.find((row) => row.kind === kind && row.group === group && row.name === name);
 
-/** The row of the timeline that a row of a report is about; undefined for none. */
-function timelineRow(row, path) {
-  const vm = row.vm ?? machineOf(path);
+/** The CPU that an interrupt took the most time of. */
+const busiest = (cpus) => cpus.reduce((best, each) => (best && best.total_ns >= each.total_ns ? best : each), undefined)?.cpu;
+
+/** The row of the timeline that a row of a report is about; undefined for none. `machine` is its VM, if it names none. */
+function timelineRow(row, machine) {
+  const vm = row.vm ?? machine;
   if (vm === null) return undefined;
-  // A request or a packet is where the task is that sent it, else where the one is that it woke.
-  const task = [row.issuer, row.task, row.woken].find(isObject) ?? row;
+  // A request or a packet is where the task is that sent it, else where the one is that it woke; a lock where the one is
+  // that waited longest.
+  const task = [row.issuer, row.task, row.woken, row.waiters?.[0]].find(isObject) ?? row;
   if (task.comm !== undefined && (task.tid ?? task.pid) !== undefined) return rowCalled('task', visible(vm), visible(`${task.comm}/${task.tid ?? task.pid}`));
-  if (row.vcpu !== undefined) return rowCalled('vcpu', visible(vm), `vCPU ${row.vcpu}`);
+  const vcpu = row.vcpu ?? row.cpu ?? busiest(row.cpus ?? []);
+  if (vcpu !== undefined) return rowCalled('vcpu', visible(vm), `vCPU ${vcpu}`);
   return undefined;
 }
 
@@ -36,8 +28,8 @@ function momentsOf(row) {
 }
 
 /** Where on the timeline a row of a report lies: `{ row, time }`; null for nowhere. */
-function placeOf(row, path) {
-  const place = { row: timelineRow(row, path), time: momentsOf(row) };
+function placeOf(row, machine) {
+  const place = { row: timelineRow(row, machine), time: momentsOf(row) };
   return place.row || place.time ? place : null;
 }
 
@@ -78,7 +70,7 @@ function reportButton(row) {
 
 /** Gives the note on a finding a button for the task, and one for the report, that its next step is about. */
 function linkFinding(shown, { next_task: task, next_report: name }) {
-  const row = task && timelineRow(task, '');
+  const row = task && timelineRow(task, null);
   if (row) shown.append(placeButton({ row, time: null }));
   const tab = name && document.querySelector(`#tabs button[data-name="${name}"]`);
   if (!tab) return;

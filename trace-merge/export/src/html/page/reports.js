@@ -1,45 +1,26 @@
-// The reports: each list of objects as a table that can be sorted, times as times, distributions and shares as pictures.
+// The reports as the text has them: its lines, and its tables, which can be sorted; distributions and shares as pictures.
 
 let reports = {};
-let leftOutRows = [];
 /** What the reports say of themselves: names, what they show, and the columns of their rows. */
 let descriptions = [];
 
 async function loadReports() {
-  ({ reports, left_out: leftOutRows, descriptions } = await unpackValue('reports'));
+  ({ reports, descriptions } = await unpackValue('reports'));
 }
-
-/** The lists of rows at `path` and below it that a report has columns for, in its order: each path without indices. */
-function describedRows(path) {
-  const [, name, ...keys] = path.split('/');
-  const at = keys.filter((key) => !/^\d+$/.test(key)).join('/');
-  const rows = descriptions.find((report) => report.name === name)?.rows ?? [];
-  return rows.map((each) => ({ ...each, path: each.path.replaceAll('[]', '').replaceAll('.', '/') })).filter((each) => each.path.startsWith(at)).map((each) => ({ ...each, below: each.path.slice(at.length) }));
-}
-
-/** The columns of the rows at `path`, as their report says them; undefined where it does not. */
-const describedColumns = (path) => describedRows(path).find((rows) => rows.below === '')?.columns;
 
 /** Rows of a table that are shown at first. */
-const FIRST_ROWS = 100;
+const FIRST_ROWS = 40;
 /** Parts of a task's time, by the name in the report: the category of their colour. */
 const TIME_PARTS = { running: 1, interrupted: 3, runnable: 7, runnable_stolen: 8, stolen: 6, exits: 4, vmm: 5, io: 9, lock: 10, sleep: 11, waiting: 12, unknown: 0 };
-
-/** What says which row it is stands first, in this order; what is rarely asked for last. */
-const FIRST_COLUMNS = ['vm', 'layer', 'comm', 'name', 'task', 'thread', 'reason', 'state', 'detail', 'kind', 'call', 'event', 'vcpu', 'cpu', 'tid', 'pid', 'from', 'to', 'count'];
-const LAST_COLUMNS = ['born', 'ended', 'own', 'parts', 'wall_ns'];
-/** Moments: ticks of the trace's clock. */
-const MOMENTS = new Set(['begin_ticks', 'end_ticks', 'first_ticks', 'last_ticks']);
-/** Numbers that name something. */
-const NAMING_NUMBERS = new Set(['tid', 'pid', 'cpu', 'vcpu', 'number', 'vector', 'irq', 'sector', 'disk']);
 /** Text that is longer is broken into lines. */
 const LONG_TEXT = 60;
+/** What units are worth that cells have. */
+const UNITS = { ns: 1, 'µs': 1e3, ms: 1e6, s: 1e9, '%': 1 };
 
 const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
 const isTable = (value) => Array.isArray(value) && value.length > 0 && value.every(isObject);
-const isDistribution = (value) => isObject(value) && 'max_ns' in value && isObject(value.histogram);
-const isTimes = (value) => isObject(value) && 'running' in value && 'runnable_stolen' in value;
 const readable = (key) => key.replace(/_(ns|ticks)$/, '').replaceAll('_', ' ');
+const ticksToNs = (ticks) => (ticks * 1e9) / about.frequency_hz;
 
 /** Pictures that are drawn again when the theme changes. */
 const glyphs = [];
@@ -85,8 +66,6 @@ function shareGlyph(times, whole, width = 220) {
   });
 }
 
-const isHistogram = (value) => isTable(value) && value.every((row) => 'below_ns' in row && 'count' in row);
-
 /** How many times lie below each border and above the one before it, as columns. */
 function histogramGlyph(rows, height = 120) {
   const columnWidth = 46;
@@ -108,57 +87,20 @@ function histogramGlyph(rows, height = 120) {
   });
 }
 
-/** The columns of a list of objects: scalars, and what becomes a picture; lists inside go below a row. */
-function columnsOf(rows, path) {
-  const described = describedColumns(path);
-  const place = (key) => {
-    if (FIRST_COLUMNS.includes(key)) return FIRST_COLUMNS.indexOf(key) - FIRST_COLUMNS.length;
-    return LAST_COLUMNS.indexOf(key) + 1;
-  };
-  const known = new Set(rows.flatMap((row) => Object.keys(row)));
-  const keys = described ? described.map((column) => column.key).filter((key) => known.has(key)) : [...known].sort((left, right) => place(left) - place(right));
-  const of = (key) => described?.find((column) => column.key === key);
-  const titleOf = (key) => of(key)?.heading || readable(key);
-  const columns = [];
-  const value = (row, key) => row[key];
-  for (const key of keys) {
-    const values = rows.map((row) => row[key]).filter((each) => each !== undefined && each !== null);
-    if (!values.length || values.every((value) => isObject(value) && 'bins' in value)) continue;
-    // The same in nanoseconds stands beside it.
-    if (key.endsWith('_ticks') && keys.includes(key.replace(/_ticks$/, '_ns'))) continue;
-    if (values.every(isTimes)) {
-      columns.push({ title: 'where the time went', sortBy: (row) => sumOf(row[key], ['running', 'interrupted', 'runnable', 'runnable_stolen', 'stolen', 'exits', 'vmm']), cell: (row) => timesGlyph(row[key]) });
-      for (const part of Object.keys(TIME_PARTS)) {
-        columns.push({ title: readable(part), isNumber: true, sortBy: (row) => row[key][part], cell: (row) => (row[key][part] ? formatDuration(row[key][part]) : '') });
-      }
-    } else if (values.every(isDistribution)) {
-      const axis = axisOf(values);
-      columns.push({ title: titleOf(key), meaning: of(key)?.meaning, sortBy: (row) => row[key]?.p99_ns ?? -1, cell: (row) => (binsOf(row[key]) ? distributionGlyph(row[key], axis) : '') });
-      const parts = described?.filter((column) => column.key.startsWith(`${key}.`)) ?? ['count', 'p50_ns', 'p99_ns', 'max_ns'].map((part) => ({ key: `${key}.${part}`, heading: `${readable(key)} ${readable(part)}` }));
-      for (const { key: partKey, heading, meaning } of parts) {
-        const part = partKey.slice(key.length + 1);
-        columns.push({ title: heading, meaning, isNumber: true, sortBy: (row) => row[key]?.[part] ?? -1, cell: (row) => showValue(part, row[key]?.[part]) });
-      }
-    } else if (values.some(isTable)) {
-      columns.push({ title: titleOf(key), meaning: of(key)?.meaning, isNumber: true, sortBy: (row) => row[key]?.length ?? 0, nested: key, cell: (row) => (row[key]?.length ? String(row[key].length) : '') });
-    } else {
-      const isNumber = values.every((each) => typeof each === 'number');
-      const isPart = of(key)?.is_part;
-      columns.push({ title: titleOf(key), meaning: of(key)?.meaning, isNumber, sortBy: (row) => value(row, key), cell: (row) => (isPart && !value(row, key) ? '-' : showValue(key, value(row, key))) });
-    }
-  }
-  if (rows.some(isDistribution)) {
-    const axis = axisOf(rows);
-    // Behind what says which row it is.
-    const first = columns.findIndex((column) => column.isNumber);
-    columns.splice(first < 0 ? columns.length : first, 0, { title: 'distribution', sortBy: (row) => row.p99_ns ?? row.max_ns ?? -1, cell: (row) => (binsOf(row) ? distributionGlyph(row, axis) : '') });
-  }
-  return columns;
+/** A cell as rows are ordered by it: a number, or else text; null for nothing. */
+function orderOf(cell) {
+  if (cell === undefined || cell === '' || cell === '-') return null;
+  const [, number, unit] = /^(-?[\d.]+)(?: (\S+))?$/.exec(cell) ?? [];
+  if (number !== undefined && !Number.isNaN(Number(number)) && (unit === undefined || unit in UNITS)) return Number(number) * (UNITS[unit] ?? 1);
+  return /^0x[0-9a-f]+$/.test(cell) ? Number(cell) : cell;
 }
 
-const sumOf = (object, keys) => keys.reduce((sum, key) => sum + (object[key] ?? 0), 0);
-const ticksToNs = (ticks) => (ticks * 1e9) / about.frequency_hz;
+function compare(left, right) {
+  if (typeof left === 'number' && typeof right === 'number') return left - right;
+  return String(left ?? '').localeCompare(String(right ?? ''));
+}
 
+/** The shares of a task's times as a bar. */
 function timesGlyph(times) {
   const byCategory = new Array(CATEGORIES).fill(0);
   let whole = 0;
@@ -166,46 +108,81 @@ function timesGlyph(times) {
     byCategory[category] += times[part];
     whole += times[part];
   }
-  return shareGlyph(byCategory, whole || 1, 160);
+  return shareGlyph(byCategory, whole || 1, 140);
 }
 
-function showValue(key, value) {
-  if (value === undefined || value === null) return '';
-  if (typeof value === 'number') {
-    if (key.endsWith('_ns')) return formatDuration(value);
-    if (MOMENTS.has(key)) return `${formatMoment(ticksToNs(value - about.begin_ticks))} s`;
-    if (key.endsWith('_ticks')) return formatDuration(ticksToNs(value));
-    if (NAMING_NUMBERS.has(key)) return String(value);
-    return Number.isInteger(value) ? formatCount(value) : value.toFixed(3);
+/** The columns of a table, and a picture in front of those that come from one distribution, or from shares of a time. */
+function columnsOf({ columns, data }) {
+  const shown = columns.map(({ text, key, meaning, is_number: isNumber }, place) => ({
+    title: text, key, meaning, isNumber, sortBy: ({ cells }) => orderOf(cells[place]), cell: ({ cells }) => cells[place] ?? '',
+  }));
+  const known = data.filter(isObject);
+  const put = (isBefore, column) => {
+    const place = shown.findIndex(isBefore);
+    shown.splice(place < 0 ? shown.length : place, 0, column);
+  };
+  const firstOf = (key) => (column) => column.key?.startsWith(`${key}.`);
+  if (known.some((row) => row.times)) {
+    put(firstOf('times'), { title: 'where the time went', sortBy: ({ data }) => sumOf(data?.times ?? {}, ['running', 'interrupted', 'runnable', 'runnable_stolen', 'stolen', 'exits', 'vmm']), cell: ({ data }) => (data?.times ? timesGlyph(data.times) : '') });
   }
-  if (typeof value === 'boolean') return value ? 'yes' : 'no';
-  if (typeof value === 'string') return visible(value);
-  if (Array.isArray(value)) return value.map((item) => (isObject(item) ? JSON.stringify(item) : String(item))).join(', ');
-  return Object.entries(value).filter(([, part]) => !isObject(part) && !Array.isArray(part)).map(([name, part]) => `${readable(name)} ${showValue(name, part)}`).join(', ');
+  const distribution = (title, of, isBefore) => {
+    if (!known.some((row) => binsOf(of(row)))) return;
+    const axis = axisOf(known.map(of));
+    put(isBefore, { title, sortBy: ({ data }) => (data && (of(data)?.p99_ns ?? of(data)?.max_ns)) ?? null, cell: ({ data }) => (data && binsOf(of(data)) ? distributionGlyph(of(data), axis) : '') });
+  };
+  distribution('distribution', (row) => row, (column) => column.key === 'count');
+  const keys = new Set(known.flatMap((row) => Object.keys(row).filter((key) => isObject(row[key]) && 'histogram' in row[key])));
+  for (const key of keys) distribution(keys.size > 1 ? key : 'distribution', (row) => row[key], firstOf(key));
+  return shown;
 }
 
-/** A table of `rows`; a click on a heading sorts by it. */
-function tableOf(rows, path) {
-  const columns = columnsOf(rows, path);
+const sumOf = (object, keys) => keys.reduce((sum, key) => sum + (object[key] ?? 0), 0);
+
+/** The key of the rows inside of a row, where there are several; undefined for none. */
+const insideOf = (row) => Object.keys(row ?? {}).find((key) => isTable(row[key]) && row[key].length > 1);
+
+/** What is inside of a row as a table of its own: the columns that the report called `name` has for it. */
+function tableInside(rows, key, name) {
+  const described = descriptions.find((report) => report.name === name)?.rows.find((each) => each.path.endsWith(`.${key}[]`))?.columns ?? [];
+  const has = (part) => rows.some((row) => row[part] !== undefined && row[part] !== null);
+  const columns = described.filter(({ key: part, unit }) => part && !part.includes('.') && unit !== 'histogram' && unit !== 'ticks' && has(part));
+  const cell = (value, unit) => {
+    if (value === undefined || value === null) return '-';
+    return unit === 'ns' ? formatDuration(value) : visible(String(value));
+  };
+  return {
+    columns: columns.map(({ key: part, heading, unit, meaning }) => ({ text: heading || readable(part) || 'time', key: part, meaning, is_number: ['ns', 'count', 'number'].includes(unit) })),
+    rows: rows.map((row) => columns.map(({ key: part, unit }) => cell(row[part], unit))),
+    data: rows.map((row) => ({ ...row })),
+  };
+}
+
+/** A table of a report; a click on a heading sorts by it. Rows that are sums stay below the others. */
+function tableOf(shownTable, machine, name) {
+  const columns = columnsOf(shownTable);
   const table = element('table');
   const body = element('tbody');
-  const places = new Map(rows.map((row) => [row, placeOf(row, path)]));
-  const hasPlaces = [...places.values()].some((place) => place);
-  const width = columns.length + (hasPlaces ? 1 : 0);
+  const rows = shownTable.rows.map((cells, number) => {
+    const data = shownTable.data[number];
+    return { cells, data, place: data && placeOf(data, machine), inside: insideOf(data) };
+  });
+  const hasPlaces = rows.some((row) => row.place);
+  const hasInside = rows.some((row) => row.inside);
+  const isSum = (row) => !row.data && rows[0].data;
+  const width = columns.length + Number(hasPlaces) + Number(hasInside);
   let shown = FIRST_ROWS;
   let order = rows;
   const fill = () => {
     body.replaceChildren();
     for (const row of order.slice(0, shown)) {
       const cells = columns.map((column) => {
-        const isNested = column.nested && row[column.nested]?.length;
-        const content = isNested ? nestedButton(row, column, width, path) : column.cell(row);
+        const content = column.cell(row);
         const isLong = typeof content === 'string' && content.length > LONG_TEXT;
         return element('td', { className: column.isNumber ? 'number' : isLong ? 'text' : '' }, content);
       });
-      const place = places.get(row);
-      const line = element('tr', {}, ...(hasPlaces ? [element('td', {}, place ? placeButton(place) : '')] : []), ...cells);
-      if (place?.row) line.dataset.row = place.row.number;
+      const inside = hasInside ? element('td', {}, row.inside ? insideButton(row, width, machine, name) : '') : null;
+      const line = element('tr', { className: isSum(row) ? 'sum' : '' }, hasPlaces ? element('td', {}, row.place ? placeButton(row.place) : '') : null, ...cells, inside);
+      if (row.place?.row) line.dataset.row = row.place.row.number;
       body.append(line);
     }
     if (order.length > shown) {
@@ -222,78 +199,87 @@ function tableOf(rows, path) {
       headings.forEach((other) => other.removeAttribute('aria-sort'));
       heading.setAttribute('aria-sort', ascending ? 'ascending' : 'descending');
       const sign = ascending ? 1 : -1;
-      order = [...rows].sort((left, right) => sign * compare(column.sortBy(left), column.sortBy(right)));
+      // What has no value is last in both orders.
+      const isLast = (row) => Number(Boolean(isSum(row))) * 2 + Number(column.sortBy(row) === null);
+      order = [...rows].sort((left, right) => isLast(left) - isLast(right) || sign * compare(column.sortBy(left), column.sortBy(right)));
       fill();
     });
     return heading;
   });
-  table.append(element('thead', {}, element('tr', {}, ...(hasPlaces ? [element('th', { scope: 'col', 'aria-label': 'on the timeline' })] : []), ...headings)), body);
+  const unseen = (label) => element('th', { scope: 'col', 'aria-label': label });
+  table.append(element('thead', {}, element('tr', {}, hasPlaces ? unseen('on the timeline') : null, ...headings, hasInside ? unseen('in detail') : null)), body);
   fill();
-  const cut = leftOutRows.find((each) => each.path === path);
-  return element('div', {}, table, cut ? element('p', { className: 'faint' }, `${cut.rows} more rows are left out of this page; --json shows them.`) : null);
+  return element('div', { className: 'table' }, table);
 }
 
-function compare(left, right) {
-  if (typeof left === 'number' && typeof right === 'number') return left - right;
-  return String(left ?? '').localeCompare(String(right ?? ''));
-}
-
-/** A number of rows inside of a row: a click shows them below it. */
-function nestedButton(row, column, width, path) {
-  const button = element('button', { type: 'button', 'aria-expanded': 'false' }, `${row[column.nested].length} ▸`);
+/** Shows the rows inside of a row below it. */
+function insideButton(row, width, machine, name) {
+  const { data, inside } = row;
+  const label = `${data[inside].length} ${readable(inside)}`;
+  const button = element('button', { type: 'button', className: 'inside', 'aria-expanded': 'false', 'aria-label': label, title: label }, '▸');
   button.addEventListener('click', () => {
     const line = button.closest('tr');
-    if (button.getAttribute('aria-expanded') === 'true') {
-      line.nextElementSibling?.remove();
-      button.setAttribute('aria-expanded', 'false');
-      return;
-    }
-    button.setAttribute('aria-expanded', 'true');
-    line.after(element('tr', {}, element('td', { colSpan: width }, tableOf(row[column.nested], `${path}/${column.nested}`))));
+    const isOpen = button.getAttribute('aria-expanded') === 'true';
+    if (isOpen) line.nextElementSibling?.remove();
+    else line.after(element('tr', {}, element('td', { colSpan: width }, tableOf(tableInside(data[inside], inside, name), machine, name))));
+    button.setAttribute('aria-expanded', String(!isOpen));
+    button.textContent = isOpen ? '▸' : '▾';
   });
   return button;
 }
 
-const hasTables = (row) => Object.values(row).some((part) => isTable(part) || isObject(part));
+/** The machine that a line is about; `known` if it names none. */
+const machineIn = (line, known) => [...about.vms].find((vm) => line.startsWith(`${visible(vm)}: `)) ?? (line.startsWith('host: ') ? null : known);
 
-/** A value of a report: objects as headings with what is in them, lists of objects as tables. */
-function renderValue(value, path, title, level = 2) {
+/** The paragraphs of a report: each a list of blocks. */
+function paragraphsOf(blocks) {
+  const paragraphs = [[]];
+  for (const block of blocks) {
+    if (block.line === '') paragraphs.push([]);
+    else paragraphs.at(-1).push(block);
+  }
+  return paragraphs.filter((paragraph) => paragraph.length);
+}
+
+/** A paragraph: its first line is the title of the tables in it, or of the place that it is about. */
+function renderParagraph(blocks, name, machine) {
   const parts = [];
-  const isOfMachines = path.endsWith('/vms') || path.endsWith('/guests');
-  // What has rows with columns in it is a section for each, too.
-  const isList = isOfMachines || (isTable(value) && !describedColumns(path) && describedRows(path).length > 0);
-  if (title && !isOfMachines) parts.push(element(`h${Math.min(level, 4)}`, {}, title));
-  if (isHistogram(value)) {
-    parts.push(histogramGlyph(value));
-    return parts;
+  let place = null;
+  let of = machine;
+  let text = null;
+  const hasTitle = blocks.some((block) => !('line' in block)) && ('line' in blocks[0] || 'place' in blocks[0]);
+  for (const block of blocks) {
+    if ('place' in block) {
+      place = placeOf(block.place, of);
+      continue;
+    }
+    if ('line' in block) {
+      of = machineIn(block.line, of);
+      const isTitle = hasTitle && !parts.length;
+      if (isTitle) parts.push(element('h2', {}, block.line, place ? placeButton(place) : null));
+      else if (text) text.textContent += `\n${block.line}`;
+      else parts.push(text = element('pre', {}, block.line));
+      continue;
+    }
+    text = null;
+    if ('table' in block) parts.push(tableOf(block.table, of, name));
+    else if (block.histogram.length) parts.push(histogramGlyph(block.histogram));
   }
-  if (isTable(value)) {
-    // A list of machines is a section for each, where there are lists in it.
-    const name = (row) => row.vm ?? row.layer ?? row.name ?? 'host';
-    if (isList && value.some(hasTables)) value.forEach((row, index) => parts.push(...renderValue(row, `${path}/${index}`, name(row), level)));
-    else parts.push(tableOf(value, path));
-    return parts;
-  }
-  if (isDistribution(value)) {
-    parts.push(tableOf([value], path));
-    return parts;
-  }
-  const scalars = Object.entries(value).filter(([key, part]) => key !== 'frequency_hz' && part !== title && !isObject(part) && !isTable(part) && !(Array.isArray(part) && !part.length));
-  if (scalars.length) parts.push(definitions(scalars.map(([key, part]) => [readable(key), showValue(key, part)])));
-  // Rows that the report has columns for come first, in its order.
-  const order = describedRows(path).map((rows) => rows.below.replace(/^\//, '').split('/')[0]);
-  const placeOf = ([key]) => (order.includes(key) ? order.indexOf(key) : order.length);
-  for (const [key, part] of Object.entries(value).sort((left, right) => placeOf(left) - placeOf(right))) {
-    if (isObject(part) || isTable(part)) parts.push(...renderValue(part, `${path}/${key}`, readable(key), level + 1));
-  }
-  return parts;
+  return { parts, machine: of };
 }
 
 /** Shows the report called `name`. */
 function renderReport(name) {
   const panel = document.getElementById('reports-panel');
   const report = reports[name];
-  const parts = 'nothing' in report ? [element('p', {}, `no report: ${report.nothing}`)] : renderValue(report, `/${name}`, name);
+  const parts = [];
+  if ('nothing' in report) parts.push(element('p', {}, `no report: ${visible(report.nothing)}`));
+  let machine = null;
+  for (const paragraph of paragraphsOf(report.blocks ?? [])) {
+    const rendered = renderParagraph(paragraph, name, machine);
+    ({ machine } = rendered);
+    parts.push(...rendered.parts);
+  }
   panel.setAttribute('aria-label', `Report: ${name}`);
   hideDistribution();
   panel.replaceChildren(...parts);

@@ -3,7 +3,6 @@
 use super::VmExits;
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution, figure};
-use crate::report::rows::table::write_more;
 use crate::report::scheduling::state_names;
 use crate::report::statistics::distribution::{Distribution, Durations};
 use std::cmp::Reverse;
@@ -207,8 +206,7 @@ pub(super) fn write(vm: &VmExits, out: &mut dyn Write) -> io::Result<()> {
 
 /// Writes the first [`MOST_SHOWN`] of `rows`.
 pub(super) fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Write) -> io::Result<()> {
-    columns::write(rows.iter().take(MOST_SHOWN), out)?;
-    write_more(rows.len(), MOST_SHOWN, "rows", out)
+    columns::write_first(rows, MOST_SHOWN, "rows", out)
 }
 
 fn write_others(others: u64, out: &mut dyn Write) -> io::Result<()> {

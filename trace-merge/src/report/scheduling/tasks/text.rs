@@ -1,9 +1,12 @@
 //! The report on tasks as text.
 
 use super::{Part, TaskReport, Tasks, VmTasks};
+use crate::report::rows::blocks::rows_shown;
+use crate::report::rows::columns::Object;
 use crate::report::rows::table::{Align, Table};
 use crate::report::scheduling::times::{Times, in_ns, shown, table_of_times};
 use crate::report::{Report, duration, percent, write_next};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_analysis::timeline::membership::OwnIds;
@@ -33,6 +36,8 @@ struct Row<'r> {
     tasks: usize,
     wall: u64,
     times: Times,
+    /// The first of them.
+    first: Option<&'r TaskReport>,
 }
 
 impl Row<'_> {
@@ -40,6 +45,17 @@ impl Row<'_> {
         match self.tasks {
             1 => format!("{}/{}", self.name, self.tid),
             tasks => format!("{} ×{tasks}", self.name),
+        }
+    }
+
+    /// What the row is made of: which task it is, and its parts.
+    fn data(&self) -> Value {
+        match self.first.filter(|_| self.tasks == 1) {
+            Some(task) => {
+                let parts: Vec<_> = task.parts.iter().map(Object::of).collect();
+                json!({ "comm": task.comm, "tid": task.tid, "parts": parts })
+            }
+            None => json!({}),
         }
     }
 
@@ -69,7 +85,7 @@ impl VmTasks {
             cells.extend(has_namespaces.then(|| row.own_tid()));
             cells.extend(has_cgroups.then(|| row.cgroup.map_or_else(|| "-".into(), harmless)));
             cells.push(shown(row.wall, frequency));
-            (cells, row.times)
+            (cells, row.times, || row.data())
         });
         table_of_times(&headings, frequency, rows).write(out)?;
         let by = |state: &'static str| move |part: &Part| part.state == state;
@@ -101,14 +117,16 @@ impl VmTasks {
                 }
                 let name = harmless(&task.comm);
                 let (tid, own, wall) = (task.tid, task.own, task.wall_ticks);
-                rows.push(Row { name, cgroup, own, tid, tasks: 1, wall, times: task.times });
+                rows.push(Row { name, cgroup, own, tid, tasks: 1, wall, times: task.times, first: Some(task) });
             }
         }
         rows.sort_by_key(|row| std::cmp::Reverse(row.times.wanted()));
-        if rows.len() > SHOWN {
-            let rest = rows.split_off(SHOWN);
+        let shown = rows_shown(SHOWN);
+        if rows.len() > shown {
+            let rest = rows.split_off(shown);
             let times = Times::default();
-            let others = Row { name: "others".into(), cgroup: None, own: None, tid: 0, tasks: 0, wall: 0, times };
+            let name = "others".into();
+            let others = Row { name, cgroup: None, own: None, tid: 0, tasks: 0, wall: 0, times, first: None };
             rows.push(rest.into_iter().fold(others, |sum, row| Row {
                 tasks: sum.tasks + row.tasks,
                 wall: sum.wall.saturating_add(row.wall),
