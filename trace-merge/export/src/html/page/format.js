@@ -1,13 +1,13 @@
 // How values are shown, and how elements are made. Text from the recording only ever becomes text, never HTML.
 'use strict';
 
-/** Nanoseconds in the unit in which they have one to three digits before the point. */
+/** Nanoseconds in the unit in which they have one to three digits before the point; rounded down, as the reports do. */
 function formatDuration(ns) {
-  const size = Math.abs(ns);
-  if (size < 1e3) return `${Math.round(ns)} ns`;
-  if (size < 1e6) return `${(ns / 1e3).toFixed(3)} µs`;
-  if (size < 1e9) return `${(ns / 1e6).toFixed(3)} ms`;
-  return `${(ns / 1e9).toFixed(3)} s`;
+  const whole = Math.trunc(ns);
+  const [unit, name] = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs']].find(([unit]) => Math.abs(whole) >= unit) ?? [1, 'ns'];
+  if (unit === 1) return `${whole} ns`;
+  const thousandths = String(Math.trunc((Math.abs(whole) % unit) / (unit / 1000))).padStart(3, '0');
+  return `${Math.trunc(whole / unit)}.${thousandths} ${name}`;
 }
 
 /** The same in three digits. */
