@@ -5,11 +5,13 @@ pub mod cost;
 
 use super::description::{Description, Requested};
 use super::kernels::exits::{Crossing, is_crossing};
+use super::rows::table::{Align, Table};
 use super::statistics::distribution::DurationSum;
 use super::{Report, ReportBuilder, ReportError, Window, duration, seconds};
 use cost::{CostBuilder, RecordingCost, write_cost};
 use foldhash::HashMap;
 use serde::Serialize;
+use serde_json::json;
 use shared_ring::consumer::Lost;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -379,23 +381,38 @@ fn rows(layers: &[LayerReport]) -> Vec<Row> {
 
 fn write_layers(layers: &[LayerReport], max_size: Option<u64>, out: &mut dyn Write) -> io::Result<()> {
     let rows = rows(layers);
-    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(5);
-    writeln!(out, "\n{:width$}  {:>10}  {:>12}  {:>7}  {:>10}", "layer", "events", "bytes", "streams", "lost")?;
-    for row in &rows {
-        let totals = &row.totals;
-        let (events, bytes, lost) = (totals.events, totals.bytes, totals.lost.total());
-        write!(out, "{:width$}  {events:>10}  {bytes:>12}  {:>7}  {lost:>10}", row.name, row.streams)?;
-        match (&row.comm, row.layers) {
-            (Some(comm), 1) => writeln!(out, "  {}", harmless(comm))?,
-            (Some(comm), processes) => writeln!(out, "  {} ({processes} processes)", harmless(comm))?,
-            (None, _) => writeln!(out)?,
-        }
+    let right = Align::Right;
+    let mut table = Table::new(&[
+        ("layer", Align::Left),
+        ("records", right),
+        ("bytes", right),
+        ("streams", right),
+        ("lost", right),
+        ("", Align::Left),
+    ]);
+    for Row { name, comm, layers, totals, streams } in rows {
+        let comm = match (comm, layers) {
+            (Some(comm), 1) => harmless(&comm),
+            (Some(comm), processes) => format!("{} ({processes} processes)", harmless(&comm)),
+            (None, _) => String::new(),
+        };
+        let cells = [
+            name,
+            totals.events.to_string(),
+            totals.bytes.to_string(),
+            streams.to_string(),
+            totals.lost.total().to_string(),
+            comm,
+        ];
+        table.row_of(cells, || json!({}));
     }
-    let events: u64 = layers.iter().map(|layer| layer.totals.events).sum();
+    let records: u64 = layers.iter().map(|layer| layer.totals.events).sum();
     let bytes: u64 = layers.iter().map(|layer| layer.totals.bytes).sum();
     let streams: usize = layers.iter().map(|layer| layer.streams).sum();
     let lost = layers.iter().map(|layer| layer.totals.lost).sum::<Lost>().total();
-    writeln!(out, "{:width$}  {events:>10}  {bytes:>12}  {streams:>7}  {lost:>10}", "all")?;
+    table.row(["all".into(), records.to_string(), bytes.to_string(), streams.to_string(), lost.to_string()]);
+    writeln!(out)?;
+    table.write(out)?;
     for layer in layers {
         if let Some(incomplete) = &layer.incomplete {
             writeln!(out, "INCOMPLETE: {}: {incomplete}", layer.path)?;
@@ -455,13 +472,13 @@ fn write_exits(exits: &ExitReport, out: &mut dyn Write) -> io::Result<()> {
         out,
         "\n{vm}: {count} exits (from the {layer} layer), and the time until the vCPU was in the guest again"
     )?;
-    let width = reasons.iter().map(|reason| reason.reason.len()).max().unwrap_or(0).max(6);
-    writeln!(out, "{:width$}  {:>10}  {:>16}  {:>16}", "reason", "count", "total", "longest")?;
+    let right = Align::Right;
+    let mut table = Table::new(&[("reason", Align::Left), ("count", right), ("total", right), ("longest", right)]);
     for reason in reasons {
-        let (total, max) = (seconds(reason.total_ns), seconds(reason.max_ns));
-        writeln!(out, "{:width$}  {:>10}  {total:>16}  {max:>16}", reason.reason, reason.count)?;
+        let [total, longest] = [reason.total_ns, reason.max_ns].map(duration);
+        table.row([harmless(&reason.reason), reason.count.to_string(), total, longest]);
     }
-    Ok(())
+    table.write(out)
 }
 
 #[cfg(test)]
@@ -580,7 +597,7 @@ mod tests {
         let text = text();
 
         assert!(text.contains("vm0: 3 exits (from the vmm layer)"), "{text}");
-        assert!(text.contains("io               2     0.000001000 s     0.000000750 s\n"), "{text}");
+        assert!(text.contains("io          2    1.000 µs      750 ns\n"), "{text}");
     }
 
     #[test]
