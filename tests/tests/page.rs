@@ -686,7 +686,7 @@ fn what_is_not_recorded_is_hatched_and_said() {
 
     assert!(opened.colours().contains("not recorded"));
     let notes = opened.text("document.getElementById('notes').innerText");
-    assert!(notes.contains("Incomplete") && notes.contains(" gaps of "), "{notes}");
+    assert!(notes.contains("Incomplete") && notes.contains(" gap"), "{notes}");
     assert_eq!(opened.browser.complaints(), Vec::<String>::new());
 }
 

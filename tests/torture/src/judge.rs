@@ -23,7 +23,7 @@ const RECORD: u64 = 24;
 /// babeltrace2 reads recordings up to so many records: it takes a second for a million.
 const MAX_FOR_BABELTRACE: u64 = 3_000_000;
 /// What ends the text of the damage that a half-written packet is.
-const CUT: &str = "bytes of a truncated packet";
+const CUT: &str = " of a truncated packet";
 /// Violations that are kept: more than hostile layers have.
 const VIOLATIONS: usize = 100_000;
 

@@ -6,6 +6,7 @@ use shared_ring::consumer::Lost;
 use std::collections::BTreeMap;
 use std::fmt;
 use strata_recording::clock::Clock;
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::layer::loss::LargestLost;
 use strata_recording::manifest::{Manifest, Missing};
@@ -224,15 +225,23 @@ impl fmt::Display for LayerCompleteness {
         self.vm.iter().try_for_each(|vm| write!(formatter, "{vm}/"))?;
         write!(formatter, "{}: ", self.layer)?;
         let counts = [
-            (self.lost.total(), "records lost"),
-            (self.rejected_bytes, "bytes rejected by the recorder"),
-            (self.begin_late, "streams whose beginning was overwritten or cut off"),
-            (self.dropped, "streams whose beginning was dropped to keep within the size of the recording"),
-            (self.end_early, "streams whose end is missing"),
-            (self.went_on, "streams that went on"),
-            (self.absent, "stream files empty or gone"),
-            (self.corrupt, "rings given up"),
-            (self.nested.unwrap_or(0), "records not made inside others"),
+            (self.lost.total(), "record lost", "records lost"),
+            (self.rejected_bytes, "byte rejected by the recorder", "bytes rejected by the recorder"),
+            (
+                self.begin_late,
+                "stream whose beginning was overwritten or cut off",
+                "streams whose beginning was overwritten or cut off",
+            ),
+            (
+                self.dropped,
+                "stream whose beginning was dropped to keep within the size of the recording",
+                "streams whose beginning was dropped to keep within the size of the recording",
+            ),
+            (self.end_early, "stream whose end is missing", "streams whose end is missing"),
+            (self.went_on, "stream that went on", "streams that went on"),
+            (self.absent, "stream file empty or gone", "stream files empty or gone"),
+            (self.corrupt, "ring given up", "rings given up"),
+            (self.nested.unwrap_or(0), "record not made inside another", "records not made inside others"),
         ];
         let mut separator = write_counts(formatter, &counts)?;
         if !self.never_joined.is_empty() {
@@ -249,7 +258,7 @@ impl fmt::Display for LayerCompleteness {
             separator = ", ";
         }
         let (ms, us) = (self.gap_ns / 1_000_000, self.gap_ns / 1_000 % 1_000);
-        write!(formatter, "{separator}{} gaps of {ms}.{us:03} ms in all", self.gaps)
+        write!(formatter, "{separator}{} of {ms}.{us:03} ms in all", counted(self.gaps, "gap", "gaps"))
     }
 }
 
@@ -405,7 +414,7 @@ mod tests {
 
         let layer = &completeness.layers[0];
         assert_eq!((layer.went_on, layer.end_early, layer.gaps, layer.gap_ns), (1, 0, 1, 2_000));
-        let printed = "INCOMPLETE: vm0/guest-kernel: 1 streams that went on, 1 gaps of 0.002 ms in all; its recorder still \
+        let printed = "INCOMPLETE: vm0/guest-kernel: 1 stream that went on, 1 gap of 0.002 ms in all; its recorder still \
                     runs or was killed";
         assert_eq!(completeness.line().unwrap(), printed);
     }
@@ -427,7 +436,7 @@ mod tests {
 
         assert_eq!(said, [true, false, true, false]);
         assert!(
-            of(&trace, 0, u64::MAX).line().unwrap().contains("vm0/guest-kernel: another kernel ran, 1 gaps of 0.003")
+            of(&trace, 0, u64::MAX).line().unwrap().contains("vm0/guest-kernel: another kernel ran, 1 gap of 0.003")
         );
         assert!(!of(&unloaded, 0, u64::MAX).layers[0].another_kernel);
     }

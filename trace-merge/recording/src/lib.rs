@@ -9,6 +9,7 @@
 
 pub mod clock;
 pub mod clock_snapshots;
+pub mod counted;
 pub mod event_terms;
 pub mod files;
 pub mod layer;

@@ -2,6 +2,7 @@
 //! included, so that nothing but this file and the streams is needed to decode a recording.
 
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
+use crate::counted::counted;
 use crate::files::access::Readers;
 use crate::files::compression::Compression;
 use crate::files::reserve::Reserve;
@@ -369,7 +370,7 @@ impl Guest {
         let parts: Vec<String> = counts
             .iter()
             .filter(|(processes, _)| *processes > 0)
-            .map(|(processes, what)| format!("{processes} processes {what}"))
+            .map(|(processes, what)| format!("{} {what}", counted(*processes, "process", "processes")))
             .collect();
         (!parts.is_empty()).then(|| Missing {
             layer: LayerKind::GuestUser,

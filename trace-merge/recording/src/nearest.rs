@@ -30,6 +30,16 @@ pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) 
     best(candidates.into_iter().map(|name| (similarity(wanted, name), name.to_owned())).collect())
 }
 
+/// `names` as what stands behind the reason why there is none of a name: empty without any.
+#[must_use]
+pub fn in_words(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => format!("; the nearest is {only}"),
+        several => format!("; the nearest are {}", several.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,6 +52,14 @@ mod tests {
     #[test]
     fn name_in_another_case_is_near_and_the_right_case_is_nearer() {
         assert_eq!(nearest("DD", ["db", "dd", "Dd"]), ["Dd", "dd", "db"]);
+    }
+
+    #[test]
+    fn one_name_is_the_nearest_and_several_are() {
+        let words = [&[][..], &["dd"], &["dd", "db"]]
+            .map(|names| in_words(&names.iter().map(|&name| name.into()).collect::<Vec<_>>()));
+
+        assert_eq!(words, ["", "; the nearest is dd", "; the nearest are dd, db"]);
     }
 
     #[test]

@@ -426,7 +426,7 @@ fn damaged_and_missing_packets_are_violations() {
     let truncated = builder.check().unwrap();
 
     assert_eq!(skipped.damaged, 1);
-    assert_eq!(skipped.violations[0].problem, Problem::Damaged { what: "1 missing packets".into() });
+    assert_eq!(skipped.violations[0].problem, Problem::Damaged { what: "1 missing packet".into() });
     assert_eq!(truncated.damaged, 1);
 }
 

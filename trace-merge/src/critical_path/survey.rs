@@ -12,7 +12,7 @@ use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::event_terms::{self, EventTerm, TermError};
 use strata_recording::layer::LayerKind;
-use strata_recording::nearest::nearest;
+use strata_recording::nearest::{self, nearest};
 use strata_recording::terminal::harmless;
 use strata_recording::window::Window;
 
@@ -235,7 +235,7 @@ impl<'o> Survey<'o> {
                 near.into_iter().take(3).map(|tid| tid.to_string()).collect()
             }
         };
-        let nearest = if near.is_empty() { String::new() } else { format!("; the nearest are {}", near.join(", ")) };
+        let nearest = nearest::in_words(&near);
         let one = if wanted.contains(',') { "; --task takes one name, which may be a glob" } else { "" };
         CriticalPathError::NoTask { nearest: format!("{nearest}{one}"), wanted }
     }

@@ -7,6 +7,7 @@ use crate::report::{Report, duration, percent, width};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
+use strata_recording::counted::counted;
 
 /// Causes that the paragraph names; what is not known stands beside them.
 const CAUSES: usize = 5;
@@ -364,7 +365,8 @@ impl Report for CriticalPaths {
             writeln!(out, "NOTE: {count} tasks match; these are the longest times of all of them")?;
         }
         if let Some(unattributed @ 1..) = self.unattributed {
-            writeln!(out, "NOTE: of {unattributed} records of such events it is not known which task made them")?;
+            let records = counted(unattributed, "record", "records");
+            writeln!(out, "NOTE: of {records} of such events it is not known which task made them")?;
         }
         for (place, path) in self.paths.iter().enumerate() {
             if place > 0 {

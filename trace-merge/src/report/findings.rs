@@ -24,6 +24,7 @@ use strata_analysis::completeness::LayerCompleteness;
 use strata_analysis::event::Tid;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::Clock;
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::layer::loss::Setting;
 use strata_recording::manifest::Layer;
@@ -388,8 +389,8 @@ fn exit_storm(exits: &VmExits, tasks: &VmTasks, busy_ns: u64, next: NextCommand<
     Some(Finding {
         kind: FindingKind::ExitStorm,
         text: format!(
-            "{} exits of {} for {}{parts} took {}, {} of what its tasks were to run",
-            worst.count,
+            "{} of {} for {}{parts} took {}, {} of what its tasks were to run",
+            counted(worst.count, "exit", "exits"),
             harmless(&exits.vm),
             worst.reason,
             duration(handled(worst)),
@@ -413,9 +414,9 @@ fn convoy(locks: &GuestLocks, window_ns: u64, next: NextCommand<'_>) -> Option<F
         Finding {
             kind: FindingKind::Convoy,
             text: format!(
-                "tasks of {} waited {} times for the {} {name}, {} all together, {} of the time",
+                "tasks of {} waited {} for the {} {name}, {} all together, {} of the time",
                 harmless(&locks.vm),
-                worst.waits.count,
+                counted(worst.waits.count, "time", "times"),
                 worst.kind,
                 duration(worst.waits.total_ns),
                 percents(share)

@@ -20,6 +20,7 @@ use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
 use strata_analysis::vcpu::SwitchSource;
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::clock::Clock;
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Missing, Process, RecordLimit, Throttled, Vm};
 use strata_recording::reader::totals::Totals;
@@ -288,7 +289,7 @@ fn write_summary(report: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let [kernel, cpu, kvm] = [&report.host.kernel, &report.host.cpu, &report.host.kvm].map(|text| harmless(text));
     writeln!(out, "host:    {kernel}, {cpu}, KVM: {kvm}")?;
     for vm in &report.vms {
-        write!(out, "VM:      {}, {} vCPUs, ", vm.name, vm.vcpus)?;
+        write!(out, "VM:      {}, {}, ", vm.name, counted(vm.vcpus, "vCPU", "vCPUs"))?;
         match (&vm.attached, &vm.guest) {
             (Some(attached), _) => {
                 writeln!(out, "attached from outside to process {} ({})", attached.pid, attached.comm)?;
@@ -420,12 +421,12 @@ fn write_layers(layers: &[LayerReport], max_size: Option<u64>, out: &mut dyn Wri
         if let Some(limit) = layer.limit.filter(|limit| limit.times > 0) {
             writeln!(
                 out,
-                "LIMITED: {}: to {} records/s (burst {}), which it met {} times and for {}; what it made meanwhile is \
+                "LIMITED: {}: to {} records/s (burst {}), which it met {} and for {}; what it made meanwhile is \
                  partly lost; give a higher --limit, or record less with --events",
                 layer.path,
                 limit.per_second,
                 limit.burst,
-                limit.times,
+                counted(limit.times, "time", "times"),
                 seconds(limit.held_ns)
             )?;
         }
@@ -467,11 +468,8 @@ fn write_dropped(layers: &[LayerReport], size: u64, out: &mut dyn Write) -> io::
 
 fn write_exits(exits: &ExitReport, out: &mut dyn Write) -> io::Result<()> {
     let ExitReport { vm, source, count, reasons } = exits;
-    let layer = source.layer();
-    writeln!(
-        out,
-        "\n{vm}: {count} exits (from the {layer} layer), and the time until the vCPU was in the guest again"
-    )?;
+    let (exits, layer) = (counted(*count, "exit", "exits"), source.layer());
+    writeln!(out, "\n{vm}: {exits} (from the {layer} layer), and the time until the vCPU was in the guest again")?;
     let right = Align::Right;
     let mut table = Table::new(&[("reason", Align::Left), ("count", right), ("total", right), ("longest", right)]);
     for reason in reasons {

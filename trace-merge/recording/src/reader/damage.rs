@@ -1,5 +1,6 @@
 //! What of a stream could not be read.
 
+use crate::counted::counted;
 use std::fmt;
 
 /// What of a stream could not be read.
@@ -23,12 +24,12 @@ pub struct Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
-            (self.packets, "damaged packets"),
-            (self.missing_packets, "missing packets"),
-            (self.bytes, "unreadable bytes inside packets"),
-            (self.records, "records that do not fit their event type"),
-            (self.truncated_bytes, "bytes of a truncated packet"),
-            (self.missing_records, "records that were written are not there"),
+            (self.packets, "damaged packet", "damaged packets"),
+            (self.missing_packets, "missing packet", "missing packets"),
+            (self.bytes, "unreadable byte inside a packet", "unreadable bytes inside packets"),
+            (self.records, "record that does not fit its event type", "records that do not fit their event type"),
+            (self.truncated_bytes, "byte of a truncated packet", "bytes of a truncated packet"),
+            (self.missing_records, "record that was written is not there", "records that were written are not there"),
         ];
         write_counts(formatter, &parts).map(|_| ())
     }
@@ -60,14 +61,18 @@ impl Damage {
     }
 }
 
-/// Writes those of `counts` that are not zero, each with what it counts; returns what stands between them and the next.
+/// Writes those of `counts` that are not zero, each with what it counts, one and several of them; returns what stands
+/// between them and the next.
 ///
 /// # Errors
 /// When `formatter` fails.
-pub fn write_counts(formatter: &mut fmt::Formatter<'_>, counts: &[(u64, &str)]) -> Result<&'static str, fmt::Error> {
+pub fn write_counts(
+    formatter: &mut fmt::Formatter<'_>,
+    counts: &[(u64, &str, &str)],
+) -> Result<&'static str, fmt::Error> {
     let mut separator = "";
-    for (count, what) in counts.iter().filter(|(count, _)| *count > 0) {
-        write!(formatter, "{separator}{count} {what}")?;
+    for (count, one, many) in counts.iter().filter(|(count, ..)| *count > 0) {
+        write!(formatter, "{separator}{}", counted(*count, one, many))?;
         separator = ", ";
     }
     Ok(separator)

@@ -1,5 +1,6 @@
 //! What a layer's streams add up to: records, bytes, and everything that is not there.
 
+use crate::counted::counted;
 use crate::reader::{Damage, Stream, TraceLayer};
 use serde::Serialize;
 use shared_ring::consumer::Lost;
@@ -85,15 +86,15 @@ impl Totals {
     #[must_use]
     pub fn incomplete(&self) -> Option<String> {
         let counts = [
-            (self.lost.full, "records lost because a ring was full"),
-            (self.lost.wrapped, "records lost to an unfinished writer"),
-            (self.lost.too_large, "records too large for a packet"),
-            (self.rejected_bytes, "bytes rejected by the recorder"),
-            (self.corrupt_streams, "rings given up"),
-            (self.absent_streams, "stream files empty or gone"),
+            (self.lost.full, "record lost because a ring was full", "records lost because a ring was full"),
+            (self.lost.wrapped, "record lost to an unfinished writer", "records lost to an unfinished writer"),
+            (self.lost.too_large, "record too large for a packet", "records too large for a packet"),
+            (self.rejected_bytes, "byte rejected by the recorder", "bytes rejected by the recorder"),
+            (self.corrupt_streams, "ring given up", "rings given up"),
+            (self.absent_streams, "stream file empty or gone", "stream files empty or gone"),
         ];
-        let mut parts: Vec<String> =
-            counts.into_iter().filter(|&(count, _)| count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        let there = counts.into_iter().filter(|&(count, ..)| count > 0);
+        let mut parts: Vec<String> = there.map(|(count, one, many)| counted(count, one, many)).collect();
         if self.damage.any() {
             parts.push(self.damage.to_string());
         }

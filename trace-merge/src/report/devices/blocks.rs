@@ -18,6 +18,7 @@ use std::io::{self, Write};
 use strata_analysis::event::{self, BlockRequest, Event};
 use strata_analysis::timeline::{ChangeKind, Input, Kernel, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 
@@ -289,7 +290,8 @@ impl Report for BlocksReport {
             writeln!(out, "{}: requests to block devices", kernel.vm.as_deref().unwrap_or("host"))?;
             columns::write(&kernel.devices, out)?;
             if kernel.unfinished > 0 {
-                writeln!(out, "{} requests have no time: their end is not in the records", kernel.unfinished)?;
+                let requests = counted(kernel.unfinished, "request", "requests");
+                writeln!(out, "{requests} without a time: the end is not in the records")?;
             }
         }
         Ok(())

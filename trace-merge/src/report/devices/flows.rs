@@ -25,6 +25,7 @@ use std::io::{self, Write};
 use strata_analysis::Passed;
 use strata_analysis::timeline::Vm;
 use strata_recording::clock::Clock;
+use strata_recording::counted::counted;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
@@ -202,7 +203,7 @@ impl VmFlows {
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "{}: {} disk requests", self.vm, self.total.count)?;
+        writeln!(out, "{}: {}", self.vm, counted(self.total.count, "disk request", "disk requests"))?;
         if !self.guest_block_events {
             writeln!(
                 out,
@@ -217,14 +218,12 @@ impl VmFlows {
         table.row(flow_step::other_row("whole request", "", &self.total));
         table.write(out)?;
         if self.unfinished > 0 {
-            writeln!(
-                out,
-                "NOTE: {} requests have not all their ends in the trace; they are not counted",
-                self.unfinished
-            )?;
+            let requests = counted(self.unfinished, "request", "requests");
+            writeln!(out, "NOTE: not counted: {requests} without all ends in the trace")?;
         }
         if self.across_lost_records > 0 {
-            writeln!(out, "NOTE: {} requests were under way when records were lost", self.across_lost_records)?;
+            let requests = counted(self.across_lost_records, "request was", "requests were");
+            writeln!(out, "NOTE: {requests} under way when records were lost")?;
         }
         for (place, flow) in (1..).zip(&self.slowest) {
             flow.write(place, out)?;

@@ -28,6 +28,7 @@ use std::io::{self, Write};
 use strata_analysis::Passed;
 use strata_analysis::timeline::Vm;
 use strata_recording::clock::Clock;
+use strata_recording::counted::counted;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
@@ -265,8 +266,8 @@ impl VmNetFlows {
         if self.across_lost_records > 0 {
             writeln!(
                 out,
-                "NOTE: {} packets were under way when records were lost or the choice of events changed",
-                self.across_lost_records
+                "NOTE: {} under way when records were lost or the choice of events changed",
+                counted(self.across_lost_records, "packet was", "packets were")
             )?;
         }
         for net in &self.moved_by_host_kernel {
@@ -281,7 +282,8 @@ impl VmNetFlows {
 
 impl PacketFlows {
     fn write(&self, vm: &str, direction: Direction, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "{}: {} packets {}", harmless(vm), self.total.count, direction.name())?;
+        let packets = counted(self.total.count, "packet", "packets");
+        writeln!(out, "{}: {packets} {}", harmless(vm), direction.name())?;
         let mut table = columns::table(&self.steps);
         table.row(flow_step::other_row("whole packet", "", &self.total));
         table.write(out)?;
@@ -291,12 +293,12 @@ impl PacketFlows {
             writeln!(out, "NOTE: no packet met: {}", never.join(", "))?;
         }
         let notes = [
-            (self.dropped, "packets were lost in the VMM"),
-            (self.unmatched, "packets of the VMM and of the guest could not be matched; they are not counted"),
-            (self.unfinished, "packets were under way at the end; they are not counted"),
+            (self.dropped, "", "lost in the VMM"),
+            (self.unmatched, "not counted: ", "of the VMM and of the guest that could not be matched"),
+            (self.unfinished, "not counted: ", "under way at the end"),
         ];
-        for (count, note) in notes.into_iter().filter(|(count, _)| *count > 0) {
-            writeln!(out, "NOTE: {count} {note}")?;
+        for (count, not_counted, note) in notes.into_iter().filter(|(count, ..)| *count > 0) {
+            writeln!(out, "NOTE: {not_counted}{} {note}", counted(count, "packet", "packets"))?;
         }
         (1..).zip(&self.slowest).try_for_each(|(place, flow)| flow.write(place, direction, out))
     }

@@ -4,6 +4,7 @@ use super::{Finding, FindingKind, Next};
 use crate::report::duration;
 use crate::report::next_command::NextCommand;
 use strata_analysis::completeness::LayerCompleteness;
+use strata_recording::counted::counted;
 use strata_recording::layer::loss::{Cause, Setting, causes};
 use strata_recording::reader::{Stream, Trace};
 use strata_recording::terminal::harmless;
@@ -31,7 +32,7 @@ pub(super) fn findings(
 ) -> Vec<Finding> {
     let of = layer.vm.as_ref().map_or_else(String::new, |vm| format!(" of {}", harmless(vm)));
     let name = format!("the {} layer{of}", layer.layer);
-    let gaps = format!("{} gaps, {} of its streams' time", layer.gaps, duration(layer.gap_ns));
+    let gaps = format!("{}, {} of its streams' time", counted(layer.gaps, "gap", "gaps"), duration(layer.gap_ns));
     let finding = |text: String, next: String| Finding {
         kind: FindingKind::Loss,
         text,
@@ -41,10 +42,12 @@ pub(super) fn findings(
     };
     let lost =
         causes(layer.layer, &layer.lost, layer.largest_lost.as_ref(), setting).map(|Cause { count, cause, next }| {
-            finding(format!("{count} records of {name} are lost: {cause}"), next.into())
+            let (records, are) = (counted(count, "record", "records"), if count == 1 { "is" } else { "are" });
+            finding(format!("{records} of {name} {are} lost: {cause}"), next.into())
         });
     let rejected = (layer.rejected_bytes > 0).then(|| {
-        finding(format!("{} bytes of {name} were refused: they are not records", layer.rejected_bytes), next.check())
+        let bytes = counted(layer.rejected_bytes, "byte", "bytes");
+        finding(format!("the recorder refused {bytes} of {name}: not records"), next.check())
     });
     let damage = &layer.damage;
     let damaged = damage.any().then(|| match cut {
@@ -102,11 +105,11 @@ mod tests {
             texts,
             [
                 "3 records of the guest-kernel layer of vm0 are lost: a ring was full",
-                "1 records of the guest-kernel layer of vm0 are lost: a record was never finished, or the ring came \
+                "1 record of the guest-kernel layer of vm0 is lost: a record was never finished, or the ring came \
                  around to it",
                 "2 records of the guest-kernel layer of vm0 are lost: each is larger than a sub-buffer, the largest a \
                  sched:sched_process_exec of 4092 bytes",
-                "8 bytes of the guest-kernel layer of vm0 were refused: they are not records",
+                "the recorder refused 8 bytes of the guest-kernel layer of vm0: not records",
                 "files of the guest-kernel layer of vm0 are damaged: 5 bytes of a truncated packet",
             ]
         );

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use strata_analysis::event::{Event, Tid};
 use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Passed};
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, Vm};
 use strata_recording::terminal::harmless;
@@ -46,7 +47,10 @@ fn finding(vm: &str, count: u64) -> Finding {
         kind: FindingKind::EmptyLayer,
         text: format!("the host-kernel layer holds nothing about the vCPUs of {}, which ran", harmless(vm)),
         thousandths: 1000,
-        evidence: format!("{count} records of other layers were made by its vCPUs; what the host did is unknown"),
+        evidence: format!(
+            "its vCPUs made {} of other layers; what the host did is unknown",
+            counted(count, "record", "records")
+        ),
         next: Next::other("strata doctor where it was recorded; in a container, start that with --pid=host"),
     }
 }
@@ -136,7 +140,8 @@ mod tests {
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert!(findings[0].text.contains("nothing about the vCPUs of vm0"), "{findings:?}");
         assert!(
-            findings[0].evidence.starts_with("2 records") && findings[0].next.text.contains("--pid=host"),
+            findings[0].evidence.starts_with("its vCPUs made 2 records")
+                && findings[0].next.text.contains("--pid=host"),
             "{findings:?}"
         );
     }

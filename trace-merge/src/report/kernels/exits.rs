@@ -27,6 +27,7 @@ use strata_analysis::timeline::vcpu::{Vcpu, VcpuState};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::Clock;
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 
@@ -530,7 +531,8 @@ fn of_vm<'s>(vm: &Vm, sums: VmSums, symbols: impl FnOnce() -> Option<&'s KernelS
 impl Report for Exits {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for vm in &self.vms {
-            writeln!(out, "{}: {} exits, and the time until the vCPU was in the guest again", vm.vm, vm.count)?;
+            let exits = counted(vm.count, "exit", "exits");
+            writeln!(out, "{}: {exits}, and the time until the vCPU was in the guest again", vm.vm)?;
             for warning in &vm.warnings {
                 writeln!(out, "WARNING: {warning}")?;
             }

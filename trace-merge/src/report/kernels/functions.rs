@@ -31,6 +31,7 @@ use strata_analysis::timeline::states::Current;
 use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
 use strata_analysis::user_symbols::UserSymbols;
 use strata_analysis::{Analysis, Gap, Passed};
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
@@ -558,7 +559,8 @@ impl Report for FunctionsReport {
         for kernel in &self.kernels {
             let owner = &kernel.vm;
             let (samples, idle, unnamed) = (kernel.samples, kernel.idle, kernel.unnamed);
-            writeln!(out, "{owner}: {samples} samples, {idle} of them idle, {unnamed} in functions without a name")?;
+            let samples = counted(samples, "sample", "samples");
+            writeln!(out, "{owner}: {samples}, {idle} of them idle, {unnamed} in functions without a name")?;
             if !kernel.has_kernel_symbols {
                 writeln!(
                     out,
@@ -571,7 +573,7 @@ impl Report for FunctionsReport {
                 let (pid, comm) = (process.pid, harmless(&process.comm));
                 writeln!(out)?;
                 write_place(out, || json!({ "vm": kernel.vm, "comm": process.comm, "pid": pid }))?;
-                writeln!(out, "pid {pid}: {comm}, {} samples", process.samples)?;
+                writeln!(out, "pid {pid}: {comm}, {}", counted(process.samples, "sample", "samples"))?;
                 write_functions(&process.functions, OF_A_PROCESS_SHOWN, out)?;
             }
             if kernel.processes.len() > shown {

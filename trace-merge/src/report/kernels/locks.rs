@@ -27,6 +27,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use strata_analysis::Passed;
 use strata_analysis::event::{self, Tid};
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 
@@ -318,7 +319,8 @@ impl GuestLocks {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.kernel_locks_recorded {
             let waits: u64 = self.kernel.iter().map(|lock| lock.waits.count).sum();
-            writeln!(out, "{}: {waits} waits for locks of the guest's kernel", self.vm)?;
+            let waits = counted(waits, "wait", "waits");
+            writeln!(out, "{}: {waits} for locks of the guest's kernel", self.vm)?;
             write_rows(&self.kernel, out)?;
         } else {
             writeln!(
@@ -328,14 +330,11 @@ impl GuestLocks {
             )?;
         }
         let waits: u64 = self.futexes.iter().map(|futex| futex.waits.count).sum();
-        writeln!(out, "\n{}: {waits} waits for futexes", self.vm)?;
+        writeln!(out, "\n{}: {} for futexes", self.vm, counted(waits, "wait", "waits"))?;
         write_rows(&self.futexes, out)?;
         if self.unfinished > 0 {
-            let unfinished = self.unfinished;
-            writeln!(
-                out,
-                "NOTE: {unfinished} waits for kernel locks do not end in the trace; they are not in the table"
-            )?;
+            let unfinished = counted(self.unfinished, "wait", "waits");
+            writeln!(out, "NOTE: not in the table: {unfinished} for kernel locks without an end in the trace")?;
         }
         Ok(())
     }

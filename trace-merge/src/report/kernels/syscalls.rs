@@ -28,6 +28,7 @@ use serde_json::json;
 use std::io::{self, Write};
 use strata_analysis::event::{self, Tid};
 use strata_analysis::{Passed, names};
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
@@ -300,7 +301,9 @@ impl Report for SyscallsReport {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for guest in &self.guests {
             let count: u64 = guest.total.syscalls.iter().map(|row| row.count).sum();
-            writeln!(out, "{}: {count} system calls of {} processes", guest.vm, guest.processes.len())?;
+            let calls = counted(count, "system call", "system calls");
+            let processes = counted(guest.processes.len(), "process", "processes");
+            writeln!(out, "{}: {calls} of {processes}", guest.vm)?;
             write_calls(&guest.total, out)?;
             let shown = rows_shown(PROCESSES_SHOWN);
             for process in guest.processes.iter().take(shown) {
@@ -522,7 +525,7 @@ mod tests {
         report(&trace, ALL).unwrap().write_text(&mut out).unwrap();
 
         let text = String::from_utf8(out).unwrap();
-        assert!(text.contains("vm0: 1 system calls of 1 processes"), "{text}");
+        assert!(text.contains("vm0: 1 system call of 1 process"), "{text}");
         assert!(text.contains("pid 7: seven"), "{text}");
         assert!(text.contains("read              1  1.000 µs"), "{text}");
     }

@@ -14,6 +14,7 @@ use std::io::{self, Write};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
 use strata_analysis::{Analysis, Passed, event};
 use strata_recording::clock::Clock;
+use strata_recording::counted::counted;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
@@ -174,7 +175,8 @@ impl Report for Cgroups {
 impl VmCgroups {
     fn write_text(&self, frequency: u64, out: &mut dyn Write) -> io::Result<()> {
         let (count, length) = (self.cgroups.len(), shown(self.window.length(), frequency));
-        writeln!(out, "{}: tasks of {count} cgroups in {length} of its kernel's records", self.vm)?;
+        let cgroups = counted(count, "cgroup", "cgroups");
+        writeln!(out, "{}: tasks of {cgroups} in {length} of its kernel's records", self.vm)?;
         for warning in &self.warnings {
             writeln!(out, "WARNING: {warning}")?;
         }

@@ -20,6 +20,7 @@ use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
 use strata_analysis::{Analysis, Passed};
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::CpuLimit;
 use strata_recording::reader::Trace;
@@ -305,7 +306,8 @@ impl Report for Vcpus {
             u64::try_from(ns).unwrap_or(u64::MAX)
         };
         for vm in &self.vms {
-            writeln!(out, "{}: {} vCPUs in {}", vm.vm, vm.vcpus.len(), duration(clock_ns(self.window.length())))?;
+            let vcpus = counted(vm.vcpus.len(), "vCPU", "vCPUs");
+            writeln!(out, "{}: {vcpus} in {}", vm.vm, duration(clock_ns(self.window.length())))?;
             for warning in &vm.warnings {
                 writeln!(out, "WARNING: {warning}")?;
             }

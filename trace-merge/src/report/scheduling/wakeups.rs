@@ -24,6 +24,7 @@ use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Change, ChangeKind, Input, LONGEST_BEGIN_NS, Timeline};
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
+use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
@@ -471,7 +472,8 @@ impl VmWakeups {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Distribution { count, p50_ns, p99_ns, max_ns, .. } = self.latency;
         let [p50, p99, max] = [p50_ns, p99_ns, max_ns].map(duration);
-        writeln!(out, "{}: {count} wakeups until the task ran: p50 {p50}, p99 {p99}, longest {max}", self.vm)?;
+        let wakeups = counted(count, "wakeup", "wakeups");
+        writeln!(out, "{}: {wakeups} until the task ran: p50 {p50}, p99 {p99}, longest {max}", self.vm)?;
         for warning in &self.warnings {
             writeln!(out, "WARNING: {warning}")?;
         }

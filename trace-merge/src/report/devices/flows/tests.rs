@@ -126,7 +126,7 @@ fn table_shows_the_steps_and_the_slowest() {
     report(&trace, ALL).unwrap().write_text(&mut out).unwrap();
 
     let text = String::from_utf8(out).unwrap();
-    assert!(text.contains("vm0: 1 disk requests\n"), "{text}");
+    assert!(text.contains("vm0: 1 disk request\n"), "{text}");
     assert!(text.contains("started → finished   VMM and host I/O"), "{text}");
     assert!(
         text.contains("1. 500 ns: read of 4096 bytes at sector 64 of disk 0 (254:0 in the guest) by 7/seven"),

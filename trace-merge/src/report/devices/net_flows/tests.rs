@@ -275,7 +275,7 @@ fn table_shows_the_steps_what_no_packet_met_and_the_slowest() {
     report(&trace, Window::ALL).unwrap().write_text(&mut out).unwrap();
 
     let text = String::from_utf8(out).unwrap();
-    assert!(text.contains("vm0: 1 packets sent\n"), "{text}");
+    assert!(text.contains("vm0: 1 packet sent\n"), "{text}");
     assert!(text.contains("NOTE: no packet met: called (guest-kernel:raw_syscalls:sys_enter), kicked ("), "{text}");
     assert!(text.contains("1. 55 ns: packet 1 of 60 bytes, sent on network 0 (eth0 in the guest)"), "{text}");
 }

@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbol, KernelSymbols};
 use strata_recording::clock::Clock;
+use strata_recording::counted::counted;
 use strata_recording::terminal::harmless;
 
 /// Instructions of a VM whose exits are counted: interrupts come at any.
@@ -133,6 +134,9 @@ pub(super) fn write(vm: &VmExits, out: &mut dyn Write) -> io::Result<()> {
     write_rows(&vm.functions, out)?;
     match vm.other_functions {
         0 => Ok(()),
-        others => writeln!(out, "{others} exits were elsewhere; the costliest {MOST} places have rows"),
+        others => {
+            let exits = counted(others, "exit was", "exits were");
+            writeln!(out, "{exits} elsewhere; the costliest {MOST} places have rows")
+        }
     }
 }

@@ -12,6 +12,7 @@ use strata_analysis::event::{Access, KvmAccess};
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::names;
 use strata_recording::clock::Clock;
+use strata_recording::counted::counted;
 
 /// Things that have a row, by VM and kind of row: what there is to access is the guest's choice.
 const MOST: usize = 4096;
@@ -212,6 +213,9 @@ pub(super) fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Write) -> io::R
 fn write_others(others: u64, out: &mut dyn Write) -> io::Result<()> {
     match others {
         0 => Ok(()),
-        others => writeln!(out, "{others} exits were about other things than the first {MOST}, which have rows"),
+        others => {
+            let exits = counted(others, "exit was", "exits were");
+            writeln!(out, "{exits} about other things than the first {MOST}, which have rows")
+        }
     }
 }

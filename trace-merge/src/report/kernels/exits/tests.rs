@@ -221,7 +221,7 @@ fn text_and_json_say_how_many_exits_have_no_row() {
     exits.write_text(&mut text).unwrap();
     let json = serde_json::to_value(&exits).unwrap();
 
-    let printed = "1 exits were about other things than the first 4096, which have rows";
+    let printed = "1 exit was about other things than the first 4096, which have rows";
     assert!(String::from_utf8(text).unwrap().lines().any(|line| line == printed));
     assert_eq!((&json["vms"][0]["other_operations"], &json["vms"][0]["other_accesses"]), (&1.into(), &0.into()));
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use strata_analysis::timeline::membership::OwnIds;
+use strata_recording::counted::counted;
 use strata_recording::terminal::harmless;
 
 /// Rows of the table of tasks; the others are one row.
@@ -68,7 +69,8 @@ impl Row<'_> {
 impl VmTasks {
     fn write_text(&self, frequency: u64, out: &mut dyn Write) -> io::Result<()> {
         let (count, length) = (self.tasks.len(), shown(self.window.length(), frequency));
-        writeln!(out, "{}: {count} tasks in {length} of its kernel's records", self.vm)?;
+        let tasks = counted(count, "task", "tasks");
+        writeln!(out, "{}: {tasks} in {length} of its kernel's records", self.vm)?;
         for warning in &self.warnings {
             writeln!(out, "WARNING: {warning}")?;
         }
