@@ -234,7 +234,7 @@ impl VmFlows {
 
 impl Flow {
     fn write(&self, place: usize, out: &mut dyn Write) -> io::Result<()> {
-        let task = |task: &FlowTask| format!("{}/{}", task.tid, harmless(&task.comm));
+        let task = |task: &FlowTask| format!("{}/{}", harmless(&task.comm), task.tid);
         let issuer = self.issuer.as_ref().map_or_else(String::new, |issuer| format!(" by {}", task(issuer)));
         let woken = self.woken.as_ref().map_or_else(String::new, |woken| format!(", waking {}", task(woken)));
         let device = self.device.as_ref().map_or_else(String::new, |device| format!(" ({device} in the guest)"));

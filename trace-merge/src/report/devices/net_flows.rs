@@ -312,7 +312,7 @@ impl PacketFlow {
         };
         let verb = direction.name();
         let task = self.task.as_ref();
-        let task = task.map_or_else(String::new, |task| format!("{role} {}/{}", task.tid, harmless(&task.comm)));
+        let task = task.map_or_else(String::new, |task| format!("{role} {}/{}", harmless(&task.comm), task.tid));
         let device = self.device.as_ref();
         let device = device.map_or_else(String::new, |device| format!(" ({} in the guest)", harmless(device)));
         let (total, bytes, net, id) = (duration(self.total_ns), self.bytes, self.net, self.id);

@@ -579,14 +579,14 @@ impl Report for FunctionsReport {
             if kernel.processes.len() > shown {
                 writeln!(out)?;
             }
-            write_more(kernel.processes.len(), shown, "processes", out)?;
+            write_more(kernel.processes.len(), shown, ["process", "processes"], out)?;
         }
         Ok(())
     }
 }
 
 fn write_functions(rows: &[FunctionSamples], shown: usize, out: &mut dyn Write) -> io::Result<()> {
-    columns::write_first(rows, shown, "functions", out)
+    columns::write_first(rows, shown, ["function", "functions"], out)
 }
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ impl ReportRow for Futex {
         column("operation", "operation", Unit::Text, "What was asked of the kernel", |row| (&row.operation).into()),
         column("pid", "", Unit::Number, "Id of the process", |row| row.pid.into()),
         column("comm", "", Unit::Text, "Its name", |row| (&row.comm).into()),
-        column("", "process", Unit::Text, "The process", |row| format!("{}/{}", row.pid, row.comm).into()),
+        column("", "process", Unit::Text, "The process", |row| format!("{}/{}", row.comm, row.pid).into()),
         times(figure::TIMES, "How many waits", |row| (&row.waits).into()),
         column(
             "timed_out",
@@ -341,12 +341,12 @@ impl GuestLocks {
 }
 
 fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Write) -> io::Result<()> {
-    if rows.is_empty() { Ok(()) } else { columns::write_first(rows, ROWS_SHOWN, "rows", out) }
+    columns::write_first(rows, ROWS_SHOWN, ["row", "rows"], out)
 }
 
 impl KernelLock {
     fn shown_waiters(&self) -> String {
-        let first = self.waiters.first().map(|waiter| format!("{}/{}", waiter.pid, waiter.comm));
+        let first = self.waiters.first().map(|waiter| format!("{}/{}", waiter.comm, waiter.pid));
         let others = self.waiters.len().saturating_sub(1);
         let others = if others > 0 { format!(" and {others} more") } else { String::new() };
         first.unwrap_or_default() + &others

@@ -316,7 +316,7 @@ impl Report for SyscallsReport {
             if guest.processes.len() > shown {
                 writeln!(out)?;
             }
-            write_more(guest.processes.len(), shown, "processes", out)?;
+            write_more(guest.processes.len(), shown, ["process", "processes"], out)?;
             if guest.unattributed > 0 {
                 let unattributed = guest.unattributed;
                 writeln!(out, "NOTE: of {unattributed} calls and returns no context switch tells whose they are")?;

@@ -371,8 +371,17 @@ pub fn table<'r, R: ReportRow>(rows: impl IntoIterator<Item = &'r R>) -> Table {
     table
 }
 
-/// Writes the first `shown` of `rows` as a table, and how many more `what` there are.
-pub(crate) fn write_first<R: ReportRow>(rows: &[R], shown: usize, what: &str, out: &mut dyn Write) -> io::Result<()> {
+/// Writes the first `shown` of `rows` as a table, and how many more there are of `what`, one and many; nothing without
+/// rows.
+pub(crate) fn write_first<R: ReportRow>(
+    rows: &[R],
+    shown: usize,
+    what: [&str; 2],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
     let shown = rows_shown(shown);
     write(rows.iter().take(shown), out)?;
     write_more(rows.len(), shown, what, out)
@@ -470,6 +479,20 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.lines().take(2).collect::<Vec<_>>(), lines);
         assert_eq!(text.lines().nth(2), Some("0x10                       -      0 ns"));
+    }
+
+    #[test]
+    fn rows_beyond_the_first_are_counted_and_no_rows_are_no_table() {
+        let written = |rows: &[Made]| {
+            let mut out = Vec::new();
+            write_first(rows, 1, ["row", "rows"], &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+
+        let (some, none) = (written(&ROWS), written(&[]));
+
+        assert!(some.lines().count() == 3 && some.ends_with("\n… and 1 row more, which --json shows\n"), "{some}");
+        assert_eq!(none, "");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::blocks::{self, Heading};
 use crate::report::width;
 use serde_json::Value;
 use std::io::{self, Write};
+use strata_recording::counted::counted;
 
 /// What stands between two columns.
 const BETWEEN: usize = 2;
@@ -139,11 +140,11 @@ fn cut(cell: String, width: usize) -> String {
     }
 }
 
-/// Says how many of `all` there are beyond the `shown` first.
-pub(crate) fn write_more(all: usize, shown: usize, what: &str, out: &mut dyn Write) -> io::Result<()> {
+/// Says how many of `all` there are beyond the `shown` first: `one`, or `many`.
+pub(crate) fn write_more(all: usize, shown: usize, [one, many]: [&str; 2], out: &mut dyn Write) -> io::Result<()> {
     match all.saturating_sub(shown) {
         0 => Ok(()),
-        more => writeln!(out, "… and {more} {what} more, which --json shows"),
+        more => writeln!(out, "… and {} more, which --json shows", counted(more, one, many)),
     }
 }
 

@@ -129,7 +129,7 @@ fn table_shows_the_steps_and_the_slowest() {
     assert!(text.contains("vm0: 1 disk request\n"), "{text}");
     assert!(text.contains("started → finished   VMM and host I/O"), "{text}");
     assert!(
-        text.contains("1. 500 ns: read of 4096 bytes at sector 64 of disk 0 (254:0 in the guest) by 7/seven"),
+        text.contains("1. 500 ns: read of 4096 bytes at sector 64 of disk 0 (254:0 in the guest) by seven/7"),
         "{text}"
     );
 }

@@ -207,7 +207,7 @@ pub(super) fn write(vm: &VmExits, out: &mut dyn Write) -> io::Result<()> {
 
 /// Writes the first [`MOST_SHOWN`] of `rows`.
 pub(super) fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Write) -> io::Result<()> {
-    columns::write_first(rows, MOST_SHOWN, "rows", out)
+    columns::write_first(rows, MOST_SHOWN, ["row", "rows"], out)
 }
 
 fn write_others(others: u64, out: &mut dyn Write) -> io::Result<()> {

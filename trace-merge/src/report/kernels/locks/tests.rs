@@ -157,7 +157,7 @@ fn table_says_what_was_not_recorded() {
 
     let text = String::from_utf8(out).unwrap();
     assert!(text.contains("locks of the guest's kernel were not recorded"), "{text}");
-    assert!(text.contains("0x1000  wait       7/seven      1  1.000 µs"), "{text}");
+    assert!(text.contains("0x1000  wait       seven/7      1  1.000 µs"), "{text}");
 }
 
 #[test]
