@@ -592,6 +592,24 @@ fn findings_lead_to_their_report_and_task() {
 }
 
 #[test]
+fn rows_on_thieves_locks_interrupts_processes_and_requests_lead_to_the_timeline() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+
+    for (tab, is_it) in [
+        ("tasks", "/most of it from/.test(row.closest('table').innerText)"),
+        ("locks", "true"),
+        ("irqs", "true"),
+        ("syscalls", "row.matches('h2')"),
+        ("flows", "row.matches('h2')"),
+    ] {
+        opened.get(&format!("openTab('{tab}')"));
+        let rows =
+            "[...document.querySelectorAll('#reports-panel button.place')].map((known) => known.closest('tr, h2'))";
+        assert_ne!(opened.number(&format!("{rows}.filter((row) => {is_it}).length")), 0.0, "{tab}");
+    }
+}
+
+#[test]
 fn rows_on_requests_and_packets_lead_to_the_task_that_sent_them_or_that_they_woke() {
     let (mut opened, trace) = Opened::new(20_000, |_| ());
     let task = tasks::report(&trace, Window::ALL).unwrap().vms[0].tasks[0].clone();

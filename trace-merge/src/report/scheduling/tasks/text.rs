@@ -170,7 +170,8 @@ impl VmTasks {
         let mut table = Table::new(&columns);
         for (detail, (sum, (most, task))) in sums {
             let from = format!("{}/{} ({})", harmless(&task.comm), task.tid, duration(in_ns(most, frequency)));
-            table.row([harmless(detail), duration(in_ns(sum, frequency)), percent(sum, total), from]);
+            let cells = [harmless(detail), duration(in_ns(sum, frequency)), percent(sum, total), from];
+            table.row_of(cells, || json!({ "comm": task.comm, "tid": task.tid }));
         }
         table.write(out)
     }
