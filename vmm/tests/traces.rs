@@ -160,19 +160,22 @@ fn folder_and_file() -> TempDir {
     folder
 }
 
+/// What a command said, without the size of a page, which holds the recording's name in commands.
+fn without_size(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let lines = said.lines().map(|line| line.split_once(" are in the page, of ").map_or(line, |(records, _)| records));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn one_file_is_read_as_its_folder_is() {
     let folder = folder_and_file();
     for command in READERS {
         let [of_folder, of_file] = ["trace", "trace.strata"].map(|trace| read(command, trace, folder.path()));
 
-        let (complaint, expected) = (of_file.stderr, String::from_utf8_lossy(&of_folder.stderr).into_owned());
-        assert!(
-            of_folder.status.success() && of_file.status.success(),
-            "{command}: {}",
-            String::from_utf8_lossy(&complaint)
-        );
-        assert_eq!(String::from_utf8_lossy(&complaint).replace("trace.strata", "trace"), expected, "{command}");
+        let complaint = without_size(&of_file.stderr);
+        assert!(of_folder.status.success() && of_file.status.success(), "{command}: {complaint}");
+        assert_eq!(complaint.replace("trace.strata", "trace"), without_size(&of_folder.stderr), "{command}");
         let printed = String::from_utf8_lossy(&of_file.stdout).replace("trace.strata", "trace");
         assert!(printed == String::from_utf8_lossy(&of_folder.stdout), "{command}");
     }
