@@ -484,13 +484,13 @@ fn bookmarks_have_notes_lead_to_their_moment_and_are_kept_in_the_address() {
     let note = "late, <b>why</b>? 100 %";
     opened.get("select(null)");
     opened.get("showTime(about.length_ns / 4, about.length_ns / 4)");
-    let middle = opened.number("Math.round(view.begin + view.length / 2)");
+    let middle = opened.get("Math.round(view.begin + view.length / 2)");
 
     opened.press(&["m"]);
     opened.browser.type_text(note).unwrap();
     opened.press(&["Enter"]);
 
-    assert_eq!(opened.get("bookmarks"), json!([{ "time": middle as u64, "text": note }]));
+    assert_eq!(opened.get("bookmarks"), json!([{ "time": middle, "text": note }]));
     // Its flag leads to it.
     opened.get("select(null)");
     opened.get("showTime(about.length_ns / 4, about.length_ns / 2)");
