@@ -434,8 +434,7 @@ mod tests {
         let taken = cut(recording().path(), &CutOptions::default(), &out).unwrap_err();
 
         assert!(
-            matches!(empty, CutError::Nothing { .. })
-                && matches!(taken, CutError::OneFile(OneFileError::Exists { .. }))
+            matches!(empty, CutError::Outside(_)) && matches!(taken, CutError::OneFile(OneFileError::Exists { .. }))
         );
         assert_eq!(fs::read_to_string(&out).unwrap(), "mine");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
@@ -449,10 +448,12 @@ mod tests {
 
         let layer = refused(&CutOptions { layers: vec![LayerKind::Vmm], ..CutOptions::default() });
         let between = refused(&within(42, 48));
+        let of_layer = refused(&CutOptions { layers: vec![LayerKind::GuestUser], ..within(30, 42) });
         let behind = refused(&within(400, 500));
 
         assert_eq!(layer, "this trace has no vmm layer; it has host-kernel, guest-kernel, guest-user");
-        assert!(between.ends_with("the records of the trace are from 0 to 0.000000050 s"), "{between}");
+        assert!(between.starts_with("no record is in that part of the trace: the next one is at"), "{between}");
+        assert!(of_layer.ends_with("the records of the trace are from 0 to 0.000000050 s"), "{of_layer}");
         assert!(behind.contains("its records are from 0 to"), "{behind}");
         assert!(!out.exists());
         fs::write(&out, "").unwrap();

@@ -287,8 +287,9 @@ fn report_without_the_column_names_those_it_has() {
     let column = refusal("report", Path::new("exits"), &[&path, "--sort", "counts"]);
     let task = refusal("report", Path::new("blocks"), &[&path, "--task", "dd"]);
 
-    assert!(column.contains("have no column counts; they have count, "), "{column}");
-    assert!(task.contains("devices of the report blocks have no column comm; they have "), "{task}");
+    assert!(column.contains("of the report exits has no column counts; it has count, "), "{column}");
+    let no_task = "no row of the report blocks is of a task: --task does not choose among its rows";
+    assert!(task.contains(no_task), "{task}");
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! What a report writes for people, taken apart: its lines, its tables with what the rows are made of, and what leads to
 //! a place on a timeline. The page shows these, so it has the words, columns and times that the text has.
 //!
-//! Reports write to a [`Write`], which takes only text. So while a thread takes one apart, [`Table`] and the functions
+//! Reports write to a [`Write`], which takes only text. So while a thread takes one apart, tables and the functions
 //! here keep what they are given for it, and write a line that stands for it.
 
-use super::table::{Align, Table};
 use serde::Serialize;
 use serde_json::Value;
 use std::cell::RefCell;
@@ -84,7 +83,7 @@ pub(super) fn is_taken_apart() -> bool {
 }
 
 /// Keeps the block that `make` makes, if a report is taken apart; whether it is.
-fn keep(out: &mut dyn Write, make: impl FnOnce() -> Block) -> io::Result<bool> {
+pub(super) fn keep(out: &mut dyn Write, make: impl FnOnce() -> Block) -> io::Result<bool> {
     if !is_taken_apart() {
         return Ok(false);
     }
@@ -95,17 +94,6 @@ fn keep(out: &mut dyn Write, make: impl FnOnce() -> Block) -> io::Result<bool> {
         kept.len() - 1
     });
     writeln!(out, "{STANDS_FOR}{place}").map(|()| true)
-}
-
-/// Keeps `table`.
-pub(super) fn keep_table(table: &Table, out: &mut dyn Write) -> io::Result<bool> {
-    keep(out, || {
-        Block::Table(TableBlock {
-            columns: table.headings().collect(),
-            rows: table.rows().to_vec(),
-            data: table.data().to_vec(),
-        })
-    })
 }
 
 /// Says that the next line is about `place`.
@@ -123,13 +111,9 @@ pub(crate) fn rows_shown(in_text: usize) -> usize {
     if is_taken_apart() { in_text.max(MOST_ROWS) } else { in_text }
 }
 
-/// That of a column of a table.
-pub(super) fn heading((text, align): (&str, Align), key: &str, meaning: &'static str) -> Heading {
-    Heading { text: text.into(), is_number: align == Align::Right, key: key.into(), meaning }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::table::{Align, Table};
     use super::*;
     use serde_json::json;
 

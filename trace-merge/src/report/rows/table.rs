@@ -1,6 +1,6 @@
 //! Tables for people: columns as wide as their widest cell.
 
-use super::blocks::{self, Heading};
+use super::blocks::{self, Block, Heading, TableBlock};
 use crate::report::width;
 use serde_json::Value;
 use std::io::{self, Write};
@@ -58,19 +58,11 @@ impl Table {
         self.data.push(blocks::is_taken_apart().then(data));
     }
 
-    pub(super) fn headings(&self) -> impl Iterator<Item = Heading> {
+    fn headings(&self) -> impl Iterator<Item = Heading> {
         self.columns.iter().enumerate().map(|(place, (name, align))| {
             let (key, meaning) = self.described.get(place).map_or(("", ""), |(key, meaning)| (key.as_str(), *meaning));
-            blocks::heading((name, *align), key, meaning)
+            Heading { text: name.clone(), is_number: *align == Align::Right, key: key.into(), meaning }
         })
-    }
-
-    pub(super) fn rows(&self) -> &[Vec<String>] {
-        &self.rows
-    }
-
-    pub(super) fn data(&self) -> &[Option<Value>] {
-        &self.data
     }
 
     /// Whether it has no row.
@@ -84,7 +76,9 @@ impl Table {
     /// # Errors
     /// When `out` fails.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        if blocks::keep_table(self, out)? {
+        let taken_apart =
+            || TableBlock { columns: self.headings().collect(), rows: self.rows.clone(), data: self.data.clone() };
+        if blocks::keep(out, || Block::Table(taken_apart()))? {
             return Ok(());
         }
         self.write_within(width::columns().unwrap_or(usize::MAX), out)
