@@ -123,8 +123,10 @@ impl<'a> Package<'a> {
     pub fn stripped(&mut self, path: &str, permissions: u32, from: &Path) -> Result<(), PackageError> {
         let target = self.target(path)?;
         let mut strip = Command::new("strip");
-        let sections = ["--remove-section=.comment", "--remove-section=.note", "--strip-unneeded"];
-        process::capture(strip.args(sections).arg("-o").arg(&target).arg(from))?;
+        // A build id is a hash of the whole program. The names of functions that LLVM makes public between modules end
+        // with a hash that two builds of the same sources may not share.
+        let sections = [".comment", ".note", ".note.gnu.build-id"].map(|name| format!("--remove-section={name}"));
+        process::capture(strip.args(sections).arg("--strip-unneeded").arg("-o").arg(&target).arg(from))?;
         fs::set_permissions(&target, fs::Permissions::from_mode(permissions)).map_err(error(&target))
     }
 
@@ -244,4 +246,37 @@ pub fn listed(root: &Path) -> Result<Vec<PathBuf>, PackageError> {
     }
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_only_the_build_id_tells_apart_are_equal_once_stripped() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Control {
+            name: "made",
+            architecture: "amd64",
+            section: "misc",
+            relations: &[],
+            summary: "",
+            description: "",
+        };
+        let source = folder.path().join("source.c");
+        fs::write(&source, "int main(void) { return 0; }").unwrap();
+        let mut package = Package::begin(folder.path(), control).unwrap();
+        let mut stripped = |id: &str| {
+            let program = folder.path().join(id);
+            let link = format!("-Wl,--build-id={id}");
+            process::capture(Command::new("gcc-12").arg(link).arg("-o").arg(&program).arg(&source)).unwrap();
+            package.stripped(&format!("/{id}"), 0o755, &program).unwrap();
+            [program, package.root().join(id)].map(|path| fs::read(path).unwrap())
+        };
+
+        let [built, shipped] = stripped("0x01");
+        let [other_built, other_shipped] = stripped("0x02");
+
+        assert!(built != other_built && shipped == other_shipped, "{} and {} bytes", built.len(), shipped.len());
+    }
 }
