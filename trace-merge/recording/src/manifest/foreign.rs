@@ -51,10 +51,14 @@ pub(super) fn recognised(path: &Path) -> Option<String> {
     Some(if begins_with_packet(&bytes) { PERFETTO } else { what }.into())
 }
 
-/// Whether the file at `path` begins as Perfetto's traces do.
+/// How files begin that Perfetto's viewer unpacks itself: gzip and zip.
+const UNPACKED_BY_PERFETTO: [&[u8]; 2] = [b"\x1f\x8b", b"PK\x03\x04"];
+
+/// Whether the file at `path` begins as Perfetto's traces do, or may be such a trace that is compressed.
 #[must_use]
 pub fn is_perfetto_file(path: &Path) -> bool {
-    first_bytes(path).is_some_and(|bytes| begins_with_packet(&bytes))
+    let is_packed = |bytes: &[u8]| UNPACKED_BY_PERFETTO.iter().any(|begin| bytes.starts_with(begin));
+    first_bytes(path).is_some_and(|bytes| begins_with_packet(&bytes) || is_packed(&bytes))
 }
 
 /// Whether a file that begins with `bytes` begins with a packet of Perfetto's: field 1 of a message, which is made of
@@ -135,6 +139,20 @@ mod tests {
 
         let expected = ["trace-cmd", "perf script", "Perfetto", "tar", "a file; give the folder"];
         assert!(named.iter().zip(expected).all(|(recognised, name)| recognised.contains(name)), "{named:?}");
+    }
+
+    #[test]
+    fn trace_of_perfettos_may_be_compressed() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("file");
+        let files: [&[u8]; 4] = [b"\x1f\x8b\x08", b"PK\x03\x04", b"\x0a\x02\x40\x05", b"PERFILE2"];
+
+        let taken = files.map(|bytes| {
+            fs::write(&path, bytes).unwrap();
+            is_perfetto_file(&path)
+        });
+
+        assert_eq!(taken, [true, true, true, false]);
     }
 
     #[test]
