@@ -299,6 +299,18 @@ proptest! {
 }
 
 #[test]
+fn critical_path_adds_up_where_times_of_damaged_records_go_back() {
+    let dir = TempDir::new().unwrap();
+    record(dir.path());
+    let path = dir.path().join(STREAMS[1]);
+    let mut bytes = fs::read(&path).unwrap();
+    (bytes[2372], bytes[7696]) = (15, 0);
+    fs::write(&path, bytes).unwrap();
+
+    assert_eq!(&run_all(dir.path())[..4], &[true; 4]);
+}
+
+#[test]
 fn check_finds_metadata_that_is_damaged_wherever_it_is() {
     let dir = TempDir::new().unwrap();
     record(dir.path());

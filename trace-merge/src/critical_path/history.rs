@@ -502,7 +502,9 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> Analysis for History<W> 
                     // The latest is what the next window begins with.
                     pieces.pop_if(|piece| piece.begin >= full_at);
                 }
-                pieces.push(TaskPiece { begin: time, state, reported: None, wake: None });
+                // A record whose time is damaged may be before what is known already.
+                let begin = pieces.last().map_or(time, |last| last.begin.max(time));
+                pieces.push(TaskPiece { begin, state, reported: None, wake: None });
                 self.pending.push(Pending::Task(task));
             }
             Change::Cpu { vm, cpu, window, view } if vm == self.vm => {
