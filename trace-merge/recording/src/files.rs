@@ -13,6 +13,7 @@ pub mod trace_folder;
 use mapped_file::MappedFile;
 use packed::Packed;
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -29,12 +30,18 @@ pub const CLOCKS_FILE: &str = "session.clocks";
 pub const METADATA_FILE: &str = "metadata";
 /// Largest `session.json` that is read or written, bytes.
 pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
-/// Where temporary files are if the user does not say: not in `/tmp`, which is often memory.
-const TEMPORARY_FOLDER: &str = "/var/tmp";
+/// Where temporary files are if the user does not say: rather not in `/tmp`, which is often memory. An image for containers
+/// may have nothing else.
+const TEMPORARY_FOLDERS: [&str; 2] = ["/var/tmp", "/tmp"];
 
-/// Where temporary files are: `$TMPDIR` or `/var/tmp`.
+/// Where temporary files are: `$TMPDIR`, else `/var/tmp`, or `/tmp` where that is not there.
 pub(crate) fn temporary_folder() -> PathBuf {
-    env::var_os("TMPDIR").map_or_else(|| PathBuf::from(TEMPORARY_FOLDER), PathBuf::from)
+    temporary_folder_of(env::var_os("TMPDIR"), Path::is_dir)
+}
+
+fn temporary_folder_of(named: Option<OsString>, is_there: impl Fn(&Path) -> bool) -> PathBuf {
+    let [first, other] = TEMPORARY_FOLDERS.map(PathBuf::from);
+    named.map_or_else(|| if is_there(&first) { first } else { other }, PathBuf::from)
 }
 
 /// Opens a file for reading. Anything but a regular file is refused: opening a FIFO would wait for a writer.
@@ -135,4 +142,16 @@ fn refuse_larger(bytes: u64) -> io::Result<()> {
         return Err(io::Error::other(format!("larger than {MAX_MANIFEST_BYTES} bytes")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn temporary_files_are_where_the_user_says_or_on_a_disk_or_else_in_tmp() {
+        assert_eq!(temporary_folder_of(Some("/mine".into()), |_| true), Path::new("/mine"));
+        assert_eq!(temporary_folder_of(None, |_| true), Path::new("/var/tmp"));
+        assert_eq!(temporary_folder_of(None, |_| false), Path::new("/tmp"));
+    }
 }
