@@ -66,7 +66,11 @@ fn assert_is_usable(strata: &[&str], root: &Path, seen: &str) {
 fn assert_exports_tables(strata: &[&str], root: &Path, seen: &str) {
     let shipped = Paths::of_workspace().workspace().join("docs/example.strata");
     fs::copy(shipped, root.join("example.strata")).unwrap();
-    fs::create_dir_all(root.join("tmp")).unwrap();
+    // What every system has, and every container gets.
+    ["tmp", "dev"].iter().for_each(|folder| fs::create_dir_all(root.join(folder)).unwrap());
+    for (name, minor) in [("random", "8"), ("urandom", "9")] {
+        run("mknod", &[&root.join("dev").join(name).to_string_lossy(), "c", "1", minor]);
+    }
     let (recording, tables) = (format!("{seen}/example.strata"), format!("{seen}/tables"));
 
     run(strata[0], &[&strata[1..], &["export", &recording, "--format", "parquet", "-o", &tables]].concat());
