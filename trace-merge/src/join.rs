@@ -22,7 +22,7 @@ use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, ManifestError, Missing, Vm};
 use strata_recording::one_file::{self, OneFileError};
-use strata_recording::reader::{Damage, ReadError, Stream, StreamRecord, Trace, TraceLayer};
+use strata_recording::reader::{Damage, ReadError, Stream, Trace, TraceLayer};
 use strata_recording::terminal::harmless;
 use strata_recording::writer::WriteError;
 use thiserror::Error;
@@ -164,42 +164,42 @@ fn same_recording(one: &Path, other: &Path, layer: &TraceLayer) -> JoinError {
 
 /// Refuses recordings if two of them hold the same records of a VM: parts of one recording that overlap.
 fn refuse_records_in_common(traces: &[(&Trace, &Path)]) -> Result<(), JoinError> {
-    for (number, (later, folder)) in traces.iter().enumerate() {
-        for (earlier, one) in traces.iter().take(number).filter(|(one, _)| one.clock().uuid == later.clock().uuid) {
-            let of_vm = |layer: &&TraceLayer| layer.description.kind != LayerKind::HostKernel;
-            let is_twice =
-                |layer: &&TraceLayer| earlier.layers().iter().any(|known| have_a_record_in_common(known, layer));
-            if let Some(layer) = later.layers().iter().filter(of_vm).find(is_twice) {
-                return Err(same_recording(one, folder, layer));
+    // By clock and what a stream is of.
+    let mut known: BTreeMap<_, Vec<(&TraceLayer, &Stream, &Path)>> = BTreeMap::new();
+    for &(trace, folder) in traces {
+        let of_vms = trace.layers().iter().filter(|layer| layer.description.kind != LayerKind::HostKernel);
+        for (layer, stream) in of_vms.flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream))) {
+            let Layer { kind, vm, process, host, .. } = &layer.description;
+            let process = process.as_ref().map(|process| process.pid);
+            let of =
+                known.entry((trace.clock().uuid, host, vm, *kind, process, stream.description.cpu_id)).or_default();
+            let from_elsewhere = of.iter().filter(|(.., one)| *one != folder);
+            for &(other_layer, other, one) in from_elsewhere {
+                if have_a_record_in_common((other_layer, other), (layer, stream)) {
+                    return Err(same_recording(one, folder, layer));
+                }
+            }
+            // One for each recording will do: it has no stream twice, unless it is forged.
+            if of.iter().all(|(.., one)| *one != folder) {
+                of.push((layer, stream, folder));
             }
         }
     }
     Ok(())
 }
 
-/// Whether the first record that both layers could have, as both are of the same, is in both.
-fn have_a_record_in_common(one: &TraceLayer, other: &TraceLayer) -> bool {
-    let of = |layer: &TraceLayer| {
-        let Layer { kind, vm, process, .. } = &layer.description;
-        (*kind, vm.clone(), process.clone())
+/// Whether the first record that two streams could both have is in both. Reads each up to there.
+fn have_a_record_in_common<'t>(one: (&'t TraceLayer, &'t Stream), other: (&'t TraceLayer, &'t Stream)) -> bool {
+    let records = |(layer, stream): (&'t TraceLayer, &'t Stream)| layer.records(stream);
+    let begin = |of| records(of).next().map(|record| record.time);
+    let Some((one_begins, other_begins)) = begin(one).zip(begin(other)) else { return false };
+    let both_from = one_begins.max(other_begins);
+    let first = |of| {
+        let at_once = records(of).starting_at(both_from).take_while(|record| record.time == both_from);
+        at_once.map(|record| (record.schema.name().to_owned(), record.payload.to_vec())).collect::<Vec<_>>()
     };
-    let first_in_both = |(left, right): (&Stream, &Stream)| {
-        let (first, last) = (one.records(left).next()?, other.records(right).next()?);
-        let begin = first.time.max(last.time);
-        let key = |record: StreamRecord<'_>| (record.time, record.schema.name().to_owned(), record.payload.to_vec());
-        let left = one.records(left).find(|record| record.time >= begin).map(key)?;
-        Some(
-            other
-                .records(right)
-                .skip_while(|record| record.time < begin)
-                .take_while(|record| record.time == begin)
-                .map(key)
-                .any(|right| right == left),
-        )
-    };
-    let pairs = one.streams.iter().flat_map(|left| other.streams.iter().map(move |right| (left, right)));
-    let mut pairs = pairs.filter(|(left, right)| left.description.cpu_id == right.description.cpu_id);
-    of(one) == of(other) && pairs.any(|pair| first_in_both(pair) == Some(true))
+    let of_other = first(other);
+    first(one).iter().any(|record| of_other.contains(record))
 }
 
 /// Copies the layers of all recordings to their places and describes the result.
