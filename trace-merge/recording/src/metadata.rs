@@ -77,7 +77,10 @@ pub fn event_types(events: &[EventDescription]) -> String {
     events.iter().map(event_type).collect()
 }
 
-/// What `event` adds to it.
+/// How what describes an event, or something else as a whole, ends.
+pub const BLOCK_ENDS: &str = "\n};\n";
+
+/// What `event` adds to it: up to [`BLOCK_ENDS`].
 #[must_use]
 pub fn event_type(event: &EventDescription) -> String {
     let mut text = String::new();

@@ -9,11 +9,11 @@ use crate::files::packed::{Packed, PackedError};
 use crate::files::{CLOCKS_FILE, Files, JOURNAL_FILE, MANIFEST_FILE, METADATA_FILE};
 use crate::layer::LayerKind;
 use crate::manifest::{Layer, Manifest, ManifestError};
-use crate::metadata::{FIRST_LINE, event_type};
+use crate::metadata::{BLOCK_ENDS, FIRST_LINE, event_type};
 use crate::schema::SchemaTable;
 use crate::window::Window;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -307,8 +307,9 @@ impl TraceLayer {
         if !is_its {
             return Some("it is not the text that describes this layer, so no other reader of CTF reads it".into());
         }
-        let is_whole = self.schemas.iter().all(|schema| text.contains(&event_type(schema.description())))
-            && text.trim_end().ends_with("};");
+        let described: HashSet<&str> = text.split_inclusive(BLOCK_ENDS).collect();
+        let is_whole = text.trim_end().ends_with("};")
+            && self.schemas.iter().all(|schema| described.contains(&*event_type(schema.description())));
         (!is_whole).then(|| "it is damaged, so no other reader of CTF reads the layer".into())
     }
 
