@@ -62,6 +62,8 @@ impl ReportOptions {
 /// Why the window that `options` ask for holds no record of `trace`, where it holds none.
 #[must_use]
 pub fn missed_window(trace: &Trace, options: &ReportOptions) -> Option<String> {
+    // All of a recording is never nothing, and not looked for.
+    options.from.or(options.to)?;
     let (start, end) = (trace.start()?, trace.end()?);
     match options.window(trace) {
         Err(error) => Some(error.to_string()),
