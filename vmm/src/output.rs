@@ -203,35 +203,21 @@ fn write_line(line: &[u8], is_colourful: bool, width: Option<usize>, out: &mut i
     Ok(())
 }
 
-/// `line` in lines of at most `width` characters, words aside that are longer. Lines of tables, which have blanks between
-/// their columns, and commands stay as they are.
-fn wrapped(line: &str, width: usize) -> Vec<String> {
+/// `line` in lines of at most `columns` characters. Lines of tables, which have blanks between their columns, and commands
+/// stay as they are.
+fn wrapped(line: &str, columns: usize) -> Vec<String> {
     let text = line.trim_start();
     let indent = line.chars().count() - text.chars().count();
     let is_sentence = !text.contains("  ") && !text.to_lowercase().starts_with("next: ");
-    if line.chars().count() <= width || !is_sentence {
+    if line.chars().count() <= columns || !is_sentence {
         return vec![line.into()];
     }
     // What follows a number with a point stands below what is behind it.
-    let digits = text.chars().take_while(char::is_ascii_digit).count();
-    let hangs =
-        if digits > 0 && text.get(digits..).is_some_and(|rest| rest.starts_with(". ")) { digits + 2 } else { 0 };
-    let mut lines = vec![" ".repeat(indent)];
-    for (place, word) in text.split(' ').enumerate() {
-        let length = word.chars().count();
-        let so_far = lines.last().map_or(0, |last| last.chars().count());
-        if place > 0 && so_far + 1 + length > width {
-            lines.push(" ".repeat(indent + hangs));
-        } else if place > 0
-            && let Some(last) = lines.last_mut()
-        {
-            last.push(' ');
-        }
-        if let Some(last) = lines.last_mut() {
-            last.push_str(word);
-        }
-    }
-    lines
+    let behind_number = text.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    let digits = text.len() - behind_number.len();
+    let hang = if digits > 0 && behind_number.starts_with(". ") { digits + 2 } else { 0 };
+    let lines = width::wrap(text, columns.saturating_sub(indent), hang);
+    lines.into_iter().map(|line| " ".repeat(indent) + &line).collect()
 }
 
 /// The colour of a line of a report.

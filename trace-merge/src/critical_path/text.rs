@@ -335,24 +335,10 @@ impl CriticalPaths {
 /// Columns of a line of the paragraph.
 const WIDTH: usize = 110;
 
-/// Stands between a number and its percent sign, where a line does not end.
-const NO_BREAK: &str = "\u{a0}";
-
 /// Writes `text` in lines that are no longer than [`WIDTH`] and the terminal's, words aside that are.
 fn write_wrapped(out: &mut dyn Write, text: &str) -> io::Result<()> {
-    let most = width::columns().map_or(WIDTH, |columns| columns.min(WIDTH));
-    let mut column = 0;
-    for word in text.replace(" %", &format!("{NO_BREAK}%")).split(' ') {
-        let width = word.chars().count();
-        if column > 0 && column + 1 + width > most {
-            writeln!(out)?;
-            column = 0;
-        }
-        let space = if column > 0 { " " } else { "" };
-        write!(out, "{space}{}", word.replace(NO_BREAK, " "))?;
-        column += space.len() + width;
-    }
-    writeln!(out)
+    let columns = width::columns().map_or(WIDTH, |columns| columns.min(WIDTH));
+    width::wrap(text, columns, 0).into_iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 impl Report for CriticalPaths {
