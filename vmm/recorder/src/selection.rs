@@ -63,6 +63,9 @@ pub enum SelectionError {
     },
 }
 
+/// What no event is called: only a term that means all events matches it.
+const UNNAMED: &str = "\u{0}:\u{0}";
+
 fn suggestion(nearest: &[String]) -> String {
     if nearest.is_empty() {
         "write LAYER:GROUP:EVENT with * and ? as wildcards, as in 'host-kernel:kvm:*' or 'guest-kernel:sched:sched_switch'"
@@ -118,8 +121,7 @@ impl Selection {
     /// Whether applications may record.
     #[must_use]
     pub fn includes_applications(&self) -> bool {
-        let whole = self.terms.iter().rev().find(|of| is_of_all_applications(&of.term));
-        whole.is_some_and(|of| !of.term.takes_away())
+        self.includes(LayerKind::GuestUser, UNNAMED)
     }
 
     /// Checks that each term matches an event of `catalogues` (events as `group:event` for each layer whose events are
@@ -133,8 +135,7 @@ impl Selection {
             let is_known = catalogues.iter().any(|(layer, _)| term.layer().is_none_or(|own| own == *layer));
             if is_known && !all().any(|(layer, name)| term.matches(layer, name)) {
                 let presets = PRESETS.iter().map(|(name, _)| (similarity(term.text(), name), (*name).to_owned()));
-                let near = best(presets.collect());
-                let nearest = if near.is_empty() { term.nearest(all()) } else { near };
+                let nearest = best(presets.collect()).into_iter().chain(term.nearest(all())).collect();
                 return Err(SelectionError::Unknown { term: term.text().into(), nearest });
             }
         }
@@ -152,7 +153,7 @@ fn chosen(text: &str) -> Result<EventTerm, SelectionError> {
 
 /// Whether it is about all events of applications, whose names nobody knows beforehand.
 fn is_of_all_applications(term: &EventTerm) -> bool {
-    term.matches(LayerKind::GuestUser, "\u{0}:\u{0}")
+    term.matches(LayerKind::GuestUser, UNNAMED)
 }
 
 #[cfg(test)]
