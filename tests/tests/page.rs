@@ -450,7 +450,6 @@ fn reports_lead_to_the_timeline_and_back_and_the_address_keeps_what_is_in_sight(
 #[test]
 fn rows_are_pinned_and_hidden_and_the_address_keeps_it() {
     let (mut opened, _) = Opened::new(20_000, |_| ());
-    let of_address = "(async () => { location.hash = address; await new Promise((done) => setTimeout(done, 100)); })()";
     opened.get("selectSliceAt(about.rows.find((row) => row.kind === 'task'), 0)");
     let (name, group) = (opened.text("selection.row.name"), "layout.byRow[selection.row.number].heading");
 
@@ -466,11 +465,14 @@ fn rows_are_pinned_and_hidden_and_the_address_keeps_it() {
     assert_eq!(opened.get(&format!("[{is_shown}, selection.row]")), json!([false, null]));
     // The address keeps both, until it is another one's.
     opened.browser.wait("location.hash.includes('pin=') && location.hash.includes('hide=')").unwrap();
-    opened.get("globalThis.address = location.hash");
-    opened.get(&of_address.replace("address", "''"));
-    assert_eq!(opened.get(&format!("[layout.items[0].heading === 'pinned', {is_shown}]")), json!([false, true]));
-    opened.get(of_address);
-    assert_eq!(opened.get(&format!("[layout.items[0].heading === 'pinned', {is_shown}]")), json!([true, false]));
+    let address = opened.text("location.hash");
+    let state = |is_pinned: bool, is_shown_too: bool| {
+        format!("(layout.items[0].heading === 'pinned') === {is_pinned} && {is_shown} === {is_shown_too}")
+    };
+    opened.get("location.hash = ''");
+    opened.browser.wait(&state(false, true)).unwrap();
+    opened.get(&format!("location.hash = {}", json!(address)));
+    opened.browser.wait(&state(true, false)).unwrap();
     // What leads to a hidden row, and O, show it.
     opened.get("canvas.focus()");
     opened.press(&["o"]);
