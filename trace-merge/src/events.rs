@@ -241,7 +241,7 @@ mod tests {
 
         let [near, far, list] = ["A\"b", "zzz", "a\"b,zz"].map(of_task).map(Option::unwrap);
 
-        assert_eq!(near, "no record is of a task 'A\"b'; the nearest are a\"b\\u{1b}");
+        assert_eq!(near, "no record is of a task 'A\"b'; the nearest is a\"b\\u{1b}");
         assert_eq!(far, "no record is of a task 'zzz'");
         assert!(list.ends_with("; give --task once for each task"), "{list}");
     }
@@ -794,7 +794,7 @@ mod tests {
 
         assert_eq!(
             refusal(EventsOptions { events: vec!["sched:sched_swich".into()], ..all() }),
-            "no event of the layers that are listed matches \"sched:sched_swich\"; nearest: guest-kernel:sched:sched_switch, \
+            "no event of the layers that are listed matches \"sched:sched_swich\"; the nearest are guest-kernel:sched:sched_switch, \
              guest-kernel:sched:*"
         );
         assert_eq!(

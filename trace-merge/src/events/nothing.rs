@@ -8,7 +8,7 @@ use crate::report::{self, ReportOptions, seconds};
 use std::collections::BTreeSet;
 use strata_analysis::filter::Filters;
 use strata_analysis::task_choice::TaskChoice;
-use strata_recording::nearest::{best, similarity};
+use strata_recording::nearest::{self, best, similarity};
 use strata_recording::reader::Trace;
 use strata_recording::terminal::harmless;
 
@@ -22,16 +22,16 @@ pub(super) fn reason(trace: &Trace, options: &EventsOptions) -> Option<String> {
     }
     let missing = if options.tasks.is_empty() { None } else { missing_task(trace, options) };
     let missing = missing.or_else(|| missing_event(trace, &options.filters));
-    let missing = missing.or_else(|| beside_the_window(trace, options));
+    let missing = missing.or_else(|| beside_the_window(trace, options, &window));
     let EventsOptions { utc, json, count, .. } = *options;
     let is_filtered = *options != EventsOptions { utc, json, count, ..EventsOptions::default() };
     missing.or_else(|| is_filtered.then(|| "no record is all of what is asked for at once".into()))
 }
 
 /// Names the last record before the window and the first one behind it that are all else that `options` ask for.
-fn beside_the_window(trace: &Trace, options: &EventsOptions) -> Option<String> {
-    options.from.or(options.to)?;
-    let window = ReportOptions { from: options.from, to: options.to, json: false }.window(trace).ok()?;
+fn beside_the_window(trace: &Trace, options: &EventsOptions, window: &ReportOptions) -> Option<String> {
+    window.from.or(window.to)?;
+    let window = window.window(trace).ok()?;
     let selection = Selection::new(trace, options).ok()?;
     let start = trace.start()?;
     let at = |time: u64| seconds(trace.clock().ticks_to_ns(time.saturating_sub(start)));
@@ -86,7 +86,7 @@ fn missing_task(trace: &Trace, options: &EventsOptions) -> Option<String> {
         (similarity(&wanted.to_lowercase(), &name.to_lowercase()), harmless(&name))
     });
     let near = best(scored.collect());
-    let nearest = if near.is_empty() { String::new() } else { format!("; the nearest are {}", near.join(", ")) };
+    let nearest = nearest::in_words(&near);
     let several = if wanted.contains(',') { "; give --task once for each task" } else { "" };
     Some(format!("no record is of a task '{}'{nearest}{several}", harmless(&wanted)))
 }

@@ -8,7 +8,7 @@ use strata_analysis::filter::{FilterPlan, Filters};
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::event_terms::{self, EventTerm};
 use strata_recording::layer::LayerKind;
-use strata_recording::nearest::nearest;
+use strata_recording::nearest::{self, nearest};
 use strata_recording::reader::{Stream, StreamRecord, Trace, TraceLayer};
 use strata_recording::schema::Schema;
 
@@ -179,9 +179,7 @@ fn events_of(layer: &TraceLayer) -> impl Iterator<Item = (LayerKind, &str)> {
 }
 
 fn no_event<'e>(term: &EventTerm, events: impl Iterator<Item = (LayerKind, &'e str)>) -> EventsError {
-    let near = term.nearest(events);
-    let nearest = if near.is_empty() { String::new() } else { format!("; nearest: {}", near.join(", ")) };
-    EventsError::NoEvent { wanted: term.text().into(), nearest }
+    EventsError::NoEvent { wanted: term.text().into(), nearest: nearest::in_words(&term.nearest(events)) }
 }
 
 fn no_cpu(cpus: impl Iterator<Item = u32>, wanted: u32) -> EventsError {

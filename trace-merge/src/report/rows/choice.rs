@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::str::FromStr;
 use strata_analysis::task_choice::TaskChoice;
-use strata_recording::nearest::{nearest, similarity};
+use strata_recording::nearest::{self, nearest, similarity};
 use strata_recording::terminal::harmless;
 use thiserror::Error;
 
@@ -221,9 +221,7 @@ impl Choice {
                 task.is(tid, row.get("comm").and_then(Value::as_str))
             });
             if chosen.rows.is_empty() {
-                let near =
-                    if near.is_empty() { String::new() } else { format!("; the nearest are {}", near.join(", ")) };
-                chosen.missed_task = Some(format!("no row is of a task '{task}'{near}"));
+                chosen.missed_task = Some(format!("no row is of a task '{task}'{}", nearest::in_words(&near)));
             }
         }
         if let Some(cpu) = self.cpu {
