@@ -21,6 +21,7 @@ use std::time::Duration;
 use strata_recording::clock::{Clock, UtcAnchor};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Host, Manifest, Process, Started, Vm};
+use strata_recording::reader::Trace;
 use strata_recording::writer::{LayerWriter, NewLayer};
 use tempfile::TempDir;
 use trace_merge::cut::{CutOptions, cut};
@@ -194,6 +195,8 @@ fn recordings_of_earlier_versions_read_the_same_in_babeltrace2() {
             let name = format!(" {}: {{ ", ours["event"].as_str().unwrap());
             assert!((-2..=2).contains(&apart) && theirs.contains(&name), "{theirs}\n{ours}");
         }
+        let trace = Trace::open(dir).unwrap();
+        assert_eq!(trace.layers().iter().find_map(|layer| layer.metadata_problem()), None);
     }
     assert!(!kept.is_empty());
 }
