@@ -154,6 +154,7 @@ mod tests {
     use crate::control::directory::{VmDescription, VmDirectory};
     use crate::control::peer::Peer;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+    use std::io::BufRead;
     use std::os::unix::net::UnixStream;
 
     fn found(name: &str, pid: u32, alive: bool) -> FoundVm {
@@ -215,12 +216,17 @@ mod tests {
         assert!(matches!(find(&folders, "nobody-at-all/a"), Err(ClientError::NoSuchUser(_))));
     }
 
-    /// A socket, and what `serve` does with its first client meanwhile.
+    /// A socket, and what `serve` does with its first client once that has asked.
     fn served(serve: impl FnOnce(UnixStream) + Send + 'static) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::TempDir::new().unwrap();
         let path = folder.path().join("control");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        std::thread::spawn(move || serve(listener.accept().unwrap().0));
+        std::thread::spawn(move || {
+            let (client, _) = listener.accept().unwrap();
+            // One that hangs up before would leave the client nothing to write to.
+            io::BufReader::new(&client).read_line(&mut String::new()).unwrap();
+            serve(client);
+        });
         (folder, path)
     }
 
