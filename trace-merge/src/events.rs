@@ -2,6 +2,7 @@
 
 mod count;
 pub mod current_task;
+mod field_values;
 mod json;
 mod known;
 mod line;
@@ -272,10 +273,21 @@ mod tests {
 
     #[test]
     fn empty_listing_says_that_a_filter_holds_of_no_record_or_of_no_event() {
-        assert_eq!(nothing(filtered("count>0")).as_deref(), Some("no record is all of what is asked for at once"));
+        let on_value = nothing(filtered("count>0"));
+        assert_eq!(on_value.as_deref(), Some("no record has count>0; it is from -1 to -1"));
         let dir = named_numbers();
         let apart = run(dir.path(), &filtered("exit_reason==interrupt && ret<0"), &mut Vec::new()).unwrap();
         assert_eq!(apart.nothing.as_deref(), Some("no event has all of the fields exit_reason, ret"));
+    }
+
+    #[test]
+    fn empty_listing_names_the_values_nearest_to_one_that_no_record_has() {
+        let dir = named_numbers();
+        let notice = |text: &str| run(dir.path(), &filtered(text), &mut Vec::new()).unwrap().nothing.unwrap();
+
+        assert_eq!(notice("exit_reason==interupt"), "no record has exit_reason==interupt; the nearest is interrupt");
+        assert!(notice("id==writev && exit_reason == interrupt").starts_with("no event has all of the fields"));
+        assert_eq!(notice("id==writev && abi==7"), "no record has abi==7; it is from 0 to 1");
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn filter_of_what_no_event_has_is_refused_and_one_that_finds_nothing_says_so() {
     let (_, trace) = &*MADE;
 
     let unknown = refusal("events", trace, &["--event", "kvm:kvm_exit", "--where", "exit_raeson==hlt"]);
-    let none = strata("events", trace, &["--where", "exit_reason==hlt && exit_reason==1"]);
+    let none = strata("events", trace, &["--where", "exit_reason == hlt && exit_reason == msr"]);
 
     assert!(unknown.contains("is not a field of kvm:kvm_exit (nearest: exit_reason"), "{unknown}");
     assert!(none.status.success() && none.stdout.is_empty());

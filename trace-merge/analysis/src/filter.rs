@@ -6,12 +6,13 @@
 //! value   = NUMBER | ["-"] ERRNO | WORD | '"' TEXT '"'
 //! ```
 //!
-//! All filters have to hold; `&&` needs no blanks. Numbers are decimal or, with `0x`, hexadecimal. Text may hold `*` and
+//! All filters have to hold; `&&` needs no blanks, and blanks around a comparison mean nothing. Numbers are decimal or, with `0x`, hexadecimal. Text may hold `*` and
 //! `?`; of a number that has a name ([`Named`]), it is compared with the name.
 
 use crate::event::named::Named;
 use crate::names;
 use shared_ring::event::EventDescription;
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use strata_recording::nearest::{nearest, similarity};
@@ -151,8 +152,23 @@ impl Filter {
         }
     }
 
-    const fn is_of_text(&self) -> bool {
+    /// What the field is compared with, without quotes.
+    #[must_use]
+    pub fn wanted(&self) -> &str {
+        let behind_field = self.text.get(self.field.len()..).unwrap_or_default();
+        behind_field.trim_start_matches(['=', '!', '<', '>']).trim_matches('"')
+    }
+
+    /// Whether its value is a word or quoted text, so that it compares names.
+    #[must_use]
+    pub const fn is_of_text(&self) -> bool {
         matches!(self.operand, Operand::Text(_))
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
     }
 }
 
@@ -228,6 +244,12 @@ impl Filters {
             }
         }
         if is_joined { Err(FilterError::And) } else { Ok(Self(filters)) }
+    }
+
+    /// Only `filter`.
+    #[must_use]
+    pub fn only(filter: Filter) -> Self {
+        Self(vec![filter])
     }
 
     /// Requires `filter`, too.
@@ -323,22 +345,26 @@ impl fmt::Display for Filters {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, filter) in self.iter().enumerate() {
             formatter.write_str(if place == 0 { "" } else { " " })?;
-            formatter.write_str(&filter.text)?;
+            write!(formatter, "{filter}")?;
         }
         Ok(())
     }
 }
 
-/// The words of `text`, which blanks outside of quotes separate; `&&` is a word.
+/// The words of `text`, which blanks outside of quotes separate where no comparison is beside them; `&&` is a word.
 #[must_use]
 pub fn words(text: &str) -> Vec<String> {
-    let (mut words, mut word, mut is_quoted) = (Vec::new(), String::new(), false);
+    let is_comparison = |character: char| "=!<>".contains(character);
+    let (mut words, mut word, mut is_quoted, mut is_apart) = (Vec::new(), String::new(), false, false);
     for character in text.chars() {
-        is_quoted ^= character == '"';
         if character.is_whitespace() && !is_quoted {
-            words.push(std::mem::take(&mut word));
+            is_apart = true;
             continue;
         }
+        if std::mem::take(&mut is_apart) && !is_comparison(character) && !word.ends_with(is_comparison) {
+            words.push(std::mem::take(&mut word));
+        }
+        is_quoted ^= character == '"';
         word.push(character);
         if !is_quoted && word.ends_with(AND) {
             word.truncate(word.len() - AND.len());
@@ -381,6 +407,13 @@ impl FilterPlan {
     pub fn holds(&self, cpu: u32, record: &StreamRecord<'_>) -> bool {
         self.0.iter().all(|planned| planned.holds(cpu, record))
     }
+
+    /// What the first filter compares of `record`, which `cpu` made: its text, the name of its number where the filter
+    /// asks for a name, or the number in decimal.
+    #[must_use]
+    pub fn compared(&self, cpu: u32, record: &StreamRecord<'_>) -> Option<String> {
+        self.0.first()?.compared(cpu, record)
+    }
 }
 
 impl PlannedFilter {
@@ -400,21 +433,34 @@ impl PlannedFilter {
     }
 
     #[inline]
-    fn holds(&self, cpu: u32, record: &StreamRecord<'_>) -> bool {
-        let value = match self.place {
+    fn value<'r>(&self, cpu: u32, record: &StreamRecord<'r>) -> Option<Value<'r>> {
+        match self.place {
             Place::Cpu => Some(Value::Unsigned(cpu.into())),
             Place::Placed(field) => field.read(record.payload),
             Place::Behind(number) => record.schema.values_behind_placed(record.payload).nth(number),
-        };
-        match value {
+        }
+    }
+
+    #[inline]
+    fn holds(&self, cpu: u32, record: &StreamRecord<'_>) -> bool {
+        match self.value(cpu, record) {
             Some(Value::Unsigned(number)) => self.holds_of_number(number.into(), record.payload),
             Some(Value::Signed(number)) => self.holds_of_number(number.into(), record.payload),
-            Some(Value::Text(text)) => {
-                let text = text.get(..MAX_TEXT).unwrap_or(text);
-                self.filter.holds(FieldValue::Text(&String::from_utf8_lossy(text)))
-            }
+            Some(Value::Text(text)) => self.filter.holds(FieldValue::Text(&compared_text(text))),
             Some(Value::Array(_)) | None => false,
         }
+    }
+
+    fn compared(&self, cpu: u32, record: &StreamRecord<'_>) -> Option<String> {
+        let number: i128 = match self.value(cpu, record)? {
+            Value::Unsigned(number) => number.into(),
+            Value::Signed(number) => number.into(),
+            Value::Text(text) => return Some(compared_text(text).into_owned()),
+            Value::Array(_) => return None,
+        };
+        let named = self.named.as_ref().zip(i64::try_from(number).ok());
+        let name = named.and_then(|(named, number)| named.name(number, record.payload));
+        Some(name.map_or_else(|| number.to_string(), Into::into))
     }
 
     #[inline]
@@ -425,6 +471,11 @@ impl PlannedFilter {
             None => self.filter.holds(FieldValue::Number(number)),
         }
     }
+}
+
+/// What filters see of the text of a field.
+fn compared_text(text: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(text.get(..MAX_TEXT).unwrap_or(text))
 }
 
 #[cfg(test)]
@@ -482,6 +533,13 @@ mod tests {
         for text in ["&&", "a==1 &&", "&& a==1", "a==1 && && b==2", "a==1 &&&& b==2"] {
             assert!(refusal(text).contains("on both of its sides"), "{text}: {}", refusal(text));
         }
+    }
+
+    #[test]
+    fn blanks_around_a_comparison_mean_nothing() {
+        assert_eq!(parse("a == 1 b< 2 && c =\"x = y\" d !=3").to_string(), "a==1 b<2 c=\"x = y\" d!=3");
+        assert_eq!(words("wakeup > 5ms task == web"), ["wakeup>5ms", "task==web"]);
+        assert_eq!(parse("task=\"=\" a==1").iter().count(), 2);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use super::EventsOptions;
 use super::current_task::Task;
+use super::field_values::FieldValues;
 use super::pipeline::SelectedRecords;
 use super::selection::{Selection, means, process};
 use crate::report::{self, ReportOptions, seconds};
 use std::collections::BTreeSet;
-use strata_analysis::filter::Filters;
+use strata_analysis::filter::{Filter, Filters};
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::nearest::{self, best, similarity};
 use strata_recording::reader::Trace;
@@ -22,6 +23,7 @@ pub(super) fn reason(trace: &Trace, options: &EventsOptions) -> Option<String> {
     }
     let missing = if options.tasks.is_empty() { None } else { missing_task(trace, options) };
     let missing = missing.or_else(|| missing_event(trace, &options.filters));
+    let missing = missing.or_else(|| options.filters.iter().find_map(|filter| missing_value(trace, options, filter)));
     let missing = missing.or_else(|| beside_the_window(trace, options, &window));
     let EventsOptions { utc, json, count, .. } = *options;
     let is_filtered = *options != EventsOptions { utc, json, count, ..EventsOptions::default() };
@@ -60,6 +62,29 @@ fn missing_event(trace: &Trace, filters: &Filters) -> Option<String> {
         trace.layers().iter().flat_map(|layer| layer.schemas.iter()).any(|schema| filters.plan(schema).is_some());
     let fields: BTreeSet<&str> = filters.iter().map(|filter| filter.field.as_str()).collect();
     (!has_all).then(|| format!("no event has all of the fields {}", fields.into_iter().collect::<Vec<_>>().join(", ")))
+}
+
+/// Says that `filter` alone holds of no record among those that `options` choose but for tasks and times, and what its
+/// field is in these.
+fn missing_value(trace: &Trace, options: &EventsOptions, filter: &Filter) -> Option<String> {
+    let EventsOptions { layers, vms, cpus, events, .. } = options.clone();
+    let filters = Filters::only(filter.clone());
+    let all = EventsOptions { layers, vms, cpus, events, count: true, ..EventsOptions::default() };
+    let selection = Selection::new(trace, &all).ok()?;
+    let mut values = FieldValues::default();
+    for &(layer, stream) in &selection.streams {
+        let cpu = stream.description.cpu_id;
+        let plans: Vec<_> = layer.schemas.iter().map(|schema| filters.plan(schema)).collect();
+        let mut chosen = selection.filter(layer, stream);
+        for record in layer.records(stream).filter(|record| chosen.take(record).is_ok()) {
+            match plans.get(record.schema.position()).and_then(Option::as_ref) {
+                Some(plan) if plan.holds(cpu, &record) => return None,
+                Some(plan) => values.extend(plan.compared(cpu, &record)),
+                None => {}
+            }
+        }
+    }
+    Some(format!("no record has {}{}", harmless(&filter.to_string()), values.in_words(filter.wanted())))
 }
 
 /// Says which of the tasks that are requested no record belongs to at any time.
