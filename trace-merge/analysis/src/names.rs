@@ -1,6 +1,8 @@
 //! Names of the numbers that kernels and processors give: what a listing and a report show beside them.
 
+pub mod access;
 pub mod argument;
+pub mod device;
 pub mod errno;
 pub mod lock;
 pub mod msr;

@@ -38,10 +38,21 @@ enum Kind {
     Signal,
     /// Flags that say what kind of lock it is.
     Lock,
+    /// A block device.
+    Device,
+    /// The error code of a page fault.
+    PageFault,
+    /// What an access to a device's memory was.
+    Mmio,
+    /// What an access to a port was.
+    Port,
 }
 
 /// Fields that hold a result of the kernel, which is an error where it is negative.
 const RESULTS: [&str; 4] = ["ret", "error", "err", "errno"];
+
+/// Groups of events whose `dev` is a block device.
+const DEVICES: [&str; 5] = ["block:", "ext4:", "f2fs:", "jbd2:", "xfs:"];
 
 impl Named {
     /// The fields of the events of `schema`, in their order.
@@ -64,7 +75,7 @@ impl Named {
             Kind::Msr => "msr".into(),
             Kind::TaskState => "state".into(),
             Kind::KvmExit | Kind::ProcessorExit(_) => "exit".into(),
-            Kind::Error | Kind::Vector | Kind::Exception | Kind::Signal | Kind::Lock => format!("{field}_name").into(),
+            _ => format!("{field}_name").into(),
         }
     }
 
@@ -100,6 +111,10 @@ impl Named {
             Kind::Exception => names::vector::exception(number).map(Into::into),
             Kind::Signal => names::signal::name(number).map(Into::into),
             Kind::Lock => Some(names::lock::kind(number.cast_unsigned()).into()),
+            Kind::Device => Some(names::device::name(u32::try_from(number).ok()?).into()),
+            Kind::PageFault => Some(names::access::page_fault(number.cast_unsigned()).into()),
+            Kind::Mmio => names::access::mmio(number).map(Into::into),
+            Kind::Port => names::access::port(number).map(Into::into),
         }
     }
 
@@ -135,6 +150,12 @@ impl Kind {
             ("kvm:kvm_exit", "exit_reason") => Self::ProcessorExit(schema.integer("isa")?),
             ("kvm:kvm_userspace_exit" | "vmm:vcpu_exit", "reason") => Self::KvmExit,
             ("raw_syscalls:sys_enter" | "raw_syscalls:sys_exit", "id") => Self::Call(schema.integer("abi")),
+            ("kvm:kvm_mmio", "type") => Self::Mmio,
+            ("kvm:kvm_pio", "rw") => Self::Port,
+            ("exceptions:page_fault_user" | "exceptions:page_fault_kernel" | "kvm:kvm_page_fault", "error_code") => {
+                Self::PageFault
+            }
+            (_, "dev") if DEVICES.iter().any(|group| event.starts_with(group)) => Self::Device,
             (_, "vector") if event.starts_with("irq_vectors:") => Self::Vector,
             (_, "sig") if event.starts_with("signal:") => Self::Signal,
             // An interrupt's handler says something else by it.
