@@ -232,7 +232,7 @@ fn style_of(line: &str) -> Style {
     if digits.len() < line.len() && digits.starts_with(". ") {
         return Style::new().bold();
     }
-    if digits.len() < line.len() && digits.starts_with(" violations: ") {
+    if digits.len() < line.len() && [" violation: ", " violations: "].iter().any(|what| digits.starts_with(what)) {
         return AnsiColor::Red.on_default().bold();
     }
     // A step: a time, a share, and what it was.
@@ -255,8 +255,8 @@ mod tests {
         assert_eq!(coloured("1. 57 exits of vm0\n"), "\u{1b}[1m1. 57 exits of vm0\u{1b}[0m\n");
         assert_eq!(coloured("   next: strata check a\n"), "\u{1b}[36m   next: strata check a\u{1b}[0m\n");
         assert_eq!(
-            coloured("3 violations: 3 out of order\n"),
-            "\u{1b}[1m\u{1b}[31m3 violations: 3 out of order\u{1b}[0m\n"
+            coloured("3 violations: 3 out of order\n1 violation: 1 out of order\n"),
+            "\u{1b}[1m\u{1b}[31m3 violations: 3 out of order\u{1b}[0m\n\u{1b}[1m\u{1b}[31m1 violation: 1 out of order\u{1b}[0m\n"
         );
         assert_eq!(coloured("0 violations: 0 out of order\n"), "\u{1b}[32m0 violations: 0 out of order\u{1b}[0m\n");
         let table = "task  wall\ndd/145  297.349 ms\n1.5 ms  3\n\n";

@@ -4,6 +4,7 @@ use super::pairs::PairCount;
 use super::{BeyondObserved, CheckResult, PeriodSummary, Problem, SupportedBound, Violation, VmPairs};
 use std::io::{self, Write};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
+use strata_recording::counted::counted;
 use strata_recording::reader::Trace;
 
 pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
@@ -51,7 +52,11 @@ pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) ->
         )?;
     }
     if result.entries_checked > 0 {
-        writeln!(out, "checked {} entries into guests against the runs of their vCPUs", result.entries_checked)?;
+        writeln!(
+            out,
+            "checked {} into guests against the runs of their vCPUs",
+            counted(result.entries_checked, "entry", "entries")
+        )?;
     }
     for vm in &result.pairs {
         write_pairs(vm, out)?;
@@ -67,9 +72,12 @@ pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) ->
     let (total, unbalanced) = (result.total(), result.unbalanced());
     writeln!(
         out,
-        "{total} violations: {outside} outside the periods, {out_of_order} out of order, {damaged} damaged streams, \
-         {outside_runs} entries outside runs, {unbalanced} unbalanced events, {loss_contradictions} contradicting counts \
-         of loss"
+        "{}: {outside} outside the periods, {out_of_order} out of order, {}, {} outside runs, {}, {} of loss",
+        counted(total, "violation", "violations"),
+        counted(*damaged, "damaged stream", "damaged streams"),
+        counted(*outside_runs, "entry", "entries"),
+        counted(unbalanced, "unbalanced event", "unbalanced events"),
+        counted(*loss_contradictions, "contradicting count", "contradicting counts"),
     )
 }
 
