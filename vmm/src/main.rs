@@ -192,8 +192,7 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
         print_text_or_json(args.json, &list, event_list::text)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(trace) = args.trace else { anyhow::bail!("no trace was given; see strata events --help") };
-    let Part { from, to } = args.part.of(&trace)?;
+    let Part { from, to } = args.part.of(&args.trace)?;
     let options = EventsOptions {
         layers: args.layers,
         vms: args.vms,
@@ -207,7 +206,7 @@ fn list_events(args: EventsArgs) -> anyhow::Result<ExitCode> {
         json: args.json,
         count: args.count,
     };
-    let trace = open(&trace, &args.symbols)?;
+    let trace = open(&args.trace, &args.symbols)?;
     let listed = events::list(&trace, &options, &mut Output::new(&args.terminal, false))?;
     if listed.damage.any() {
         notify(listed.damage);

@@ -45,7 +45,7 @@ const MAX_STREAMS_UNSEEN: u32 = 1024;
 #[derive(Debug, Error)]
 pub enum ManifestError {
     /// There is no such folder.
-    #[error("{}: no such trace; give the folder of `strata run --trace`, or a file", .path.display())]
+    #[error("{}: no such trace; give the folder that `strata run --trace` or `strata attach` made, or a file", .path.display())]
     NoFolder {
         /// What was given.
         path: PathBuf,

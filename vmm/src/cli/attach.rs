@@ -2,8 +2,8 @@
 
 use super::SEE_MORE;
 use super::jail::JailArgs;
-use super::recording::{RECORDING, RecordingArgs};
-use super::values;
+use super::recording::{RECORDED, RECORDING, RecordingArgs};
+use super::values::{self, DEFAULT_TRACE};
 use crate::attach::AttachRequest;
 use crate::attach::libvirt::{self, DomainError};
 use clap::{ArgGroup, Args};
@@ -21,14 +21,14 @@ use strata_jail::NewUser;
     layers are host-kernel, and with --region or --qmp guest-kernel and guest-user. Exit status: 0; 1 when the trace \
     failed or the region's file was cut short; 2 when nothing could be recorded.\n\nExamples:\n  \
     strata attach\n  \
-    strata attach --libvirt web --trace trace\n  \
-    strata attach 4242 --trace trace --duration 10s\n  \
+    strata attach --libvirt web --trace web-trace\n  \
+    strata attach 4242 --duration 10s\n  \
     strata attach 4242 --region /dev/shm/web --trace trace\n  \
     strata attach 4242 --qmp /run/web.qmp --trace trace\n  \
     strata attach 4242 --trace trace --max-size 2G --events 'host-kernel:kvm:*,host-kernel:sched:*,host-kernel:irq:*'\n  \
     strata attach 4242 --trace trace --mode flight-recorder --name web; strata ctl web snapshot trace-snapshots/now\n  \
     strata report vcpus trace",
-    group(ArgGroup::new("machine").args(["pid", "libvirt"]).requires("trace"))
+    group(ArgGroup::new(RECORDED).args(["pid", "libvirt"]))
 )]
 pub struct AttachArgs {
     /// Process that runs the VM; without any argument, list the processes that run one
@@ -39,29 +39,29 @@ pub struct AttachArgs {
     pub libvirt: Option<String>,
     /// Record the guest too, through this trace region: `strata region create` made it for the same --mode, and the VM
     /// has it as a device
-    #[arg(long, value_name = "FILE", help_heading = RECORDING, requires = "machine")]
+    #[arg(long, value_name = "FILE", help_heading = RECORDING, requires = RECORDED)]
     pub region: Option<PathBuf>,
     /// Record the guest too: plug a trace region into its QEMU through this QMP socket (-qmp
     /// unix:SOCKET,server=on,wait=off)
     ///
     /// Takes a free PCIe port (-device pcie-root-port,id=strata-port,chassis=99,pref64-reserve=256M); Strata unplugs
     /// the region at the end
-    #[arg(long, value_name = "SOCKET", help_heading = RECORDING, conflicts_with = "region", requires = "machine")]
+    #[arg(long, value_name = "SOCKET", help_heading = RECORDING, conflicts_with = "region", requires = RECORDED)]
     pub qmp: Option<PathBuf>,
     /// Record a trace into this folder: a new one, or an empty one of yours
-    #[arg(long, value_name = "DIR", help_heading = RECORDING, requires = "machine")]
-    pub trace: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", help_heading = RECORDING, default_value = DEFAULT_TRACE, requires = RECORDED)]
+    pub trace: PathBuf,
     /// Name of the VM in the trace [default: with --libvirt the domain's name, else the process's name and PID]
-    #[arg(long, value_name = "NAME", value_parser = values::vm_name, requires = "machine")]
+    #[arg(long, value_name = "NAME", value_parser = values::vm_name, requires = RECORDED)]
     pub name: Option<String>,
     /// The VM with this file descriptor, where the process has several
-    #[arg(long, value_name = "FD", value_parser = values::number::<u32>, requires = "machine")]
+    #[arg(long, value_name = "FD", value_parser = values::number::<u32>, requires = RECORDED)]
     pub vm: Option<u32>,
     /// What is recorded.
     #[command(flatten)]
     pub recording: RecordingArgs,
     /// End after this time: a number of seconds, or one with ms, s, m or h, as in 90s
-    #[arg(long, value_name = "TIME", help_heading = RECORDING, value_parser = values::duration, requires = "machine")]
+    #[arg(long, value_name = "TIME", help_heading = RECORDING, value_parser = values::duration, requires = RECORDED)]
     pub duration: Option<Duration>,
     /// How the process is confined.
     #[command(flatten)]
@@ -88,7 +88,7 @@ impl TryFrom<AttachArgs> for AttachRequest {
         // Without a process, machines are listed and nothing is recorded.
         let pid = domain.as_ref().map(|domain| domain.process).or(pid).unwrap_or_default();
         let domain = domain.map(|domain| domain.name);
-        let recording = recording.into_request(trace.unwrap_or_default());
+        let recording = recording.into_request(trace);
         // KVM's debugfs, which is looked at all the time, is root's.
         let jail = jail.into_request(NewUser::Same);
         Ok(Self { pid, vm, name, domain, region, qmp, recording, duration, jail })
@@ -108,8 +108,9 @@ mod tests {
     }
 
     #[test]
-    fn process_and_trace_are_needed() {
-        assert!(request(&["42"]).is_none() && request(&["--trace", "t"]).is_none());
+    fn process_is_needed_and_the_trace_has_a_name_unless_given() {
+        assert!(request(&["--trace", "t"]).is_none());
+        assert_eq!(request(&["42"]).unwrap().recording.files.trace, PathBuf::from("trace"));
         assert!(request(&["qemu", "--trace", "t"]).is_none());
         assert_eq!(request(&["42", "--trace", "t"]).unwrap().pid, 42);
     }

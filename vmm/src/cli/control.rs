@@ -1,6 +1,6 @@
 //! `strata ps`, `strata ctl` and `strata recover`: VMs that run, and those whose process died.
 
-use super::recording::BoundArgs;
+use super::recording::{BoundArgs, RECORDED};
 use super::values;
 use clap::{Args, Subcommand};
 use std::io;
@@ -195,7 +195,7 @@ pub enum SessionCommand {
         events: Option<String>,
         /// Record into this new folder, in TRACE-snapshots or in a folder of `strata run --writable`; a flight recorder
         /// writes it when the session ends
-        #[arg(long, value_name = "DIR")]
+        #[arg(long, value_name = "DIR", group = RECORDED)]
         trace: Option<PathBuf>,
         /// How large the trace gets.
         #[command(flatten)]

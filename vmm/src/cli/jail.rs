@@ -1,5 +1,6 @@
 //! The options of the jail, which `strata run` and `strata attach` share.
 
+use super::recording::RECORDED;
 use super::values;
 use clap::Args;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ pub struct JailArgs {
     #[arg(long, value_name = "MODE", default_value = Mode::default().name(), value_parser = values::jail())]
     pub jail: Mode,
     /// Let snapshots and further sessions be written into this folder, as into TRACE-snapshots. May be repeated
-    #[arg(long = "writable", value_name = "DIR", requires = "trace")]
+    #[arg(long = "writable", value_name = "DIR", requires = RECORDED)]
     pub writable: Vec<PathBuf>,
 }
 

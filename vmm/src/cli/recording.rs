@@ -16,6 +16,8 @@ use strata_recording::files::compression::Compression;
 
 /// The heading of options that say what is recorded, and where.
 pub(super) const RECORDING: &str = "Recording";
+/// The group of arguments that make a command record: the options here need one of them.
+pub(super) const RECORDED: &str = "recorded";
 
 /// What keeps a recording small.
 #[derive(Debug, Args)]
@@ -24,13 +26,13 @@ pub struct BoundArgs {
     /// Keep the newest records that fit this size on the disk, and drop older ones; 16M or more
     ///
     /// Without it the trace grows
-    #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = "trace")]
+    #[arg(long, value_name = "SIZE", value_parser = values::max_size, requires = RECORDED)]
     pub max_size: Option<u64>,
     /// Limit the records of a layer per second; BURST is how many may come at once (default: one second's worth)
     ///
     /// Strata drops and counts what exceeds the limit. For guest-user, each process has its own limit. May be repeated,
     /// once for each layer
-    #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]", value_parser = values::layer_limit, requires = "trace")]
+    #[arg(long = "limit", value_name = "LAYER=RATE[:BURST]", value_parser = values::layer_limit, requires = RECORDED)]
     pub limits: Vec<LayerLimit>,
 }
 
@@ -44,37 +46,37 @@ pub struct RecordingArgs {
     /// Compress the trace, its snapshots and those of further sessions, packet by packet
     ///
     /// `strata` reads it as it is; for babeltrace2, use `strata export --format ctf`
-    #[arg(long, value_name = "FORM", value_parser = values::compression(), requires = "trace")]
+    #[arg(long, value_name = "FORM", value_parser = values::compression(), requires = RECORDED)]
     pub compress: Option<Compression>,
     /// Who may read the trace and its snapshots
     ///
     /// A trace holds names, paths, addresses and arguments of system calls, of the host and of the guest
-    #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = "trace")]
+    #[arg(long, value_name = "WHO", default_value = "owner", value_parser = values::readers(), requires = RECORDED)]
     pub readable_by: Readers,
     /// Events to record: [LAYER:]GROUP:EVENT with * and ? as wildcards, an event's or a group's own name; '!' takes away; or
     /// presets: minimal, default, io, net, all
     ///
     /// Layers are host-kernel, vmm, guest-kernel and guest-user, or short host, guest and user; `strata events --list
     /// LAYER` lists their events
-    #[arg(long, value_name = "EVENTS", default_value = selection::DEFAULT, requires = "trace")]
+    #[arg(long, value_name = "EVENTS", default_value = selection::DEFAULT, requires = RECORDED)]
     pub events: String,
     /// discard writes records as they come and, when a ring is full, drops new ones and counts them. flight-recorder
     /// keeps the newest and overwrites the oldest
     ///
     /// A flight recorder writes its records at the end and at each `strata ctl VM snapshot DIR`; --host-history limits
     /// the host kernel's
-    #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = "trace")]
+    #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = RECORDED)]
     pub mode: Mode,
     /// How many bytes of the host kernel's records a flight recorder keeps; the oldest give way
     ///
     /// A guest that exits all the time causes tens of megabytes per second
-    #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history, requires = "trace")]
+    #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history, requires = RECORDED)]
     pub host_history: usize,
     /// Write a snapshot into TRACE-snapshots when this happens; with --mode discard, mark it in the trace
     ///
     /// May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit>2ms', 'disk>50ms', 'host-load>80%', 'oom',
     /// 'guest-panic', 'guest-hang=10s', 'event:guest-kernel:sched:sched_process_exit comm=="db"'
-    #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse, requires = "trace")]
+    #[arg(long = "trigger", value_name = "EXPR", value_parser = Trigger::parse, requires = RECORDED)]
     pub triggers: Vec<Trigger>,
     /// Let each trigger fire again this long after it fired last [default: each fires once]
     #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "triggers")]
@@ -84,12 +86,12 @@ pub struct RecordingArgs {
     pub trigger_after: Duration,
     /// Run the recorder on these CPUs of the host, as in 0 or 0,2-3. Where no vCPU runs, it takes no time from the
     /// guest
-    #[arg(long, value_name = "LIST", requires = "trace")]
+    #[arg(long, value_name = "LIST", requires = RECORDED)]
     pub recorder_cpus: Option<CpuList>,
     /// Read the rings always, or when the host is idle or a ring is a quarter full (idle)
     ///
     /// A full ring loses records; Strata counts them
-    #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain(), requires = "trace")]
+    #[arg(long, value_name = "WHEN", default_value = Drain::default().name(), value_parser = values::drain(), requires = RECORDED)]
     pub drain: Drain,
 }
 
@@ -155,7 +157,7 @@ mod tests {
         let error = |options: &str| run(&options.split(' ').collect::<Vec<_>>()).err().unwrap_or_default();
 
         for options in of_files {
-            assert!(error(options).contains("--trace <DIR>"), "{options}");
+            assert!(error(options).contains("--trace [<DIR>]"), "{options}");
             assert_eq!(error(&format!("--trace t {options}")), "");
         }
         assert!(
@@ -166,6 +168,9 @@ mod tests {
         );
         assert!(error("--trace t --compress gzip").contains("[possible values: zstd]"));
         assert!(run(&[]).unwrap().is_none());
+        let attach = parsed(&["attach", "42", "--max-size", "2G"]).unwrap().unwrap();
+        assert_eq!((attach.files.max_size, attach.files.trace), (Some(2 << 30), "trace".into()));
+        assert!(parsed(&["attach", "--max-size", "2G"]).unwrap_err().contains("<PID|--libvirt <DOMAIN>>"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::SEE_MORE;
 use super::jail::{JailArgs, PROCESS};
-use super::recording::{RECORDING, RecordingArgs};
+use super::recording::{RECORDED, RECORDING, RecordingArgs};
 use super::values;
 use crate::agentless::{self, AgentlessRequest};
 use crate::run::{Agent, Boot, KERNEL_RINGS, OnReboot, OnTraceFailure, PROCESS_SLOTS, RunRequest};
@@ -144,8 +144,15 @@ pub struct RunArgs {
     /// that rebooted five times in a row within 2 s of its start: exit status 1
     #[arg(long, value_name = "WHAT", default_value = OnReboot::default().name(), value_parser = values::on_reboot())]
     pub on_reboot: OnReboot,
-    /// Record a trace into this folder: a new one, or an empty one of yours
-    #[arg(long, value_name = "DIR", help_heading = RECORDING)]
+    /// Record a trace into this folder: a new one, or an empty one of yours; without DIR into `trace`
+    #[arg(
+        long,
+        value_name = "DIR",
+        help_heading = RECORDING,
+        group = RECORDED,
+        num_args = 0..=1,
+        default_missing_value = values::DEFAULT_TRACE
+    )]
     pub trace: Option<PathBuf>,
     /// What is recorded.
     #[command(flatten)]
@@ -277,11 +284,25 @@ mod tests {
     use super::{OnReboot, OnTraceFailure};
     use crate::cli::{Cli, Command};
     use clap::Parser;
+    use std::path::PathBuf;
 
     #[test]
     fn agent_needs_a_trace() {
         assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko"]).is_err());
         assert!(Cli::try_parse_from(["strata", "run", "--kernel", "k", "--agent", "a.ko", "--trace", "t"]).is_ok());
+    }
+
+    #[test]
+    fn trace_has_a_name_unless_given() {
+        let trace = |args: &[&str]| {
+            let run = ["strata", "run", "--kernel", "k"].iter().chain(args);
+            let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };
+            args.trace
+        };
+
+        let named = |name: &str| Some(PathBuf::from(name));
+        assert_eq!([trace(&[]), trace(&["--trace"]), trace(&["--trace", "t"])], [None, named("trace"), named("t")]);
+        assert_eq!(trace(&["--trace", "--agent", "a.ko"]), named("trace"));
     }
 
     #[test]

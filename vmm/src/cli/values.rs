@@ -22,6 +22,9 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::is_vm_name;
 use strata_recording::writer::MIN_ROTATED_SIZE;
 
+/// The trace that commands read, and record where they must, when none is named.
+pub const DEFAULT_TRACE: &str = "trace";
+
 /// Longest delay of a slow disk: a guest gives up a request after 30 s.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 

@@ -2,7 +2,7 @@
 
 use super::part::PartArgs;
 use super::symbols::SymbolArgs;
-use crate::cli::values;
+use crate::cli::values::{self, DEFAULT_TRACE};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 use std::path::{Path, PathBuf};
@@ -77,6 +77,7 @@ fn format() -> impl TypedValueParser<Value = Format> {
     strata open trace")]
 pub struct ExportArgs {
     /// Trace: a folder, or a file of `strata cut`
+    #[arg(default_value = DEFAULT_TRACE)]
     pub trace: PathBuf,
     /// Format to export to [default: perfetto for a PATH that ends with .pftrace or .perfetto-trace, parquet for .parquet]
     #[arg(long, alias = "to", value_name = "FORMAT", ignore_case = true, value_parser = format())]
@@ -157,6 +158,7 @@ impl DrawnWhyArgs {
 )]
 pub struct OpenArgs {
     /// Trace, a folder or a file of `strata cut`; or a file that `strata export --format perfetto` wrote
+    #[arg(default_value = DEFAULT_TRACE)]
     pub trace: PathBuf,
     /// Which part of it.
     #[command(flatten)]

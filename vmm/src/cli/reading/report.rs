@@ -4,7 +4,7 @@ use super::export::DrawnWhyArgs;
 use super::part::PartArgs;
 use super::symbols::SymbolArgs;
 use super::terminal::TerminalArgs;
-use crate::cli::values;
+use crate::cli::values::{self, DEFAULT_TRACE};
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, value_parser};
@@ -23,7 +23,7 @@ use trace_merge::report::rows::choice::{Choice, Sort};
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    override_usage = "strata report [--json | --html FILE] [OPTIONS] TRACE\n       strata report COMMAND [OPTIONS] TRACE",
+    override_usage = "strata report [--json | --html FILE] [OPTIONS] [TRACE]\n       strata report COMMAND [OPTIONS] [TRACE]",
     after_help = "Without a command, it prints the overview. Write ./NAME for a trace whose folder has a command's \
     name.\n\n\
     Examples:\n  \
@@ -44,7 +44,7 @@ pub struct ReportArgs {
     pub command: Option<ReportCommand>,
     /// Trace: a folder, or a file of `strata cut`
     // Takes two, so that a command that does not exist is distinguished from a trace.
-    #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
+    #[arg(value_name = "TRACE", default_value = DEFAULT_TRACE, num_args = 1..=2)]
     pub trace: Vec<PathBuf>,
     /// Which part of it.
     #[command(flatten)]
@@ -280,6 +280,7 @@ impl Subcommand for ReportCommand {
 #[derive(Debug, Args)]
 pub struct WindowArgs {
     /// Trace: a folder, or a file of `strata cut`
+    #[arg(default_value = DEFAULT_TRACE)]
     pub trace: PathBuf,
     /// Which part of it.
     #[command(flatten)]
@@ -367,9 +368,10 @@ mod tests {
 
     #[test]
     fn report_without_a_command_is_the_overview() {
+        assert_eq!(report(&[]), Some(("overview", "trace".into(), None, false)));
+        assert_eq!(report(&["tasks"]), Some(("tasks", "trace".into(), None, false)));
         assert_eq!(report(&["trace", "--json"]), Some(("overview", "trace".into(), None, true)));
         assert_eq!(report(&["summary", "trace"]), Some(("summary", "trace".into(), None, false)));
-        assert_eq!((report(&[]), report(&["overview"])), (None, None));
     }
 
     #[test]

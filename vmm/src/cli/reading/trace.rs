@@ -4,7 +4,7 @@
 use super::part::PartArgs;
 use super::symbols::SymbolArgs;
 use super::terminal::TerminalArgs;
-use crate::cli::values;
+use crate::cli::values::{self, DEFAULT_TRACE};
 use clap::Args;
 use std::path::PathBuf;
 use strata_analysis::filter::Filters;
@@ -30,8 +30,8 @@ use trace_merge::report::ReportOptions;
     strata events --list guest-kernel --agent strata.ko")]
 pub struct EventsArgs {
     /// Trace: a folder, or a file of `strata cut`
-    #[arg(required_unless_present = "list")]
-    pub trace: Option<PathBuf>,
+    #[arg(default_value = DEFAULT_TRACE)]
+    pub trace: PathBuf,
     /// List the events of a layer that can be recorded, in place of a trace's records; guest-kernel needs --agent
     #[arg(long, value_name = "LAYER", value_parser = values::layer(), conflicts_with_all = [
         "trace", "layers", "events", "filters", "tasks", "cpus", "vms", "from", "to", "utc", "kallsyms"
@@ -98,6 +98,7 @@ pub struct EventsArgs {
 )]
 pub struct WhyArgs {
     /// Trace: a folder, or a file of `strata cut`
+    #[arg(default_value = DEFAULT_TRACE)]
     pub trace: PathBuf,
     /// The guest's tasks: all of a name, which may be a glob, all threads of a process by its number, or one thread by its
     /// thread id or NAME/TID
@@ -197,6 +198,7 @@ impl DiffArgs {
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// Trace: a folder, or a file of `strata cut`
+    #[arg(default_value = DEFAULT_TRACE)]
     pub trace: PathBuf,
     /// JSON in place of text
     #[arg(long)]
@@ -249,6 +251,7 @@ pub struct MergeArgs {
 )]
 pub struct CutArgs {
     /// Trace: a folder, or a file of `strata cut`
+    #[arg(default_value = DEFAULT_TRACE)]
     pub trace: PathBuf,
     /// Only records from this long after the first one on, as in 1.5 or 500ms. A time with a minus (-2s) counts back from
     /// the last one; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
@@ -272,6 +275,7 @@ pub struct CutArgs {
 mod tests {
     use crate::cli::{Cli, Command, Moment};
     use clap::Parser;
+    use std::path::Path;
     use std::time::Duration;
 
     #[test]
@@ -285,6 +289,24 @@ mod tests {
         for parsed in parsed {
             let Command::Events(events) = parsed else { unreachable!("{parsed:?}") };
             assert_eq!((events.part.from, events.part.to), (before_end(2_000), before_end(500)));
+        }
+    }
+
+    #[test]
+    fn trace_is_the_one_called_trace_unless_named() {
+        let read = |line: &str| match Cli::try_parse_from(line.split(' ')).unwrap().command {
+            Command::Events(args) => args.trace,
+            Command::Why(args) => args.trace,
+            Command::Check(args) => args.trace,
+            Command::Cut(args) => args.trace,
+            Command::Export(args) => args.trace,
+            Command::Open(args) => args.trace,
+            other => unreachable!("{other:?}"),
+        };
+
+        for line in ["events", "why", "check", "cut -o part", "export -o trace.pftrace", "open"] {
+            assert_eq!(read(&format!("strata {line}")), Path::new("trace"), "{line}");
+            assert_eq!(read(&format!("strata {line} other")), Path::new("other"), "{line}");
         }
     }
 
