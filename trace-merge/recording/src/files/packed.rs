@@ -1,8 +1,9 @@
 //! A recording in one file, to attach to a report of a bug: a tar archive of the files of its folder, compressed with zstd.
-//! `tar --zstd -xf FILE` makes the folder of it.
+//! `tar --zstd -xf FILE` makes the folder of it. An archive that is not compressed, or that has the folder itself at its
+//! top, is read as well.
 //!
-//! It is read without a folder. The archive is decompressed into a temporary file that has no name, so that nothing stays
-//! behind, however its reader ends. Zeros take no space there.
+//! It is read without a folder. The archive is unpacked into a temporary file that has no name, so that nothing stays
+//! behind, however its reader ends, and nobody changes it meanwhile. Zeros take no space there.
 #![allow(unsafe_code)] // The temporary file is mapped.
 
 use super::mapped_file::MappedFile;
@@ -28,6 +29,8 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const TAR_MAGIC: (usize, &[u8]) = (257, b"ustar");
 /// Bytes of that header.
 const TAR_HEADER: usize = 512;
+/// Zeros at the end of an archive, at least.
+const TAR_END: usize = 2 * TAR_HEADER;
 /// How many times its own size such a file may be decompressed to: holes of streams are zeros in it.
 const MAX_RATIO: u64 = 1000;
 /// Most files in one.
@@ -111,18 +114,32 @@ pub fn is_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)
 }
 
-/// The file at `path`, if a tar archive begins in it that is compressed with zstd. One that [`is_name`] names is taken for
-/// one that is damaged, too.
-fn open_compressed(path: &Path) -> Option<File> {
+/// How the archive lies in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Zstd,
+    Plain,
+}
+
+/// The file at `path`, if a tar archive begins in it. One that is compressed and that [`is_name`] names is taken for one
+/// that is damaged, too.
+fn open_archive(path: &Path) -> Option<(File, Form)> {
     let mut file = open_regular(path).ok()?;
+    let begins_archive = |reader: &mut dyn Read| {
+        let mut header = [0; TAR_HEADER];
+        let (at, magic) = TAR_MAGIC;
+        reader.read_exact(&mut header).is_ok() && header[at..].starts_with(magic)
+    };
     let mut magic = [0; ZSTD_MAGIC.len()];
-    file.read_exact_at(&mut magic, 0).ok().filter(|()| magic == ZSTD_MAGIC)?;
-    let mut header = [0; TAR_HEADER];
-    let begun = Decoder::new(&file).and_then(|mut decoder| decoder.read_exact(&mut header));
-    let (at, magic) = TAR_MAGIC;
-    let is_tar = begun.is_ok() && header[at..].starts_with(magic);
+    file.read_exact_at(&mut magic, 0).ok()?;
+    let form = if magic == ZSTD_MAGIC {
+        let is_archive = Decoder::new(&file).is_ok_and(|mut decoder| begins_archive(&mut decoder));
+        (is_archive || is_name(path)).then_some(Form::Zstd)
+    } else {
+        begins_archive(&mut file).then_some(Form::Plain)
+    };
     file.rewind().ok()?;
-    (is_tar || is_name(path)).then_some(file)
+    form.map(|form| (file, form))
 }
 
 /// What a file of `packed` bytes may decompress to, bytes.
@@ -146,18 +163,18 @@ impl Packed {
     /// # Errors
     /// When it is one, and is damaged or holds what recordings do not.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, PackedError> {
-        let Some(file) = open_compressed(path) else { return Ok(None) };
+        let Some((file, form)) = open_archive(path) else { return Ok(None) };
         let size = file.metadata().map_err(|source| PackedError::Read { path: path.into(), source })?.len();
-        Self::within(path, &file, limit_of(size)).map(Some)
+        Self::within(path, &file, form, limit_of(size)).map(Some)
     }
 
     /// The recording in `file`, which is at `path` and may decompress to `limit` bytes.
-    fn within(path: &Path, file: &File, limit: u64) -> Result<Self, PackedError> {
-        let archive = decompress(path, file, limit)?;
+    fn within(path: &Path, file: &File, form: Form, limit: u64) -> Result<Self, PackedError> {
+        let archive = unpack(path, file, form, limit)?;
         // SAFETY: the mapping is read-only, and the file has no name by which somebody could change it or its length.
         let map = unsafe { Mmap::map(&archive) };
         let map = map.map_err(|source| PackedError::Damaged { path: path.into(), source })?;
-        let files = index(path, &map)?;
+        let files = without_the_folder(index(path, &map)?);
         if !files.contains_key(MANIFEST_FILE) {
             return Err(PackedError::NoTrace { path: path.into() });
         }
@@ -188,18 +205,21 @@ impl Packed {
     }
 }
 
-/// Decompresses `file`, which is at `path`, into a temporary file of `limit` bytes at most.
-fn decompress(path: &Path, file: &File, limit: u64) -> Result<File, PackedError> {
+/// Copies the archive in `file`, which is at `path`, into a temporary file of `limit` bytes at most.
+fn unpack(path: &Path, file: &File, form: Form, limit: u64) -> Result<File, PackedError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::UnexpectedEof => PackedError::Truncated { path: path.into() },
         _ => PackedError::Damaged { path: path.into(), source },
     };
     let no_room = |source| PackedError::NoRoom { path: path.into(), folder: temporary_folder(), source };
     let archive = tempfile::tempfile_in(temporary_folder()).map_err(no_room)?;
-    let mut decoder = Decoder::new(file).map_err(failed)?;
+    let mut reader: Box<dyn Read> = match form {
+        Form::Zstd => Box::new(Decoder::new(file).map_err(failed)?),
+        Form::Plain => Box::new(file),
+    };
     let (mut buffer, mut length) = (vec![0; BUFFER], 0_u64);
     loop {
-        let bytes = match decoder.read(&mut buffer).map_err(failed)? {
+        let bytes = match reader.read(&mut buffer).map_err(failed)? {
             0 => break,
             read => &buffer[..read],
         };
@@ -213,14 +233,18 @@ fn decompress(path: &Path, file: &File, limit: u64) -> Result<File, PackedError>
         length = end;
     }
     // Nothing is an archive without files, whose end is zeros.
-    archive.set_len(length.max(TAR_HEADER as u64)).map_err(no_room)?;
+    archive.set_len(length.max(TAR_END as u64)).map_err(no_room)?;
     Ok(archive)
 }
 
 /// Where the files of `archive` lie in it, which was in the file at `path`.
 fn index(path: &Path, archive: &[u8]) -> Result<BTreeMap<String, Range<usize>>, PackedError> {
     let damaged = |source| PackedError::Damaged { path: path.into(), source };
-    let mut files = BTreeMap::new();
+    let truncated = || PackedError::Truncated { path: path.into() };
+    if !archive.len().is_multiple_of(TAR_HEADER) {
+        return Err(truncated());
+    }
+    let (mut files, mut files_end) = (BTreeMap::new(), 0);
     let mut reader = Archive::new(Cursor::new(archive));
     // As they are: an extension that renames what follows is nothing that is in such a file.
     for entry in reader.entries_with_seek().map_err(damaged)?.raw(true) {
@@ -236,8 +260,9 @@ fn index(path: &Path, archive: &[u8]) -> Result<BTreeMap<String, Range<usize>>, 
         let begin = usize::try_from(entry.raw_file_position()).unwrap_or(usize::MAX);
         let end = begin.saturating_add(usize::try_from(entry.size()).unwrap_or(usize::MAX));
         if end > archive.len() {
-            return Err(PackedError::Truncated { path: path.into() });
+            return Err(truncated());
         }
+        files_end = end.next_multiple_of(TAR_HEADER);
         if files.insert(place, begin..end).is_some() {
             return Err(refused("is there twice"));
         }
@@ -245,7 +270,17 @@ fn index(path: &Path, archive: &[u8]) -> Result<BTreeMap<String, Range<usize>>, 
             return Err(PackedError::TooMany { path: path.into() });
         }
     }
+    if archive.len() - TAR_END < files_end {
+        return Err(truncated());
+    }
     Ok(files)
+}
+
+/// `files` as they lie in the folder of the recording, where that is all there is at the top of the archive.
+fn without_the_folder(files: BTreeMap<String, Range<usize>>) -> BTreeMap<String, Range<usize>> {
+    let top = files.keys().next().and_then(|first| first.split_once('/')).map(|(folder, _)| format!("{folder}/"));
+    let Some(top) = top.filter(|top| files.keys().all(|name| name.starts_with(top.as_str()))) else { return files };
+    files.into_iter().map(|(name, range)| (name[top.len()..].to_owned(), range)).collect()
 }
 
 /// `path` by its parts alone, with a slash between them; `None` for one that leads out of its folder.
@@ -408,6 +443,32 @@ mod tests {
     }
 
     #[test]
+    fn archive_of_the_folder_itself_is_read_whether_it_is_compressed_or_not() {
+        let (folder, whole) = recording();
+        let mut archive = tar::Builder::new(Vec::new());
+        archive.append_dir_all("web-trace", folder.path()).unwrap();
+        let archive = archive.into_inner().unwrap();
+        let path = folder.path().join("trace.tar");
+
+        let read = [archive.clone(), zstd::encode_all(&*archive, 1).unwrap()].map(|bytes| {
+            fs::write(&path, bytes).unwrap();
+            records(&Trace::open(&path).unwrap())
+        });
+
+        assert_eq!(read, [records(&whole), records(&whole)]);
+    }
+
+    #[test]
+    fn archive_that_is_not_compressed_is_truncated_where_it_ends_early() {
+        let archive = zstd::decode_all(&*packed(&recording().1)).unwrap();
+
+        let lengths = (TAR_HEADER..archive.len() - TAR_HEADER).step_by(TAR_HEADER / 2);
+        let lines: Vec<String> = lengths.map(|length| refusal(&archive[..length])).collect();
+
+        assert!(lines.iter().all(|line| line.ends_with("truncated; copy the whole file again")), "{lines:?}");
+    }
+
+    #[test]
     fn entries_that_no_recording_has_are_refused_by_name() {
         let refused = |name, kind| {
             let entries = [(MANIFEST_FILE, EntryType::Regular, &description()[..]), (name, kind, b"")];
@@ -467,7 +528,7 @@ mod tests {
         let (_dir, path) = file_of(&packed(&recording().1));
         let file = File::open(&path).unwrap();
 
-        let refused = Packed::within(&path, &file, 1000).unwrap_err().to_string();
+        let refused = Packed::within(&path, &file, Form::Zstd, 1000).unwrap_err().to_string();
 
         assert!(refused.ends_with("decompresses to more than 1000 bytes, which no recording of its size does"));
         assert_eq!([0, 1 << 20, 1 << 30, u64::MAX].map(limit_of), [1 << 30, 1 << 30, 1000 << 30, u64::MAX]);
@@ -493,6 +554,6 @@ mod tests {
         let error = Trace::open(&path).unwrap_err();
 
         assert!(matches!(error, ReadError::Manifest(ManifestError::Foreign { .. })), "{error}");
-        assert!(open_compressed(&path).is_none() && open_compressed(dir.path()).is_none());
+        assert!(open_archive(&path).is_none() && open_archive(dir.path()).is_none());
     }
 }
