@@ -229,6 +229,17 @@ pub fn duration(ns: u64) -> String {
     format!("{}.{:03} {name}", ns / unit, ns % unit * 1000 / unit)
 }
 
+/// `ns` nanoseconds after a moment, with a plus, or before it, with a minus.
+#[must_use]
+pub fn signed_duration(ns: i64) -> String {
+    let sign = match ns {
+        ..0 => "-",
+        0 => "",
+        _ => "+",
+    };
+    format!("{sign}{}", duration(ns.unsigned_abs()))
+}
+
 /// `part` of `whole` in percent with one decimal, rounded down; `-` of nothing.
 #[must_use]
 pub fn percent(part: u64, whole: u64) -> String {
@@ -256,6 +267,7 @@ mod tests {
         assert_eq!(duration(1_500), "1.500 µs");
         assert_eq!(duration(12_345_678), "12.345 ms");
         assert_eq!(duration(61_000_000_000), "61.000 s");
+        assert_eq!([-1_500, 0, 999].map(signed_duration), ["-1.500 µs", "0 ns", "+999 ns"]);
     }
 
     #[test]

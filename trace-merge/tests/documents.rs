@@ -31,15 +31,35 @@ fn reports() -> String {
     table
 }
 
+/// `columns` with the headings of a distribution's figures in its own row, in place of a row for each.
+fn with_figures_joined(columns: Vec<ColumnText>) -> Vec<(ColumnText, String)> {
+    let mut joined: Vec<(ColumnText, String)> = Vec::new();
+    for column in columns {
+        match joined.last_mut().filter(|(of, _)| column.key.starts_with(&format!("{}.", of.key))) {
+            Some((_, headings)) if headings.is_empty() => headings.push_str(column.heading),
+            Some((_, headings)) => write!(headings, ", {}", column.heading).unwrap(),
+            None => {
+                let heading = column.heading.to_owned();
+                joined.push((column, heading));
+            }
+        }
+    }
+    joined
+}
+
+/// Units that a key's ending or its meaning tells.
+const EVIDENT: [&str; 8] = ["text", "count", "number", "ns", "ticks", "bytes", "percent", "histogram"];
+
 /// The tables of the columns of `rows`.
 fn columns(rows: &[Rows]) -> String {
     let mut tables = String::new();
     for Rows { path, columns } in rows {
         let begin = if tables.is_empty() { "" } else { "\n" };
-        writeln!(tables, "{begin}| `{path}` in JSON | heading | unit | meaning |\n|---|---|---|---|").unwrap();
-        for ColumnText { key, heading, unit, meaning, .. } in columns() {
+        writeln!(tables, "{begin}| `{path}` in JSON | heading | meaning |\n|---|---|---|").unwrap();
+        for (ColumnText { key, unit, meaning, .. }, heading) in with_figures_joined(columns()) {
             let key = Some(key).filter(|key| !key.is_empty()).map_or_else(String::new, |key| format!("`{key}`"));
-            writeln!(tables, "| {key} | {heading} | {unit} | {meaning} |").unwrap();
+            let unit = if EVIDENT.contains(&unit) { String::new() } else { format!(" ({unit})") };
+            writeln!(tables, "| {key} | {heading} | {meaning}{unit} |").unwrap();
         }
     }
     tables

@@ -230,7 +230,8 @@ fn damaged_file_is_refused_in_one_line_and_leaves_nothing() {
 #[test]
 fn rows_of_every_report_that_has_some_are_chosen_and_written_as_csv() {
     let (_, trace) = &*MADE;
-    for report in ["tasks", "vcpus", "exits", "wakeups", "syscalls", "locks", "irqs", "functions", "flows", "blocks"] {
+    let reports = "summary tasks vcpus exits wakeups syscalls locks irqs functions flows blocks death";
+    for report in reports.split(' ') {
         let path = trace.display().to_string();
         let output = strata("report", Path::new(report), &[&path, "--csv", "--limit", "2"]);
         let (rows, complaint) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -242,6 +243,20 @@ fn rows_of_every_report_that_has_some_are_chosen_and_written_as_csv() {
             "{report}: {rows}"
         );
     }
+}
+
+#[test]
+fn findings_are_rows_that_are_chosen() {
+    let (_, trace) = &*MADE;
+    let path = trace.display().to_string();
+
+    let json = printed("report", Path::new("overview"), &[&path, "--json", "--limit", "1"]);
+    let csv = printed("report", Path::new("overview"), &[&path, "--csv"]);
+
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    assert!(rows.len() == 1 && rows[0]["next"].as_str().unwrap().starts_with("strata "), "{rows:?}");
+    assert!(csv.starts_with("kind,thousandths,text,evidence,next,"), "{csv}");
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! A report that shows only some rows.
 
 use super::description::{Description, Made};
-use super::registry::REPORTS;
-use super::rows::choice::{Choice, ChoiceError, Chosen};
-use super::rows::columns::Rows;
+use super::rows::choice::{Choice, Chosen};
 use super::{JSON_VERSION, ReportError, ReportOptions};
 use std::io::{self, Write};
 use std::path::Path;
@@ -29,7 +27,7 @@ pub fn run(
     }
     let Made { report, completeness, missed } = described.make(trace, options, symbols)?;
     let value = report.to_json().map_err(|error| ReportError::Write(error.into()))?;
-    let chosen = rows(described, choice, &value)?;
+    let chosen = choice.of(described.name, described.rows, &value)?;
     let mut notices: Vec<String> = missed.into_iter().collect();
     if choice.csv {
         notices.extend(completeness.line());
@@ -42,15 +40,6 @@ pub fn run(
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Write(error)),
         _ => Ok(notices),
     }
-}
-
-/// The rows of `choice` in the report that `described` describes and JSON has as `value`.
-fn rows(described: &Description, choice: &Choice, value: &serde_json::Value) -> Result<Chosen, ChoiceError> {
-    if !described.rows.iter().any(Rows::is_table) {
-        let others = REPORTS.iter().filter(|other| !other.rows.is_empty()).map(|other| other.words());
-        return Err(ChoiceError::NoRows { report: described.name, others: others.collect() });
-    }
-    choice.of(described.name, described.rows, value)
 }
 
 fn write(chosen: &Chosen, completeness: Completeness, csv: bool, json: bool, out: &mut dyn Write) -> io::Result<()> {
@@ -66,18 +55,4 @@ fn write(chosen: &Chosen, completeness: Completeness, csv: bool, json: bool, out
     }
     completeness.line().into_iter().try_for_each(|line| writeln!(out, "{}", harmless(&line)))?;
     chosen.write_text(out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn report_without_rows_names_those_that_have() {
-        let choice = Choice { csv: true, ..Choice::default() };
-
-        let refused = rows(REPORTS[0], &choice, &serde_json::Value::Null).unwrap_err().to_string();
-
-        assert!(refused.starts_with("the report overview has no rows to choose from; tasks, "), "{refused}");
-    }
 }

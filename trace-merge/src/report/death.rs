@@ -9,8 +9,9 @@ mod last;
 mod text;
 
 use super::description::{Description, Requested};
+use super::rows::columns::{self, Column, ReportRow, Unit, Value, column};
 use super::scheduling::{state_names, vcpus};
-use super::{ReportBuilder, ReportError, Window, duration};
+use super::{ReportBuilder, ReportError, Window, duration, signed_duration};
 use last::{Fields, LastRecords, Latest};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +37,13 @@ pub const DESCRIPTION: Description = Description {
     examples: &["strata report death trace", "strata report death trace --until 12.5"],
     takes_symbols: false,
     is_in_all: false,
-    rows: &[],
+    rows: &[
+        columns::rows::<CpuDeath>("vms[].cpus[]"),
+        columns::rows::<HostCpuDeath>("vms[].host_cpus[]"),
+        columns::rows::<Line>("vms[].console[]"),
+        columns::rows::<LastExit>("vms[].cpus[].exits[]"),
+        columns::rows::<LastRecord>("vms[].vmm[]"),
+    ],
     begin: |trace, window, _| Ok(Box::new(LastMoments::new(trace, window))),
 };
 
@@ -73,17 +80,24 @@ pub struct VmDeath {
     /// How long the window goes on behind it, ns.
     pub after_ns: u64,
     /// What the guest's kernel printed last.
+    #[serde(serialize_with = "columns::serialize")]
     pub console: Vec<Line>,
     /// Its CPUs.
+    #[serde(serialize_with = "columns::serialize")]
     pub cpus: Vec<CpuDeath>,
     /// Those of its host.
+    #[serde(serialize_with = "columns::serialize")]
     pub host_cpus: Vec<HostCpuDeath>,
     /// The last records of the VMM, up to the end of the window.
+    #[serde(serialize_with = "columns::serialize")]
     pub vmm: Vec<LastRecord>,
 }
 
+/// What a time is relative to.
+const NS: &str = "When, relative to the moment";
+
 /// A line of a console.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// When.
     pub ns: i64,
@@ -91,8 +105,15 @@ pub struct Line {
     pub text: String,
 }
 
+impl ReportRow for Line {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("ns", "ns", Unit::Ns, NS, |row| row.ns.into()),
+        column("text", "line", Unit::Text, "What the guest's kernel printed", |row| (&row.text).into()),
+    ];
+}
+
 /// A CPU of a guest.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CpuDeath {
     /// Its number.
     pub cpu: u32,
@@ -112,8 +133,33 @@ pub struct CpuDeath {
     pub records: Vec<LastRecord>,
 }
 
+impl ReportRow for CpuDeath {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("cpu", "vCPU", Unit::Number, "Its number", |row| row.cpu.into()),
+        column("guest", "guest", Unit::Text, "What it did, by the guest's kernel", |row| (&row.guest).into()),
+        column("vcpu", "vCPU's thread", Unit::Text, "What its vCPU did, and why", |row| (&row.vcpu).into()),
+        column("vcpu_ns", "for", Unit::Ns, "For how long", |row| row.vcpu_ns.into()),
+        column("last_ns", "last record", Unit::Ns, "When it last recorded", |row| row.last_ns.into()),
+        column("exits", "", Unit::Rows, "Its last exits", |row| Value::rows(&row.exits)),
+        column("", "last exits", Unit::Text, "The last two", |row| last_two(&row.exits).into()),
+        column("sample", "", Unit::Object, "Its last sample: `ns`, `stack`", |row| {
+            row.sample.as_ref().map_or(Value::None, Value::json)
+        }),
+        column("records", "", Unit::Rows, "Its last records", |row| Value::rows(&row.records)),
+    ];
+}
+
+/// The last two of `exits`, the last one first.
+fn last_two(exits: &[LastExit]) -> String {
+    let exit = |LastExit { ns, reason, at }: &LastExit| {
+        let at = at.as_ref().map_or_else(String::new, |at| format!(" at {at}"));
+        format!("{} {reason}{at}", signed_duration(*ns))
+    };
+    exits.iter().rev().take(2).map(exit).collect::<Vec<_>>().join(", ")
+}
+
 /// A CPU of a host.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct HostCpuDeath {
     /// Its number.
     pub cpu: u32,
@@ -125,8 +171,17 @@ pub struct HostCpuDeath {
     pub records: Vec<LastRecord>,
 }
 
+impl ReportRow for HostCpuDeath {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("cpu", "host CPU", Unit::Number, "Its number", |row| row.cpu.into()),
+        column("runs", "ran, when it recorded last", Unit::Text, "What it ran", |row| (&row.runs).into()),
+        column("last_ns", "last record", Unit::Ns, "When it last recorded", |row| row.last_ns.into()),
+        column("records", "", Unit::Rows, "Its last records", |row| Value::rows(&row.records)),
+    ];
+}
+
 /// An exit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastExit {
     /// When.
     pub ns: i64,
@@ -134,6 +189,14 @@ pub struct LastExit {
     pub reason: String,
     /// Where in the guest; `None` where the record does not say it.
     pub at: Option<String>,
+}
+
+impl ReportRow for LastExit {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("ns", "ns", Unit::Ns, NS, |row| row.ns.into()),
+        column("reason", "reason", Unit::Text, "Name of the reason", |row| (&row.reason).into()),
+        column("at", "at", Unit::Text, "Where in the guest", |row| row.at.as_ref().into()),
+    ];
 }
 
 /// A sample.
@@ -146,7 +209,7 @@ pub struct LastSample {
 }
 
 /// A record.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LastRecord {
     /// When.
     pub ns: i64,
@@ -154,6 +217,14 @@ pub struct LastRecord {
     pub event: String,
     /// Its fields.
     pub fields: Fields,
+}
+
+impl ReportRow for LastRecord {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("ns", "ns", Unit::Ns, NS, |row| row.ns.into()),
+        column("event", "event", Unit::Text, "Its event", |row| (&row.event).into()),
+        column("fields", "", Unit::Object, "Its fields", |row| Value::json(&row.fields)),
+    ];
 }
 
 /// The report in the making. Its memory goes by CPUs, not by records.

@@ -12,6 +12,7 @@ use super::kernels::exits::{ExitTimes, ReasonExits, VmExits};
 use super::kernels::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
 use super::kernels::locks::{GuestLocks, LockTimes};
 use super::next_command::NextCommand;
+use super::rows::columns::{self, Column, ReportRow, Unit, Value, column};
 use super::scheduling::tasks::{Part, TaskReport, TaskTimes, VmTasks};
 use super::summary::cost::{RecordingCost, VmCost};
 use super::summary::{Summary, SummaryBuilder};
@@ -39,7 +40,7 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: false,
-    rows: &[],
+    rows: &[columns::rows::<Finding>("findings[]")],
     begin: |trace, window, _| Ok(Box::new(OverviewBuilder::new(trace, window))),
 };
 
@@ -68,8 +69,7 @@ const TIMER_STORM_HZ: u64 = 2_000;
 const CLOCK_BOUND_NS: u64 = 1_000;
 
 /// What a finding is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FindingKind {
     /// Records are missing.
     Loss,
@@ -91,8 +91,25 @@ pub enum FindingKind {
     Clock,
 }
 
+impl FindingKind {
+    /// What JSON calls it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Loss => "loss",
+            Self::EmptyLayer => "empty_layer",
+            Self::Thief => "thief",
+            Self::Recording => "recording",
+            Self::ExitStorm => "exit_storm",
+            Self::Convoy => "convoy",
+            Self::SlowDisk => "slow_disk",
+            Self::TimerStorm => "timer_storm",
+            Self::Clock => "clock",
+        }
+    }
+}
+
 /// Something that cost much and is unusual.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What it is about.
     pub kind: FindingKind,
@@ -103,21 +120,33 @@ pub struct Finding {
     /// What tells of it.
     pub evidence: String,
     /// What to do next.
-    #[serde(flatten)]
     pub next: Next,
 }
 
+impl ReportRow for Finding {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("kind", "kind", Unit::Text, "What it is about, as above", |row| row.kind.name().into()),
+        column("thousandths", "‰", Unit::Number, "Its size, in thousandths of what it is a part of", |row| {
+            row.thousandths.into()
+        }),
+        column("text", "finding", Unit::Text, "What was found", |row| (&row.text).into()),
+        column("evidence", "evidence", Unit::Text, "What tells of it", |row| (&row.evidence).into()),
+        column("next", "next", Unit::Text, "The next command, or what to do", |row| (&row.next.text).into()),
+        column("next_task", "", Unit::Object, "The task it is about: `vm`, `comm`, `tid`", |row| {
+            row.next.task.as_ref().map(Value::json).unwrap_or(Value::None)
+        }),
+        column("next_report", "", Unit::Text, "The report it is about", |row| row.next.report.into()),
+    ];
+}
+
 /// What to do next.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Next {
     /// The command that says more, or what else to do, in words.
-    #[serde(rename = "next")]
     pub text: String,
     /// The task that it is about.
-    #[serde(rename = "next_task")]
     pub task: Option<NextTask>,
     /// Name of the report that it asks for.
-    #[serde(rename = "next_report")]
     pub report: Option<&'static str>,
 }
 
@@ -155,6 +184,7 @@ impl Next {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Overview {
     /// What cost most, the costliest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub findings: Vec<Finding>,
     /// What was recorded.
     #[serde(flatten)]

@@ -5,10 +5,11 @@ pub mod cost;
 
 use super::description::{Description, Requested};
 use super::kernels::exits::{Crossing, is_crossing};
+use super::rows::columns::{self, Column, ReportRow, Unit, Value, column};
 use super::rows::table::{Align, Table};
 use super::statistics::distribution::DurationSum;
 use super::{Report, ReportBuilder, ReportError, Window, duration, seconds};
-use cost::{CostBuilder, RecordingCost, write_cost};
+use cost::{CostBuilder, RecordingCost, RecordsCost, write_cost};
 use foldhash::HashMap;
 use serde::Serialize;
 use serde_json::json;
@@ -35,7 +36,11 @@ pub const DESCRIPTION: Description = Description {
     examples: &[],
     takes_symbols: false,
     is_in_all: true,
-    rows: &[],
+    rows: &[
+        columns::rows::<LayerReport>("layers[]"),
+        columns::rows::<ReasonReport>("exits[].reasons[]"),
+        columns::rows::<RecordsCost>("cost.records[]"),
+    ],
     begin: |_, window, _| Ok(Box::new(SummaryBuilder::new(window))),
 };
 
@@ -57,6 +62,7 @@ pub struct Summary {
     /// The clock of all layers.
     pub clock: Clock,
     /// The layers.
+    #[serde(serialize_with = "columns::serialize")]
     pub layers: Vec<LayerReport>,
     /// The size that the recording keeps within, bytes, if it does.
     #[serde(rename = "max_size_bytes", skip_serializing_if = "Option::is_none")]
@@ -70,7 +76,7 @@ pub struct Summary {
 }
 
 /// What a layer holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerReport {
     /// Kind.
     pub layer: LayerKind,
@@ -81,7 +87,6 @@ pub struct LayerReport {
     /// Number of streams.
     pub streams: usize,
     /// What they hold.
-    #[serde(flatten)]
     pub totals: Totals,
     /// Everything that is not there, in one line.
     pub incomplete: Option<String>,
@@ -90,11 +95,43 @@ pub struct LayerReport {
     pub begins_late: bool,
     /// Where the beginning was dropped to keep the recording within its size: from when on all streams are there, ns
     /// after the first record of the recording.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped_until_ns: Option<u64>,
     /// The limit of its records, if it had one, and how often it met that.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<RecordLimit>,
+}
+
+impl ReportRow for LayerReport {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("layer", "", Unit::Text, "Its kind", |row| row.layer.name().into()),
+        column("path", "layer", Unit::Text, "Its folder", |row| (&row.path).into()),
+        column("process", "", Unit::Object, "The process: `pid`, `comm`", |row| {
+            row.process.as_ref().map_or(Value::None, Value::json)
+        }),
+        column("events", "records", Unit::Count, "Its records", |row| row.totals.events.into()),
+        column("bytes", "bytes", Unit::Bytes, "Their size", |row| row.totals.bytes.into()),
+        column("streams", "streams", Unit::Count, "Its streams", |row| row.streams.into()),
+        column("packets", "", Unit::Count, "Packets of them", |row| row.totals.packets.into()),
+        column("", "lost", Unit::Count, "Records lost", |row| row.totals.lost.total().into()),
+        column("lost", "", Unit::Object, "The same by reason", |row| Value::json(&row.totals.lost)),
+        column("rejected_bytes", "", Unit::Bytes, "What the host refused", |row| row.totals.rejected_bytes.into()),
+        column("corrupt_streams", "", Unit::Count, "Streams whose ring was damaged", |row| {
+            row.totals.corrupt_streams.into()
+        }),
+        column("absent_streams", "", Unit::Count, "Streams whose file is missing", |row| {
+            row.totals.absent_streams.into()
+        }),
+        column("damage", "", Unit::Object, "What cannot be read", |row| Value::json(&row.totals.damage)),
+        column("first_ticks", "", Unit::Ticks, "Its first record", |row| row.totals.first.into()),
+        column("last_ticks", "", Unit::Ticks, "Its last record", |row| row.totals.last.into()),
+        column("incomplete", "", Unit::Text, "All that is missing, in words", |row| row.incomplete.as_ref().into()),
+        column("begins_late", "", Unit::Flag, "Whether a beginning was overwritten", |row| row.begins_late.into()),
+        column("dropped_until_ns", "", Unit::Ns, "Since when all streams are there, under `--max-size`", |row| {
+            Value::or_absent(row.dropped_until_ns)
+        }),
+        column("limit", "", Unit::Object, "Its `--limit`, and how often it was met", |row| {
+            Value::or_absent(row.limit.as_ref().map(Value::json))
+        }),
+    ];
 }
 
 /// Why and for how long the vCPUs of a VM were out of the guest.
@@ -107,11 +144,12 @@ pub struct ExitReport {
     /// All exits.
     pub count: u64,
     /// By reason, the one that took longest first.
+    #[serde(serialize_with = "columns::serialize")]
     pub reasons: Vec<ReasonReport>,
 }
 
 /// The exits for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasonReport {
     /// Name.
     pub reason: String,
@@ -125,6 +163,17 @@ pub struct ReasonReport {
     pub total_ns: u64,
     /// The longest, ns.
     pub max_ns: u64,
+}
+
+impl ReportRow for ReasonReport {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("reason", "reason", Unit::Text, "Name of the reason", |row| (&row.reason).into()),
+        column("number", "", Unit::Number, "Its number", |row| row.number.into()),
+        column("numbering", "", Unit::Text, "Whose: vmx, svm, kvm", |row| Value::json(&row.numbering)),
+        column("count", "count", Unit::Count, "How many", |row| row.count.into()),
+        column("total_ns", "total", Unit::Ns, "Until in the guest again", |row| row.total_ns.into()),
+        column("max_ns", "longest", Unit::Ns, "The longest", |row| row.max_ns.into()),
+    ];
 }
 
 /// Summarises the part `window` of `trace`.
@@ -470,13 +519,7 @@ fn write_exits(exits: &ExitReport, out: &mut dyn Write) -> io::Result<()> {
     let ExitReport { vm, source, count, reasons } = exits;
     let (exits, layer) = (counted(*count, "exit", "exits"), source.layer());
     writeln!(out, "\n{vm}: {exits} (from the {layer} layer), and the time until the vCPU was in the guest again")?;
-    let right = Align::Right;
-    let mut table = Table::new(&[("reason", Align::Left), ("count", right), ("total", right), ("longest", right)]);
-    for reason in reasons {
-        let [total, longest] = [reason.total_ns, reason.max_ns].map(duration);
-        table.row([harmless(&reason.reason), reason.count.to_string(), total, longest]);
-    }
-    table.write(out)
+    columns::write(reasons, out)
 }
 
 #[cfg(test)]

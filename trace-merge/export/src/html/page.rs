@@ -15,6 +15,7 @@ use strata_recording::reader::Trace;
 use strata_recording::window::Window;
 use trace_merge::report::all::Reports;
 use trace_merge::report::findings::Finding;
+use trace_merge::report::rows::columns::Value;
 use uuid::Uuid;
 
 const HEAD: &str = include_str!("page/head.html");
@@ -117,7 +118,7 @@ impl Contents<'_> {
             "outcome": manifest.outcome_text(),
             "incomplete": incomplete,
             "missing": self.completeness.missing,
-            "findings": self.findings,
+            "findings": Value::rows(&self.findings),
             "categories": Category::ALL.map(Category::name),
             "rows": rows,
             "names": self.drawn.rows.names,

@@ -8,6 +8,7 @@ use crate::report::kernels::exits::functions::FunctionExits;
 use crate::report::kernels::exits::operations::OperationExits;
 use crate::report::kernels::irqs::{CpuTimes, Interrupt};
 use crate::report::kernels::locks::KernelLock;
+use crate::report::rows::columns::Object;
 use crate::report::scheduling::times::Times;
 use crate::report::statistics::distribution;
 use crate::report::statistics::distribution::Distribution;
@@ -192,7 +193,7 @@ fn json_says_which_task_and_which_report_come_next() {
     let why = thief(&with_thief(100), &RecordingCost::default(), &manifest().clock, NextCommand::on_any()).unwrap();
     let report = exit_storm(&with_exits(99, 0), &with_thief(0), 1_000, NextCommand::on_any()).unwrap();
 
-    let [why, report] = [why, report].map(|finding| serde_json::to_value(finding).unwrap());
+    let [why, report] = [why, report].map(|finding| serde_json::to_value(Object::of(&finding)).unwrap());
 
     let task = serde_json::json!({ "vm": "vm0", "comm": "app", "tid": 10 });
     assert_eq!((&why["next_task"], &why["next_report"]), (&task, &serde_json::Value::Null));

@@ -5,7 +5,7 @@
 
 use super::columns::{ColumnText, Rows};
 use super::table::{Align, Table};
-use crate::report::duration;
+use crate::report::{duration, signed_duration};
 use serde_json::{Map, Value};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use strata_recording::terminal::harmless;
 use thiserror::Error;
 
 /// Keys of what rows are in that become columns, in this order.
-const AROUND: [&str; 10] = ["vm", "layer", "pid", "comm", "vcpu", "tid", "kind", "number", "name", "address"];
+const AROUND: [&str; 11] = ["vm", "layer", "pid", "comm", "cpu", "vcpu", "tid", "kind", "number", "name", "address"];
 
 /// Which rows are shown, and how.
 #[derive(Clone, Debug, Default)]
@@ -69,14 +69,6 @@ impl FromStr for Sort {
 /// Why no rows are chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ChoiceError {
-    /// The report has no rows.
-    #[error("the report {report} has no rows to choose from; {} have", .others.join(", "))]
-    NoRows {
-        /// Its name.
-        report: &'static str,
-        /// Those that have.
-        others: Vec<String>,
-    },
     /// It has no such table.
     #[error("the report {report} has no table '{wanted}'; it has {}", .tables.join(", "))]
     NoTable {
@@ -447,9 +439,10 @@ impl Column {
     fn cell(&self, row: &Map<String, Value>) -> String {
         match at(row, &self.key) {
             None | Some(Value::Null) => "-".into(),
-            Some(Value::Number(number)) => match (self.unit, number.as_u64()) {
-                ("ns", Some(0)) if self.is_part => "-".into(),
-                ("ns", Some(ns)) => duration(ns),
+            Some(Value::Number(number)) => match (self.unit, number.as_u64(), number.as_i64()) {
+                ("ns", Some(0), _) if self.is_part => "-".into(),
+                ("ns", Some(ns), _) => duration(ns),
+                ("ns", None, Some(ns)) => signed_duration(ns),
                 _ => number.to_string(),
             },
             Some(Value::Bool(is_so)) => if *is_so { "yes" } else { "no" }.into(),

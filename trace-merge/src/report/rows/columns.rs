@@ -5,9 +5,9 @@ pub mod figure;
 
 use super::blocks::rows_shown;
 use super::table::{Align, Table, write_more};
-use crate::report::duration;
 use crate::report::statistics::distribution::{Distribution, Times};
 use crate::report::statistics::histogram::Histogram;
+use crate::report::{duration, signed_duration};
 use figure::{Figure, Figures};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -113,6 +113,8 @@ pub enum Value<'r> {
     Rows(Vec<Object<'r>>),
     /// An object with keys of its own.
     Object(Object<'r>),
+    /// An object whose type describes no columns.
+    Json(serde_json::Value),
 }
 
 impl From<u64> for Value<'_> {
@@ -136,6 +138,12 @@ impl From<i64> for Value<'_> {
 impl From<i32> for Value<'_> {
     fn from(number: i32) -> Self {
         Self::Signed(number.into())
+    }
+}
+
+impl From<usize> for Value<'_> {
+    fn from(number: usize) -> Self {
+        Self::Number(number as u64)
     }
 }
 
@@ -204,6 +212,12 @@ impl<'r> Value<'r> {
         Self::Object(Object::of(row))
     }
 
+    /// An object as serde makes it of `value`.
+    pub fn json(value: &impl Serialize) -> Self {
+        // What is described so are structs, whose keys are text.
+        serde_json::to_value(value).map_or(Self::None, Self::Json)
+    }
+
     /// `value`; without one, JSON has no key for it.
     pub fn or_absent(value: Option<impl Into<Self>>) -> Self {
         value.map_or(Self::Absent, Into::into)
@@ -224,12 +238,13 @@ impl<'r> Value<'r> {
             (Unit::Ns | Unit::PartNs, Self::Number(ns)) => duration(*ns),
             (Unit::Address, Self::Number(address)) => format!("{address:#x}"),
             (_, Self::Number(number)) => number.to_string(),
+            (Unit::Ns, Self::Signed(ns)) => signed_duration(*ns),
             (_, Self::Signed(number)) => number.to_string(),
             (_, Self::Flag(is_so)) => if *is_so { "yes" } else { "no" }.into(),
             (_, Self::Text(text)) => harmless(text),
             (_, Self::Texts(texts)) => texts.iter().map(|text| harmless(text)).collect::<Vec<_>>().join(", "),
             (_, Self::Distribution(Distribution { count, .. }) | Self::Times(Times { count, .. })) => count.to_string(),
-            (_, Self::Histogram(_) | Self::Object(_)) => String::new(),
+            (_, Self::Histogram(_) | Self::Object(_) | Self::Json(_)) => String::new(),
             (_, Self::Rows(rows)) => rows.len().to_string(),
         }
     }

@@ -8,7 +8,7 @@
 //! half of making the one and the first half of making the other, and whatever ran in between. Where nothing did, it is
 //! what a record costs. The shortest of those times therefore are, and a thousandth of them is taken for such.
 
-use crate::report::rows::table::{Align, Table};
+use crate::report::rows::columns::{self, Column, ReportRow, Unit, column};
 use crate::report::scheduling::state_names;
 use crate::report::statistics::distribution::Quantiles;
 use crate::report::{Window, duration, percent};
@@ -41,6 +41,7 @@ pub struct RecordingCost {
     /// For each VM: what strata's threads used, and what they took from it.
     pub vms: Vec<VmCost>,
     /// For each kind of layer with records: what making these took.
+    #[serde(serialize_with = "columns::serialize")]
     pub records: Vec<RecordsCost>,
     /// Written to the disk for the streams of all layers, what was dropped since included, bytes.
     pub disk_bytes: u64,
@@ -93,7 +94,7 @@ pub struct Thief {
 }
 
 /// What making the records of a kind of layer took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordsCost {
     /// The layers.
     pub layer: LayerKind,
@@ -104,6 +105,15 @@ pub struct RecordsCost {
     pub each_ns: Option<u64>,
     /// All together, ns: an estimate, since not every record costs the same.
     pub estimated_ns: Option<u64>,
+}
+
+impl ReportRow for RecordsCost {
+    const COLUMNS: &'static [Column<Self>] = &[
+        column("layer", "records of", Unit::Text, "The layers", |row| row.layer.name().into()),
+        column("records", "number", Unit::Count, "Their records", |row| row.records.into()),
+        column("each_ns", "each", Unit::Ns, "What one took", |row| row.each_ns.into()),
+        column("estimated_ns", "all", Unit::Ns, "All together", |row| row.estimated_ns.into()),
+    ];
 }
 
 impl RecordingCost {
@@ -294,14 +304,8 @@ pub(super) fn write_cost(cost: &RecordingCost, out: &mut dyn Write) -> io::Resul
     for vm in &cost.vms {
         vm.write(out)?;
     }
-    let right = Align::Right;
-    let mut table = Table::new(&[("records of", Align::Left), ("number", right), ("each", right), ("all", right)]);
-    for RecordsCost { layer, records, each_ns, estimated_ns } in &cost.records {
-        let time = |ns: &Option<u64>| ns.map_or_else(|| "-".into(), duration);
-        table.row([layer.to_string(), records.to_string(), time(each_ns), time(estimated_ns)]);
-    }
-    if !table.is_empty() {
-        table.write(out)?;
+    if !cost.records.is_empty() {
+        columns::write(&cost.records, out)?;
         writeln!(
             out,
             "each: the shortest time between two records of a CPU in this recording; all: an estimate by it"
