@@ -29,7 +29,7 @@ use vmm::attach::{self, AttachRequest, Ending, machines};
 use vmm::cli::{
     self, AttachArgs, Cli, Command, CompletionsArgs, CtlArgs, CtlCommand, CutArgs, DiffArgs, DoctorArgs, EventsArgs,
     ManualArgs, MergeArgs, PsArgs, QueryArgs, ReadArgs, RecoverArgs, ReportArgs, ReportCommand, ReportRequest, RunArgs,
-    SymbolArgs, TriggerCommand, WhyArgs, advice, config_file,
+    SymbolArgs, TriggerCommand, WhyArgs, advice, completion, config_file,
 };
 use vmm::output::Output;
 use vmm::run::{self, BootEnd, OnReboot, RunRequest};
@@ -50,6 +50,7 @@ fn main() -> ExitCode {
 }
 
 fn run_command_line() -> anyhow::Result<ExitCode> {
+    completion::answer(cli::program);
     let program = cli::program();
     let words = config_file::with_config(&program, env::args_os().collect())?;
     let matches =
@@ -392,9 +393,7 @@ fn print_diagnosis(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn print_completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
-    let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut cli::program(), "strata", &mut text);
-    print(&String::from_utf8_lossy(&text))?;
+    print(&completion::script(args.shell)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,5 +1,6 @@
 //! `strata ps`, `strata ctl` and `strata recover`: VMs that run, and those whose process died.
 
+use super::completion;
 use super::recording::{BoundArgs, RECORDED};
 use super::values;
 use clap::{Args, Subcommand};
@@ -31,7 +32,7 @@ pub struct PsArgs {
 pub struct TopArgs {
     /// Name of the VM, or process id, as `strata ps` shows it; USER/NAME or USER/PID for another user's [default: the one
     /// that runs, if it is the only one]
-    #[arg(conflicts_with = "all")]
+    #[arg(conflicts_with = "all", add = completion::running_vms())]
     pub vm: Option<String>,
     /// All running VMs
     #[arg(long)]
@@ -80,6 +81,7 @@ pub struct MetricsArgs {
     strata ctl vm0 session events main 'default,guest-kernel:net:*'")]
 pub struct CtlArgs {
     /// Name of the VM, or process id, as `strata ps` shows it; USER/NAME or USER/PID for another user's
+    #[arg(add = completion::running_vms())]
     pub vm: String,
     /// What to do
     #[command(subcommand)]

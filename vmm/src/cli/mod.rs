@@ -2,6 +2,7 @@
 
 pub mod advice;
 mod attach;
+pub mod completion;
 pub mod config_file;
 mod control;
 mod groups;

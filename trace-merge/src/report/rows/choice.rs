@@ -3,7 +3,7 @@
 //! Rows at one path of the report's JSON are a table, whatever they are in: what they belong to (the VM, a process) becomes
 //! columns in front.
 
-use super::columns::{ColumnText, Rows};
+use super::columns::{ColumnText, Rows, table_name};
 use super::table::{Align, Table};
 use crate::report::{duration, signed_duration};
 use serde_json::{Map, Value};
@@ -156,7 +156,7 @@ impl Choice {
     pub fn of(&self, report: &'static str, described: &[Rows], value: &Value) -> Result<Chosen, ChoiceError> {
         let tables: Vec<&Rows> = described.iter().filter(|rows| rows.is_table()).collect();
         let named = |rows: &&&Rows| match &self.table {
-            Some(wanted) => name_of(rows.path) == *wanted || name_of(rows.path).ends_with(&format!(".{wanted}")),
+            Some(wanted) => table_name(rows.path) == *wanted || table_name(rows.path).ends_with(&format!(".{wanted}")),
             None => true,
         };
         let chosen: Vec<Chosen> = tables.iter().filter(named).map(|rows| Chosen::all(described, rows, value)).collect();
@@ -164,14 +164,14 @@ impl Choice {
         let fitting = chosen.iter().find(|chosen| missing(chosen).is_none());
         let Some(fitting) = fitting.or(chosen.first()) else {
             let wanted = self.table.clone().unwrap_or_default();
-            let names = tables.iter().map(|rows| name_of(rows.path));
+            let names = tables.iter().map(|rows| table_name(rows.path));
             return Err(ChoiceError::NoTable { report, tables: nearest_first(&wanted, names), wanted });
         };
         match missing(fitting) {
             Some(Lacking::Kind { what, option }) => Err(ChoiceError::NotOf { report, what, option }),
             Some(Lacking::Column(wanted)) => {
                 let keys = fitting.columns.iter().map(|column| column.key.clone()).filter(|key| !key.is_empty());
-                let (table, columns) = (name_of(fitting.path), nearest_first(&wanted, keys));
+                let (table, columns) = (table_name(fitting.path), nearest_first(&wanted, keys));
                 Err(ChoiceError::NoColumn { report, table, wanted, columns })
             }
             None => self.narrow(fitting.clone()),
@@ -270,12 +270,6 @@ impl Order {
     }
 }
 
-/// What a table is called: its path without brackets, and without what all of the report is in.
-fn name_of(path: &str) -> String {
-    let path = path.replace("[]", "");
-    path.split_once('.').map_or(path.as_str(), |(_, name)| name).into()
-}
-
 fn nearest_first(wanted: &str, names: impl Iterator<Item = String>) -> Vec<String> {
     let mut names: Vec<String> = names.collect();
     let last = |name: &str| similarity(wanted, name.rsplit('.').next().unwrap_or_default());
@@ -345,7 +339,7 @@ impl Chosen {
     #[must_use]
     pub fn nothing(&self) -> Option<String> {
         let why = match &self.missed_task {
-            _ if self.is_empty => format!("the table {} of the report has no rows", name_of(self.path)),
+            _ if self.is_empty => format!("the table {} of the report has no rows", table_name(self.path)),
             Some(missed) => harmless(missed),
             None => "no row is all of what is asked for at once".into(),
         };

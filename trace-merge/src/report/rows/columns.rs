@@ -425,6 +425,15 @@ pub struct ColumnText {
     pub is_part: bool,
 }
 
+impl ColumnText {
+    /// Whether rows can be ordered by it: it has a key, and one value.
+    #[must_use]
+    pub fn is_sortable(&self) -> bool {
+        let several = [Unit::Distribution, Unit::Histogram, Unit::Texts, Unit::Rows, Unit::Object];
+        !self.key.is_empty() && several.into_iter().all(|unit| unit.name() != self.unit)
+    }
+}
+
 /// What describes the columns of `R`.
 #[must_use]
 pub fn texts<R: ReportRow>() -> Vec<ColumnText> {
@@ -446,6 +455,18 @@ impl Rows {
     pub fn is_table(&self) -> bool {
         self.path.ends_with("[]")
     }
+
+    /// What the table is called, if it is one.
+    #[must_use]
+    pub fn table_name(&self) -> Option<String> {
+        self.is_table().then(|| table_name(self.path))
+    }
+}
+
+/// What the table at `path` is called: its path without brackets, and without what all of the report is in.
+pub(super) fn table_name(path: &str) -> String {
+    let path = path.replace("[]", "");
+    path.split_once('.').map_or(path.as_str(), |(_, name)| name).into()
 }
 
 /// Rows `R` at `path`; see [`Rows`].

@@ -2,6 +2,7 @@
 
 use super::part::PartArgs;
 use super::symbols::SymbolArgs;
+use crate::cli::completion;
 use crate::cli::values::{self, DEFAULT_TRACE};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
@@ -125,7 +126,7 @@ pub struct DrawnWhyArgs {
     #[arg(long, value_name = "N", value_parser = values::number_in(1..=1000_u16))]
     pub worst: Option<u16>,
     /// The VM of those tasks
-    #[arg(long, value_name = "NAME", requires = "drawn")]
+    #[arg(long, value_name = "NAME", requires = "drawn", add = completion::vms_of_trace())]
     pub vm: Option<String>,
 }
 

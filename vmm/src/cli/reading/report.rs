@@ -4,6 +4,7 @@ use super::export::DrawnWhyArgs;
 use super::part::PartArgs;
 use super::symbols::SymbolArgs;
 use super::terminal::TerminalArgs;
+use crate::cli::completion;
 use crate::cli::values::{self, DEFAULT_TRACE};
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
@@ -315,13 +316,13 @@ pub struct ChoiceArgs {
     pub csv: bool,
     /// Order by this column, a key of JSON or a heading: numbers from the largest on, texts from A on, or as :asc or :desc
     /// behind it says
-    #[arg(help_heading = "Rows", long, value_name = "COLUMN[:asc|:desc]")]
+    #[arg(help_heading = "Rows", long, value_name = "COLUMN[:asc|:desc]", add = completion::columns_of_report())]
     pub sort: Option<Sort>,
     /// So many rows at most
     #[arg(help_heading = "Rows", long, value_name = "N", value_parser = values::rows)]
     pub limit: Option<usize>,
     /// Only rows of this VM
-    #[arg(help_heading = "Rows", long, value_name = "NAME")]
+    #[arg(help_heading = "Rows", long, value_name = "NAME", add = completion::vms_of_trace())]
     pub vm: Option<String>,
     /// Only rows of these tasks or processes: a number, a name, which may be a glob, or NAME/NUMBER
     #[arg(help_heading = "Rows", long, value_name = "TASK")]
@@ -332,7 +333,7 @@ pub struct ChoiceArgs {
     pub cpu: Option<u32>,
     /// Which table, where there are several: the last key of its path in JSON, as in parts. Without it, the first with
     /// the columns asked for
-    #[arg(help_heading = "Rows", long, value_name = "NAME")]
+    #[arg(help_heading = "Rows", long, value_name = "NAME", add = completion::tables_of_report())]
     pub table: Option<String>,
 }
 

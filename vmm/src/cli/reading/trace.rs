@@ -4,6 +4,7 @@
 use super::part::PartArgs;
 use super::symbols::SymbolArgs;
 use super::terminal::TerminalArgs;
+use crate::cli::completion;
 use crate::cli::values::{self, DEFAULT_TRACE};
 use clap::Args;
 use std::path::PathBuf;
@@ -45,7 +46,7 @@ pub struct EventsArgs {
     pub layers: Vec<LayerKind>,
     /// Only these events: [LAYER:]GROUP:EVENT with * and ? as wildcards, an event's or a group's own name, several with
     /// commas; '!' takes away. May be repeated
-    #[arg(long = "event", value_name = "EVENTS")]
+    #[arg(long = "event", value_name = "EVENTS", add = completion::events_of_trace())]
     pub events: Vec<String>,
     /// Only records of whose fields this holds, in the form that triggers have: FIELD==VALUE, or with !=, <, <=, > or >=;
     /// several with && or a blank between them. A value is a number, text, which may be a glob, or the name that a number
@@ -60,7 +61,7 @@ pub struct EventsArgs {
     #[arg(long = "cpu", value_name = "N", allow_negative_numbers = true, value_parser = values::number::<u32>)]
     pub cpus: Vec<u32>,
     /// Only records of this VM, not of the host or other VMs. May be repeated
-    #[arg(long = "vm", value_name = "NAME")]
+    #[arg(long = "vm", value_name = "NAME", add = completion::vms_of_trace())]
     pub vms: Vec<String>,
     /// Which part of it.
     #[command(flatten)]
@@ -105,7 +106,7 @@ pub struct WhyArgs {
     #[arg(long, value_name = "TASK")]
     pub task: Option<TaskChoice>,
     /// Only tasks of this VM
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = completion::vms_of_trace())]
     pub vm: Option<String>,
     /// Which part of it.
     #[command(flatten)]
@@ -116,7 +117,7 @@ pub struct WhyArgs {
     pub worst: Option<u16>,
     /// Explain the longest times between two of a task's records of such events, of applications or the guest's
     /// kernel: the 3 longest without --worst
-    #[arg(long, value_name = "EVENTS")]
+    #[arg(long, value_name = "EVENTS", add = completion::events_of_trace())]
     pub event: Option<String>,
     /// JSON in place of text
     #[arg(long)]
