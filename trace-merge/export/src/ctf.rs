@@ -14,6 +14,9 @@ use strata_recording::reader::{Stream, Trace, TraceLayer};
 use trace_merge::progress::DONE;
 use trace_merge::report::ReportError;
 
+/// Packets that are copied before their memory is given back.
+const PACKETS_AT_ONCE: usize = 16;
+
 /// What describes the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
@@ -89,16 +92,20 @@ impl Copy<'_> {
 
     fn stream(&mut self, stream: &Stream, packets: Range<usize>, file: impl Write) -> io::Result<()> {
         let mut file = BufWriter::new(file);
-        for index in packets {
-            match stream.packet(index) {
-                Some((packet, _)) => {
-                    file.write_all(packet)?;
-                    self.written.bytes += packet.len() as u64;
-                    self.written.records += stream.records_in(index..index + 1);
+        for begin in packets.clone().step_by(PACKETS_AT_ONCE) {
+            let some = begin..packets.end.min(begin + PACKETS_AT_ONCE);
+            for index in some.clone() {
+                match stream.packet(index) {
+                    Some((packet, _)) => {
+                        file.write_all(packet)?;
+                        self.written.bytes += packet.len() as u64;
+                        self.written.records += stream.records_in(index..index + 1);
+                    }
+                    None => self.unreadable += 1,
                 }
-                None => self.unreadable += 1,
             }
-            self.done += 1;
+            self.done += some.len();
+            stream.release_packets(some);
             if let Some(progress) = self.options.progress {
                 progress.store(self.done as u64 * DONE / self.all as u64, Ordering::Relaxed);
             }

@@ -146,6 +146,12 @@ impl Stream {
         Damage { truncated_bytes, missing_records, ..damage }
     }
 
+    /// Lets go of the memory that `packets` take in this process. They stay readable.
+    pub fn release_packets(&self, packets: Range<usize>) {
+        let offset = |index: usize| index.saturating_mul(self.packet_size);
+        self.release(offset(packets.start)..offset(packets.end));
+    }
+
     /// Lets go of the memory that the bytes `range` of the packets take in this process. They stay readable.
     pub(super) fn release(&self, range: Range<usize>) {
         for chunk in &self.chunks {
