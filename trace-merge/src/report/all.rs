@@ -51,16 +51,13 @@ impl Reports {
         self.reports.iter().find_map(|(_, report)| report.as_ref().ok()?.as_any().downcast_ref())
     }
 
-    /// What each says, in blocks.
-    ///
-    /// # Errors
-    /// When one cannot be written.
-    pub fn blocks(&self) -> io::Result<Vec<(&'static str, ShownReport)>> {
+    /// What each says, in blocks; an error where one cannot be written.
+    pub fn blocks(&self) -> impl Iterator<Item = (&'static str, io::Result<ShownReport>)> {
         let blocks = |report: &Outcome| match report {
             Ok(report) => take_apart(|out| report.write_text(out)).map(Ok),
             Err(missing) => Ok(Err(missing.clone())),
         };
-        self.reports.iter().map(|(name, report)| Ok((*name, blocks(report)?))).collect()
+        self.reports.iter().map(move |(name, report)| (*name, blocks(report)))
     }
 }
 

@@ -5,7 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use std::io::{self, Write};
+use serde::Serialize;
+use std::io::{self, BufWriter, Write};
 
 /// Appends `number`: seven bits a byte, the lowest first; the highest bit says that more follow.
 pub(super) fn put(bytes: &mut Vec<u8>, number: u64) {
@@ -33,6 +34,50 @@ pub(super) fn put_bytes(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend_from_slice(text);
 }
 
+/// Bytes of a column that wait to be compressed together.
+const PENDING: usize = 1 << 15;
+
+/// Bytes that are compressed (zlib) while more are added.
+#[derive(Debug)]
+pub(super) struct Column {
+    pending: Vec<u8>,
+    packed: ZlibEncoder<Vec<u8>>,
+}
+
+impl Default for Column {
+    fn default() -> Self {
+        Self { pending: Vec::with_capacity(PENDING), packed: ZlibEncoder::new(Vec::new(), Compression::best()) }
+    }
+}
+
+impl Column {
+    /// Where to append.
+    pub(super) fn end(&mut self) -> &mut Vec<u8> {
+        if self.pending.len() >= PENDING {
+            // It is compressed into memory, which takes all.
+            let _ = self.packed.write_all(&self.pending);
+            self.pending.clear();
+        }
+        &mut self.pending
+    }
+
+    /// How many bytes were added.
+    pub(super) fn len(&self) -> u64 {
+        self.packed.total_in() + self.pending.len() as u64
+    }
+
+    /// Writes it as [`write_packed`] does.
+    ///
+    /// # Errors
+    /// When `out` fails.
+    pub(super) fn write(mut self, out: &mut impl Write) -> io::Result<()> {
+        self.packed.write_all(&self.pending)?;
+        let mut letters = EncoderWriter::new(out, &STANDARD);
+        letters.write_all(&self.packed.finish()?)?;
+        letters.finish().map(drop)
+    }
+}
+
 /// Writes `bytes` compressed (zlib), as base64.
 ///
 /// # Errors
@@ -42,6 +87,18 @@ pub(super) fn write_packed(out: &mut impl Write, bytes: &[u8]) -> io::Result<()>
     let mut packed = ZlibEncoder::new(letters, Compression::best());
     packed.write_all(bytes)?;
     packed.finish()?.finish().map(drop)
+}
+
+/// Writes `value` as JSON that is packed as [`write_packed`] does it.
+///
+/// # Errors
+/// When `out` fails, or `value` has no form as JSON.
+pub(super) fn write_packed_json(out: &mut impl Write, value: &(impl Serialize + ?Sized)) -> io::Result<()> {
+    let letters = EncoderWriter::new(out, &STANDARD);
+    // JSON comes a few bytes at a time.
+    let mut packed = BufWriter::new(ZlibEncoder::new(letters, Compression::best()));
+    serde_json::to_writer(&mut packed, value)?;
+    packed.into_inner()?.finish()?.finish().map(drop)
 }
 
 #[cfg(test)]
@@ -61,6 +118,19 @@ pub(super) mod tests {
             }
         }
         numbers
+    }
+
+    #[test]
+    fn column_that_is_compressed_bit_by_bit_is_that_which_is_compressed_at_once() {
+        let bytes: Vec<u8> = (0..3 * PENDING).map(|at| low_bits((at * at / 7) as u64)).collect();
+        let (mut column, mut letters, mut at_once) = (Column::default(), Vec::new(), Vec::new());
+
+        bytes.chunks(1000).for_each(|some| column.end().extend_from_slice(some));
+        let length = column.len();
+        column.write(&mut letters).unwrap();
+
+        write_packed(&mut at_once, &bytes).unwrap();
+        assert_eq!((length, letters == at_once), (bytes.len() as u64, true));
     }
 
     proptest! {

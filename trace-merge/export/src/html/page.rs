@@ -5,8 +5,9 @@
 
 use super::category::Category;
 use super::drawing::Drawing;
-use super::encoding::write_packed;
-use super::{reports, stacks};
+use super::encoding::{write_packed, write_packed_json};
+use super::reports::Shown;
+use super::stacks;
 use crate::Exported;
 use serde_json::json;
 use std::io::{self, Write};
@@ -71,14 +72,16 @@ impl Contents<'_> {
         out.write_all(HEAD.replace(NONCE, &nonce).as_bytes())?;
         write!(out, "<style nonce=\"{nonce}\">\n{STYLE}</style>\n")?;
         out.write_all(BODY.as_bytes())?;
-        let reported = reports::shown(&self.reports)?;
         let stacks = stacks::reported(self.reports.functions());
         let about = self.about()?;
         write_json(&mut out, "about", &about)?;
         self.write_columns(&mut out)?;
-        write_column(&mut out, "reports", &serde_json::to_vec(&reported)?)?;
-        write_column(&mut out, "stacks", &serde_json::to_vec(&stacks)?)?;
-        write_column(&mut out, "flows", &serde_json::to_vec(self.drawn.flows.kept())?)?;
+        for (name, column) in std::mem::take(&mut self.drawn.records).into_columns() {
+            write_tag(&mut out, name, |out| column.write(out))?;
+        }
+        write_tag(&mut out, "reports", |out| write_packed_json(out, &Shown::of(&self.reports)))?;
+        write_tag(&mut out, "stacks", |out| write_packed_json(out, &stacks))?;
+        write_tag(&mut out, "flows", |out| write_packed_json(out, self.drawn.flows.kept()))?;
         for script in SCRIPTS {
             write!(out, "<script nonce=\"{nonce}\">\n{script}</script>\n")?;
         }
@@ -139,17 +142,18 @@ impl Contents<'_> {
         for (number, row) in self.drawn.rows.iter().enumerate() {
             write_column(out, &format!("slices-{number}"), &row.encoded())?;
         }
-        for (name, column) in self.drawn.records.columns() {
-            write_column(out, name, column)?;
-        }
         write_column(out, "counters", &self.drawn.counting.counters.encoded())?;
         write_column(out, "arrows", self.drawn.arrows.encoded())
     }
 }
 
 fn write_column(out: &mut impl Write, id: &str, bytes: &[u8]) -> io::Result<()> {
+    write_tag(out, id, |out| write_packed(out, bytes))
+}
+
+fn write_tag<W: Write>(out: &mut W, id: &str, content: impl FnOnce(&mut W) -> io::Result<()>) -> io::Result<()> {
     write!(out, "<script type=\"application/octet-stream\" id=\"{id}\">")?;
-    write_packed(out, bytes)?;
+    content(out)?;
     out.write_all(b"</script>\n")
 }
 

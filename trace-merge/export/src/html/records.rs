@@ -3,7 +3,7 @@
 //! Each property is a column of its own, which compresses well: the page makes typed arrays of them.
 
 use super::category::Category;
-use super::encoding::{put, put_bytes, put_signed};
+use super::encoding::{Column, put, put_bytes, put_signed};
 use super::names::Names;
 use super::rows::RowNumber;
 use foldhash::HashMap;
@@ -59,10 +59,7 @@ pub(super) struct Records {
     pub(super) whos: Names,
     /// The rows of those among them that are a guest's tasks.
     rows_of_whos: Vec<(u32, RowNumber)>,
-    times: Vec<u8>,
-    kinds_of: Vec<u8>,
-    whos_of: Vec<u8>,
-    fields: Vec<u8>,
+    columns: Columns,
     last: u64,
     kept: u64,
     /// Records that are not kept, and when the first of them was made, ns.
@@ -71,6 +68,15 @@ pub(super) struct Records {
     most: u64,
     most_bytes: usize,
     payload: Vec<u8>,
+}
+
+/// The columns of records: times as distances, numbers of kinds, numbers of those who made them, fields.
+#[derive(Debug, Default)]
+struct Columns {
+    times: Column,
+    kinds: Column,
+    whos: Column,
+    fields: Column,
 }
 
 /// What the page gets of the records beside the columns.
@@ -97,18 +103,19 @@ impl Records {
     /// Adds a record of the layer at `layer` that `who` made at `time`, ns, and that is marked in `row`.
     pub(super) fn add(&mut self, input: &Input<'_>, layer: usize, row: RowNumber, time: u64, who: u32) {
         let schema = input.record.schema;
-        if self.kept >= self.most || self.fields.len() >= self.most_bytes {
+        if self.kept >= self.most || self.columns.fields.len() >= self.most_bytes as u64 {
             return self.leave_out(time);
         }
         let Some(kind) = self.kind((layer, input.source), schema, row) else { return self.leave_out(time) };
-        put(&mut self.times, time.saturating_sub(self.last));
-        put(&mut self.kinds_of, kind as u64);
-        put(&mut self.whos_of, who.into());
+        let Columns { times, kinds, whos, fields } = &mut self.columns;
+        put(times.end(), time.saturating_sub(self.last));
+        put(kinds.end(), kind as u64);
+        put(whos.end(), who.into());
         self.payload.clear();
         for (_, value) in schema.fields(input.record.payload) {
             put_value(&mut self.payload, value);
         }
-        put_bytes(&mut self.fields, &self.payload);
+        put_bytes(fields.end(), &self.payload);
         self.last = time.max(self.last);
         self.kept += 1;
         self.report_meaning(self.kinds.get(kind).map_or(0, |kind| kind.0), input.record.payload);
@@ -168,14 +175,10 @@ impl Records {
         ReportedRecords { types, kinds, whos, rows_of_whos, kept, left_out, left_out_from }
     }
 
-    /// The columns, each with its name: times as distances, numbers of kinds, numbers of those who made them, fields.
-    pub(super) fn columns(&self) -> [(&'static str, &[u8]); 4] {
-        [
-            ("record-times", &self.times),
-            ("record-kinds", &self.kinds_of),
-            ("record-whos", &self.whos_of),
-            ("record-fields", &self.fields),
-        ]
+    /// The columns, each with its name.
+    pub(super) fn into_columns(self) -> [(&'static str, Column); 4] {
+        let Columns { times, kinds, whos, fields } = self.columns;
+        [("record-times", times), ("record-kinds", kinds), ("record-whos", whos), ("record-fields", fields)]
     }
 }
 

@@ -1,9 +1,11 @@
 //! The reports as the page shows them: what each says of itself, and the blocks of its text.
 
+use serde::ser::{Error, SerializeMap};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use std::io;
 use trace_merge::report::all::Reports;
 use trace_merge::report::registry::REPORTS;
+use trace_merge::report::rows::blocks::Block;
 
 /// What the reports that the page shows say of themselves, in the order of its tabs.
 fn descriptions() -> Vec<Value> {
@@ -19,18 +21,34 @@ fn descriptions() -> Vec<Value> {
     described.collect()
 }
 
-/// What the page gets of `reports`.
-///
-/// # Errors
-/// When one cannot be shown.
-pub(super) fn shown(reports: &Reports) -> io::Result<Value> {
-    let shown = reports.blocks()?.into_iter().map(|(name, report)| {
-        let report = match report {
-            Ok(blocks) => json!({ "blocks": blocks }),
-            Err(missing) => json!({ "nothing": missing }),
-        };
-        (name.to_owned(), report)
-    });
-    let reports: serde_json::Map<String, Value> = shown.collect();
-    Ok(json!({ "reports": reports, "descriptions": descriptions() }))
+/// What the page gets of reports. Each is taken apart when it is its turn, and only then takes memory for it.
+#[derive(Serialize)]
+pub(super) struct Shown<'r> {
+    #[serde(serialize_with = "by_name")]
+    reports: &'r Reports,
+    descriptions: Vec<Value>,
+}
+
+impl<'r> Shown<'r> {
+    pub(super) fn of(reports: &'r Reports) -> Self {
+        Self { reports, descriptions: descriptions() }
+    }
+}
+
+/// A report.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum OfReport {
+    Blocks(Vec<Block>),
+    /// Why there is none.
+    Nothing(String),
+}
+
+fn by_name<S: Serializer>(reports: &Reports, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(None)?;
+    for (name, report) in reports.blocks() {
+        let report = report.map_err(S::Error::custom)?;
+        map.serialize_entry(name, &report.map_or_else(OfReport::Nothing, OfReport::Blocks))?;
+    }
+    map.end()
 }
