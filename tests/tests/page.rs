@@ -139,6 +139,26 @@ const COLUMNS_DRAWN: &str = "(() => { const picture = document.activeElement.que
     return heights; })()";
 
 #[test]
+fn row_of_exits_leads_to_the_longest_of_them() {
+    let (mut opened, trace) = Opened::new(20_000, |_| ());
+    let reasons = exits::report(&trace, Window::ALL).unwrap().vms.remove(0).reasons;
+    let reason = reasons.first().unwrap();
+    let longest = reason.longest.unwrap();
+
+    opened.get("openTab('exits')");
+    let click = format!(
+        "[...document.querySelectorAll('#reports-panel td')].find((cell) => cell.textContent === '{}').parentElement \
+         .querySelector('button.place').click()",
+        reason.reason
+    );
+    opened.get(&click);
+
+    let selected = "[about.rows[selection.row.number].name, Math.round(selection.range[0])]";
+    let begin = trace.clock().ticks_to_ns(longest.begin) - trace.clock().ticks_to_ns(trace.start().unwrap());
+    assert_eq!(opened.get(selected), json!([format!("vCPU {}", longest.vcpu), begin]));
+}
+
+#[test]
 fn distributions_are_drawn_as_counted_and_told_column_by_column() {
     let (mut opened, trace) = Opened::new(20_000, |_| ());
     let reasons = exits::report(&trace, Window::ALL).unwrap().vms.remove(0).reasons;

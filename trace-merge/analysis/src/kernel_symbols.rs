@@ -45,7 +45,7 @@ struct Place {
 }
 
 /// A symbol of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelSymbol<'s> {
     /// Where it begins.
     pub address: u64,

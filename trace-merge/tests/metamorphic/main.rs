@@ -382,7 +382,7 @@ fn apply(dir: &Path, number: usize, change: Change) {
 type Figures = BTreeMap<String, u64>;
 
 /// Figures that say what is not known, that are not sums or maxima, or that are moments.
-const NOT_COMPARED: [&str; 37] = [
+const NOT_COMPARED: [&str; 38] = [
     "unknown",
     "wall_ticks",
     "wall_ns",
@@ -403,6 +403,7 @@ const NOT_COMPARED: [&str; 37] = [
     "buckets",
     "worst",
     "slowest",
+    "longest",
     "completeness",
     "unattributed",
     "unnamed",

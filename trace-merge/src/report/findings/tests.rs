@@ -5,6 +5,7 @@ use super::*;
 use crate::report::devices::flows::Milestone;
 use crate::report::kernels::exits::ReasonExits;
 use crate::report::kernels::exits::functions::FunctionExits;
+use crate::report::kernels::exits::longest::Longest;
 use crate::report::kernels::exits::operations::OperationExits;
 use crate::report::kernels::irqs::{CpuTimes, Interrupt};
 use crate::report::kernels::locks::KernelLock;
@@ -47,6 +48,7 @@ fn with_exits(kvm_ns: u64, halted_ns: u64) -> VmExits {
         reason: "ioio".into(),
         count: 7,
         time: time(7, kvm_ns + 1, kvm_ns),
+        longest: None,
         kvm_ns,
         vmm_ns: 1,
         stolen_ns: 0,
@@ -133,10 +135,12 @@ fn exits_are_a_storm_from_their_threshold_on_and_halts_never() {
     assert_eq!(exit_storm(&with_exits(99, 1), &with_thief(0), 1_000, NextCommand::on_any()), None);
 }
 
+const LONGEST: Longest = Longest { ticks: 5, begin: 1, vcpu: 0 };
+
 /// Exits that take long, `count` of 7 for a register.
 fn with_operation(count: u64) -> VmExits {
     let operation = KvmAccess::Msr { register: 0x6e0, is_write: true };
-    let operation = OperationExits { reason: "ioio".into(), operation, time: time(count, 10, 5) };
+    let operation = OperationExits { reason: "ioio".into(), operation, time: time(count, 10, 5), longest: LONGEST };
     VmExits { operations: vec![operation], ..with_exits(99, 0) }
 }
 
@@ -159,6 +163,7 @@ fn finding_on_exits_names_the_function_of_the_guest_where_a_notable_part_of_them
         count,
         total_ns: 10,
         max_ns: 5,
+        longest: LONGEST,
     };
     let text = |functions| {
         let exits = VmExits { functions, ..with_operation(4) };

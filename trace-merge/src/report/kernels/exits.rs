@@ -1,12 +1,13 @@
 //! Why vCPUs left the guest, and what the time went on until they were in it again.
 
 pub mod functions;
+pub mod longest;
 pub mod operations;
 
 use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::figure::{Figure, Figures};
-use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution};
+use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, distribution};
 use crate::report::scheduling::state_names;
 use crate::report::scheduling::vcpu_events::warnings;
 use crate::report::statistics::distribution::{Distribution, Durations};
@@ -15,6 +16,7 @@ use crate::report::statistics::samples::{ReportedBy, Row, Sampled, Samples, repo
 use crate::report::{Report, ReportBuilder, ReportError, Window};
 use foldhash::HashMap;
 use functions::{FunctionExits, Instructions};
+use longest::Longest;
 use operations::{AccessExits, OperationExits, Operations};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -97,6 +99,8 @@ pub struct ReasonExits {
     pub count: u64,
     /// Time from the exit until the vCPU was in the guest again.
     pub time: Distribution,
+    /// The longest of them; `None` where none has a time.
+    pub longest: Option<Longest>,
     /// Time of all of them in KVM, ns.
     pub kvm_ns: u64,
     /// Time of all of them in the VMM, ns.
@@ -120,6 +124,9 @@ impl ReportRow for ReasonExits {
             row.count.into()
         }),
         distribution("time", TIME, "From the exit until the vCPU was in the guest again", |row| (&row.time).into()),
+        column("longest", "", Unit::Object, longest::MEANING, |row| {
+            row.longest.as_ref().map_or(Value::None, Value::object)
+        }),
         column("kvm_ns", "in KVM", Unit::PartNs, "Time of all of them in KVM", |row| row.kvm_ns.into()),
         column("vmm_ns", "in VMM", Unit::PartNs, "Time of all of them in the VMM", |row| row.vmm_ns.into()),
         column(
@@ -191,6 +198,7 @@ struct VmSums {
 struct ReasonSums {
     count: u64,
     times: Durations,
+    longest: Option<Longest>,
     parts: Parts,
 }
 
@@ -342,19 +350,21 @@ impl ExitTimes {
             return;
         }
         let ticks = time.saturating_sub(exit.begin);
+        let this = Longest { ticks, begin: exit.begin, vcpu: key.1 };
         of_reason.times.add(ticks);
+        of_reason.longest = Some(of_reason.longest.map_or(this, |longest| longest.or(this)));
         // It is over behind the part in which it began, at times: where it began is where its cause was.
         let row = || Row { what: exit.reason.name().into_owned(), waits: exit.reason.is_halt() };
         self.samples.add(Some(key.0), exit.begin, ticks, row);
         of_reason.parts = of_reason.parts.plus(exit.parts);
         if let Some(instruction) = exit.instruction {
-            sums.instructions.add(exit.reason, instruction, ticks);
+            sums.instructions.add(exit.reason, instruction, this);
         }
         if let Some(operation) = exit.operation {
-            sums.operations.add(exit.reason, operation, ticks);
+            sums.operations.add(exit.reason, operation, this);
         }
         if let Some(access) = exit.access {
-            sums.operations.add_access(access, exit.parts.vmm);
+            sums.operations.add_access(access, Longest { ticks: exit.parts.vmm, ..this });
         }
     }
 }
@@ -499,6 +509,7 @@ fn of_vm<'s>(vm: &Vm, sums: VmSums, symbols: impl FnOnce() -> Option<&'s KernelS
         reason: reason.name().into_owned(),
         count: sums.count,
         time: sums.times.distribution(clock),
+        longest: sums.longest,
         kvm_ns: clock.ticks_to_ns(sums.parts.kvm),
         vmm_ns: clock.ticks_to_ns(sums.parts.vmm),
         stolen_ns: clock.ticks_to_ns(sums.parts.stolen),

@@ -13,13 +13,14 @@ function timelineRow(row, machine) {
   // that waited longest.
   const task = [row.issuer, row.task, row.woken, row.waiters?.[0]].find(isObject) ?? row;
   if (task.comm !== undefined && (task.tid ?? task.pid) !== undefined) return rowCalled('task', visible(vm), visible(`${task.comm}/${task.tid ?? task.pid}`));
-  const vcpu = row.vcpu ?? row.cpu ?? busiest(row.cpus ?? []);
+  const vcpu = row.vcpu ?? row.cpu ?? row.longest?.vcpu ?? busiest(row.cpus ?? []);
   if (vcpu !== undefined) return rowCalled('vcpu', visible(vm), `vCPU ${vcpu}`);
   return undefined;
 }
 
 /** When what a row of a report tells of began and ended, ns of the page; null where the row does not say it. */
 function momentsOf(row) {
+  if (row.longest) return momentsOf({ begin_ticks: row.longest.begin_ticks, total_ns: row.max_ns ?? row.time.max_ns });
   const begin = row.begin_ticks ?? (row.latency_ns === undefined ? undefined : row.ticks) ?? row.first_ticks;
   if (typeof begin !== 'number') return null;
   const from = ticksToNs(begin - about.begin_ticks);

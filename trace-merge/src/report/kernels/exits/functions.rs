@@ -1,8 +1,9 @@
 //! In which functions of the guest vCPUs left it, as KVM tells the instruction's address.
 
 use super::VmExits;
+use super::longest::{self, Longest};
 use super::operations::write_rows;
-use crate::report::rows::columns::{Column, ReportRow, Unit, column};
+use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column};
 use crate::report::statistics::distribution::DurationSum;
 use foldhash::HashMap;
 use std::cmp::Reverse;
@@ -34,6 +35,8 @@ pub struct FunctionExits {
     pub total_ns: u64,
     /// The longest, ns.
     pub max_ns: u64,
+    /// It.
+    pub longest: Longest,
 }
 
 impl ReportRow for FunctionExits {
@@ -45,17 +48,42 @@ impl ReportRow for FunctionExits {
         column("count", "count", Unit::Count, "How many", |row| row.count.into()),
         column("total_ns", "total", Unit::Ns, "Until in the guest again", |row| row.total_ns.into()),
         column("max_ns", "longest", Unit::Ns, "The longest", |row| row.max_ns.into()),
+        column("longest", "", Unit::Object, longest::MEANING, |row| Value::object(&row.longest)),
     ];
 }
 
 /// The exits of a VM by instruction, in the making.
 #[derive(Debug, Default)]
 pub(super) struct Instructions {
-    times: HashMap<(ExitReason, u64), DurationSum>,
+    times: HashMap<(ExitReason, u64), Sum>,
     /// Exits at other instructions.
     others: u64,
     /// Whether the guest ran guests of its own.
     has_guests: bool,
+}
+
+/// Exits together.
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    times: DurationSum,
+    longest: Longest,
+}
+
+impl Sum {
+    fn of(exit: Longest) -> Self {
+        let mut times = DurationSum::default();
+        times.add(exit.ticks);
+        Self { times, longest: exit }
+    }
+
+    fn plus(&self, other: &Self) -> Self {
+        Self { times: self.times.plus(&other.times), longest: self.longest.or(other.longest) }
+    }
+}
+
+/// Adds `sum` to the one of `key`.
+fn add_to<K: Ord>(sums: &mut BTreeMap<K, Sum>, key: K, sum: Sum) {
+    sums.entry(key).and_modify(|known| *known = known.plus(&sum)).or_insert(sum);
 }
 
 /// Rows, and what they lack.
@@ -69,13 +97,14 @@ pub(super) struct Functions {
 }
 
 impl Instructions {
-    /// Adds an exit that took `ticks`, at the instruction at `address`.
-    pub(super) fn add(&mut self, reason: ExitReason, address: u64, ticks: u64) {
+    /// Adds `exit`, at the instruction at `address`.
+    pub(super) fn add(&mut self, reason: ExitReason, address: u64, exit: Longest) {
         if self.times.len() >= MOST_INSTRUCTIONS && !self.times.contains_key(&(reason, address)) {
             self.others += 1;
             return;
         }
-        self.times.entry((reason, address)).or_default().add(ticks);
+        let this = Sum::of(exit);
+        self.times.entry((reason, address)).and_modify(|sum| *sum = sum.plus(&this)).or_insert(this);
     }
 
     /// Takes note of an exit, over or not.
@@ -89,29 +118,25 @@ impl Instructions {
         let has_names = !self.has_guests && self.times.keys().any(is_of_kernel);
         let symbols = if has_names { symbols() } else { None };
         // Few functions have many instructions, and a name takes memory.
-        let mut by_symbol: HashMap<(ExitReason, u64), (KernelSymbol<'_>, DurationSum)> = HashMap::default();
-        let mut by_function: BTreeMap<(ExitReason, Result<String, u64>), DurationSum> = BTreeMap::new();
-        for ((reason, address), times) in self.times {
+        let mut by_symbol: BTreeMap<(ExitReason, KernelSymbol<'_>), Sum> = BTreeMap::new();
+        let mut by_function: BTreeMap<(ExitReason, Result<String, u64>), Sum> = BTreeMap::new();
+        for ((reason, address), sum) in self.times {
             match symbols.and_then(|symbols| symbols.find(address)) {
-                Some((symbol, _)) => {
-                    let known = by_symbol.entry((reason, symbol.address));
-                    let (_, sum) = known.or_insert((symbol, DurationSum::default()));
-                    *sum = sum.plus(&times);
-                }
-                None => drop(by_function.insert((reason, Err(address)), times)),
+                Some((symbol, _)) => add_to(&mut by_symbol, (reason, symbol), sum),
+                None => add_to(&mut by_function, (reason, Err(address)), sum),
             }
         }
-        for ((reason, _), (symbol, times)) in by_symbol {
-            let sum = by_function.entry((reason, Ok(symbol.label().into_owned()))).or_default();
-            *sum = sum.plus(&times);
+        for ((reason, symbol), sum) in by_symbol {
+            add_to(&mut by_function, (reason, Ok(symbol.label().into_owned())), sum);
         }
-        let row = |((reason, function), times): ((ExitReason, Result<String, u64>), DurationSum)| FunctionExits {
+        let row = |((reason, function), sum): ((ExitReason, Result<String, u64>), Sum)| FunctionExits {
             reason: reason.name().into_owned(),
             is_named: function.is_ok(),
             function: function.unwrap_or_else(|address| format!("{address:#x}")),
-            count: times.count,
-            total_ns: clock.ticks_to_ns(times.total),
-            max_ns: clock.ticks_to_ns(times.max),
+            count: sum.times.count,
+            total_ns: clock.ticks_to_ns(sum.times.total),
+            max_ns: clock.ticks_to_ns(sum.times.max),
+            longest: sum.longest,
         };
         let mut rows: Vec<FunctionExits> = by_function.into_iter().map(row).collect();
         rows.sort_by_key(|row| Reverse((row.total_ns, row.count)));

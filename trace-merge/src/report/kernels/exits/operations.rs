@@ -1,8 +1,9 @@
 //! What exits were about: what the guest accessed, as KVM's events and the VMM's devices tell.
 
 use super::VmExits;
+use super::longest::{self, Longest};
 use crate::report::rows::columns;
-use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution, figure};
+use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, distribution, figure};
 use crate::report::scheduling::state_names;
 use crate::report::statistics::distribution::{Distribution, Durations};
 use std::cmp::Reverse;
@@ -28,6 +29,8 @@ pub struct OperationExits {
     pub operation: KvmAccess,
     /// Time from each exit until the vCPU was in the guest again.
     pub time: Distribution,
+    /// The longest of them.
+    pub longest: Longest,
 }
 
 impl OperationExits {
@@ -93,6 +96,8 @@ pub struct AccessExits {
     pub place: String,
     /// Time in the VMM of each exit that made one.
     pub time: Distribution,
+    /// The one that took longest there.
+    pub longest: Longest,
 }
 
 impl ReportRow for OperationExits {
@@ -109,6 +114,7 @@ impl ReportRow for OperationExits {
         distribution("time", figure::DISTRIBUTION, "From the exit until the vCPU was in the guest again", |row| {
             (&row.time).into()
         }),
+        column("longest", "", Unit::Object, longest::MEANING, |row| Value::object(&row.longest)),
     ];
 }
 
@@ -118,6 +124,7 @@ impl ReportRow for AccessExits {
         distribution("time", figure::DISTRIBUTION, "Time in the VMM of each exit that accessed it", |row| {
             (&row.time).into()
         }),
+        column("longest", "", Unit::Object, longest::MEANING, |row| Value::object(&row.longest)),
     ];
 }
 
@@ -129,24 +136,25 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    /// Adds an exit that took `ticks`, in which the guest did `operation` first.
-    pub(super) fn add(&mut self, reason: ExitReason, operation: KvmAccess, ticks: u64) {
-        self.operations.add((reason, operation), ticks);
+    /// Adds `exit`, in which the guest did `operation` first.
+    pub(super) fn add(&mut self, reason: ExitReason, operation: KvmAccess, exit: Longest) {
+        self.operations.add((reason, operation), exit);
     }
 
-    /// Adds an exit that took `ticks` in the VMM, in which the guest accessed a device there.
-    pub(super) fn add_access(&mut self, access: Access, ticks: u64) {
-        self.accesses.add(access, ticks);
+    /// Adds the part in the VMM of `exit`, in which the guest accessed a device there.
+    pub(super) fn add_access(&mut self, access: Access, exit: Longest) {
+        self.accesses.add(access, exit);
     }
 
     /// The rows, those that took longest first.
     pub(super) fn rows(self, clock: &Clock) -> (Bounded<OperationExits>, Bounded<AccessExits>) {
-        let operation = |(reason, operation): (ExitReason, _), time| OperationExits {
+        let operation = |(reason, operation): (ExitReason, _), (time, longest)| OperationExits {
             reason: reason.name().into_owned(),
             operation,
             time,
+            longest,
         };
-        let access = |access, time| AccessExits { place: state_names::access(access), time };
+        let access = |access, (time, longest)| AccessExits { place: state_names::access(access), time, longest };
         (self.operations.rows(clock, operation, |row| &row.time), self.accesses.rows(clock, access, |row| &row.time))
     }
 }
@@ -161,7 +169,7 @@ pub(super) struct Bounded<R> {
 /// Times by what a guest chose: of the first [`MOST`] things.
 #[derive(Debug)]
 struct TimesBy<K> {
-    times: BTreeMap<K, Durations>,
+    times: BTreeMap<K, (Durations, Longest)>,
     /// Exits for other things.
     others: u64,
 }
@@ -173,18 +181,26 @@ impl<K> Default for TimesBy<K> {
 }
 
 impl<K: Ord> TimesBy<K> {
-    fn add(&mut self, key: K, ticks: u64) {
+    fn add(&mut self, key: K, exit: Longest) {
         if self.times.len() >= MOST && !self.times.contains_key(&key) {
             self.others += 1;
             return;
         }
-        self.times.entry(key).or_default().add(ticks);
+        let (times, longest) = self.times.entry(key).or_insert_with(|| (Durations::default(), exit));
+        times.add(exit.ticks);
+        *longest = longest.or(exit);
     }
 
     /// A row of each, which `make` makes; `time` tells its time.
-    fn rows<R>(self, clock: &Clock, make: impl Fn(K, Distribution) -> R, time: fn(&R) -> &Distribution) -> Bounded<R> {
+    fn rows<R>(
+        self,
+        clock: &Clock,
+        make: impl Fn(K, (Distribution, Longest)) -> R,
+        time: fn(&R) -> &Distribution,
+    ) -> Bounded<R> {
+        let times = self.times.into_iter();
         let mut rows: Vec<R> =
-            self.times.into_iter().map(|(key, times)| make(key, times.distribution(clock))).collect();
+            times.map(|(key, (times, longest))| make(key, (times.distribution(clock), longest))).collect();
         rows.sort_by_key(|row| Reverse((time(row).total_ns, time(row).count)));
         Bounded { rows, others: self.others }
     }

@@ -14,6 +14,15 @@ fn time_of_exits_is_split_between_kvm_vmm_host_and_halt() {
     let io = reason("ioio");
     assert_eq!((io.count, io.time.p50_ns, io.time.max_ns, io.time.total_ns), (2, 1_500, 16_000, 17_500));
     assert_eq!((io.kvm_ns, io.vmm_ns, io.stolen_ns), (6_000, 2_500, 9_000));
+    let longest = io.longest.unwrap();
+    assert_eq!((trace.clock().ticks_to_ns(longest.ticks), longest.vcpu), (io.time.max_ns, 0));
+    assert!(
+        trace
+            .layers()
+            .iter()
+            .flat_map(|layer| layer.records(&layer.streams[0]))
+            .any(|record| record.time == longest.begin)
+    );
     let halt = reason("hlt");
     assert_eq!((halt.time.total_ns, halt.halted_ns, halt.stolen_ns, halt.kvm_ns), (9_500, 7_500, 500, 1_500));
     assert_eq!((vm.accesses[0].place.as_str(), vm.accesses[0].time.total_ns), ("port 0x3f8", 2_500));
@@ -158,11 +167,13 @@ fn nothing_is_named_where_the_guest_runs_guests() {
     assert!(text.contains("NOTE: vm0 runs guests of its own"), "{text}");
 }
 
+const EXIT: Longest = Longest { ticks: 2, begin: 1, vcpu: 0 };
+
 #[test]
 fn exits_at_places_beyond_the_limit_are_counted() {
     let mut instructions = Instructions::default();
     let reason = ExitReason { numbering: strata_analysis::exit_reason::ExitNumbering::Svm, number: 0x7c };
-    (0..=1 << 16).for_each(|address| instructions.add(reason, address, 2));
+    (0..=1 << 16).for_each(|address| instructions.add(reason, address, EXIT));
 
     let functions = instructions.rows(|| None, &manifest().clock);
 
@@ -230,8 +241,8 @@ fn text_and_json_say_how_many_exits_have_no_row() {
 fn accesses_beyond_the_limit_are_counted_and_take_no_memory() {
     let mut operations = Operations::default();
 
-    (0..=4096).for_each(|page| operations.add_access(Access::Page(page), 2));
-    operations.add_access(Access::Page(0), 2);
+    (0..=4096).for_each(|page| operations.add_access(Access::Page(page), EXIT));
+    operations.add_access(Access::Page(0), EXIT);
 
     let (_, accesses) = operations.rows(&manifest().clock);
     assert_eq!((accesses.rows.len(), accesses.others, accesses.rows[0].time.count), (4096, 1, 2));
