@@ -15,12 +15,12 @@ mod survey;
 mod text;
 mod vhost;
 
+use crate::report::sink::Sink;
 use crate::report::{self, ReportError, moment};
 use follow::Follower;
 use history::{Graph, History, Wanted};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 use strata_analysis::Passed;
@@ -431,7 +431,7 @@ fn critical_paths_within(
 ///
 /// # Errors
 /// Those of [`critical_paths`], and when the recording cannot be read or `out` fails.
-pub fn run(dir: &Path, options: &CriticalPathOptions, out: &mut dyn Write) -> Result<(), CriticalPathError> {
+pub fn run(dir: &Path, options: &CriticalPathOptions, out: &mut dyn Sink) -> Result<(), CriticalPathError> {
     let trace = Trace::open(dir)?;
     let (answer, completeness) = critical_paths(&trace, options)?;
     Ok(report::write(&answer, completeness, options.json, out)?)

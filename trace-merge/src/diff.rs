@@ -11,13 +11,14 @@ mod statistics;
 mod text;
 
 use crate::progress::{self, DONE};
+use crate::report::sink::Sink;
 use crate::report::statistics::samples::{PARTS, Part, Parts, ReportedBy, Sampled, Series};
 use crate::report::{self, ReportError, ReportOptions, Window};
 use coverage::Coverage;
 use serde::Serialize;
 use statistics::{Comparison, FEWEST};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -360,7 +361,7 @@ pub fn diff(a: &Path, b: &Path, options: &ReportOptions, progress: &AtomicU64) -
 ///
 /// # Errors
 /// When `out` fails.
-pub fn write(diff: &Diff, json: bool, out: &mut dyn Write) -> Result<(), DiffError> {
+pub fn write(diff: &Diff, json: bool, out: &mut dyn Sink) -> Result<(), DiffError> {
     let written = if json {
         serde_json::to_writer_pretty(HarmlessJson(&mut *out), diff)
             .map_err(io::Error::from)

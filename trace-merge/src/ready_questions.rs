@@ -1,7 +1,8 @@
 //! Ready questions to `strata query`: files of SQL, whose first lines say what they answer.
 
 use crate::report::rows::table::{Align, Table};
-use std::io::{self, Write};
+use crate::report::sink::Sink;
+use std::io;
 use strata_recording::nearest::nearest;
 use thiserror::Error;
 
@@ -95,7 +96,7 @@ pub fn suggestion(name: &str) -> String {
 ///
 /// # Errors
 /// When there is none of that name, or `out` fails.
-pub fn list(name: Option<&str>, out: &mut dyn Write) -> Result<(), ReadyError> {
+pub fn list(name: Option<&str>, out: &mut dyn Sink) -> Result<(), ReadyError> {
     if let Some(name) = name {
         let ready = Ready::find(name).ok_or_else(|| ReadyError::Unknown { name: name.into() })?;
         return Ok(out.write_all(ready.text.as_bytes())?);

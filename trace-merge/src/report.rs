@@ -16,12 +16,14 @@ pub mod rows;
 #[cfg(any(test, feature = "test-recordings"))]
 pub mod scenario;
 pub mod scheduling;
+pub mod sink;
 pub mod statistics;
 pub mod summary;
 pub mod width;
 
 pub use strata_recording::window::Window;
 
+use crate::report::sink::Sink;
 use rows::choice::ChoiceError;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -127,7 +129,7 @@ pub trait Report: Serialize {
     ///
     /// # Errors
     /// When `out` fails.
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()>;
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()>;
 }
 
 /// A report in the making: what one pass over a recording feeds, and what is made of it then.
@@ -169,7 +171,7 @@ struct WithCompleteness<'r, R: Serialize> {
 pub fn run<B: ReportBuilder>(
     dir: &Path,
     options: &ReportOptions,
-    out: &mut dyn Write,
+    out: &mut dyn Sink,
     builder: impl FnOnce(&Trace, Window) -> Result<B, ReportError>,
 ) -> Result<B::Report, ReportError> {
     let trace = Trace::open(dir)?;
@@ -186,7 +188,7 @@ pub(crate) fn write<R: Report>(
     report: &R,
     completeness: Completeness,
     json: bool,
-    out: &mut dyn Write,
+    out: &mut dyn Sink,
 ) -> Result<(), ReportError> {
     let written = if json {
         let report = WithCompleteness { json_version: JSON_VERSION, completeness, report };
@@ -206,7 +208,7 @@ pub(crate) fn write<R: Report>(
 }
 
 /// Writes the command that says more than a report, if there is one.
-fn write_next(next: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
+fn write_next(next: Option<&str>, out: &mut dyn Sink) -> io::Result<()> {
     next.map_or(Ok(()), |next| writeln!(out, "\nNext: {next}"))
 }
 

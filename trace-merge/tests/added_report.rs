@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::timeline::{Input, Origin, Timeline};
 use strata_analysis::{Analysis, Passed};
 use strata_recording::layer::LayerKind;
@@ -16,6 +16,7 @@ use trace_merge::report::all::AllReports;
 use trace_merge::report::description::{Description, Requested};
 use trace_merge::report::rows::columns;
 use trace_merge::report::rows::columns::{Column, ReportRow, Unit, column};
+use trace_merge::report::sink::Sink;
 use trace_merge::report::{self, Report, ReportBuilder, ReportError, ReportOptions, Window};
 
 const DESCRIPTION: Description = Description {
@@ -48,7 +49,7 @@ impl ReportRow for CpuRecords {
 }
 
 impl Report for Records {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         columns::write(&self.cpus, out)
     }
 }

@@ -12,6 +12,7 @@ use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::{env, mem};
+use trace_merge::report::sink::Sink;
 use trace_merge::report::width;
 
 /// The pager if the user names none: it ends at once where all fits the screen, and leaves it there.
@@ -51,18 +52,18 @@ pub struct Output {
     /// The line under construction, where lines have colours or are wrapped.
     line: Option<Vec<u8>>,
     is_colourful: bool,
-    /// The terminal's width, where sentences keep to it.
+    /// The terminal's width, where tables and sentences keep to it.
     width: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Started {
-    out: BufWriter<Sink>,
+    out: BufWriter<Target>,
     pager: Option<Child>,
 }
 
 #[derive(Debug)]
-enum Sink {
+enum Target {
     Stdout(Stdout),
     Pager(ChildStdin),
     /// The pager gets no more.
@@ -82,9 +83,6 @@ impl Output {
         let is_terminal = stdout.is_terminal();
         let width = termios::tcgetwinsize(&stdout).ok().filter(|size| is_terminal && size.ws_col >= NARROWEST);
         let width = width.map(|size| size.ws_col.into()).filter(|_| is_text && !args.wide);
-        if let Some(columns) = width {
-            width::keep_to(columns);
-        }
         let pager = (is_terminal && !args.no_pager).then_some(if args.wide { LESS } else { LESS_CHOPS });
         let line = (is_text && (is_colourful || width.is_some())).then(Vec::new);
         Self { pager, started: None, line, is_colourful, width }
@@ -104,9 +102,9 @@ impl Started {
             Some(input) => {
                 // Ctrl-C is the pager's: who ends it ends this, too. Where that cannot be, the terminal is shared.
                 let _ = signal_hook::flag::register(SIGINT, Arc::default());
-                Sink::Pager(input)
+                Target::Pager(input)
             }
-            None => Sink::Stdout(io::stdout()),
+            None => Target::Stdout(io::stdout()),
         };
         Self { out: BufWriter::new(sink), pager }
     }
@@ -117,7 +115,7 @@ impl Drop for Started {
         // Who closed it has seen enough.
         let _ = self.out.flush();
         if let Some(mut pager) = self.pager.take() {
-            *self.out.get_mut() = Sink::None;
+            *self.out.get_mut() = Target::None;
             let _ = pager.wait();
         }
     }
@@ -143,6 +141,12 @@ fn pager(variable: &impl Fn(&str) -> Option<OsString>) -> Option<Command> {
             Some(command)
         }
         None => Some(Command::new(PAGER)),
+    }
+}
+
+impl Sink for Output {
+    fn columns(&self) -> Option<usize> {
+        self.width
     }
 }
 
@@ -176,7 +180,7 @@ impl Drop for Output {
     }
 }
 
-impl Write for Sink {
+impl Write for Target {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stdout(out) => out.write(bytes),
@@ -303,7 +307,7 @@ mod tests {
     #[test]
     fn text_is_as_it_is_without_colours_or_has_them_in_whole_lines() {
         let written = |line| {
-            let started = Started { out: BufWriter::new(Sink::None), pager: None };
+            let started = Started { out: BufWriter::new(Target::None), pager: None };
             let mut output = Output { pager: None, started: Some(started), line, is_colourful: true, width: None };
             output.write_all(b"1. a\n2. ").unwrap();
             output.write_all(b"b\nrest").unwrap();

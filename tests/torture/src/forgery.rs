@@ -16,6 +16,7 @@ use strata_recording::reader::Trace;
 use strata_recording::terminal::acts;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::events::{self, EventsOptions};
+use trace_merge::report::sink::Sink;
 use trace_merge::report::{self, ReportOptions, registry};
 
 /// What is copied of each stream, and of how many, so that reading takes seconds.
@@ -252,6 +253,8 @@ pub fn read(path: &Path) -> anyhow::Result<std::process::ExitCode> {
 struct Shown {
     acts: bool,
 }
+
+impl Sink for Shown {}
 
 impl Write for Shown {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

@@ -3,9 +3,10 @@
 use super::follow::{IDLE, IDLE_FOR_LONG, PASSED_OVER};
 use super::{Cause, CriticalPath, CriticalPaths, RecordOf, Share, Step};
 use crate::report::scheduling::state_names::{IDLE_HOST_CPU, NOT_ALLOWED};
+use crate::report::sink::Sink;
 use crate::report::{Report, duration, percent, width};
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_recording::clock::{Clock, NS_PER_SECOND};
 use strata_recording::counted::counted;
 
@@ -278,7 +279,7 @@ fn lines<'s>(steps: &[&'s Step], task: &str, whole: u64) -> (Vec<Line<'s>>, u64,
 impl CriticalPaths {
     fn write_tree(
         &self,
-        out: &mut dyn Write,
+        out: &mut dyn Sink,
         steps: &[&Step],
         (task, whole, depth): (&str, u64, usize),
     ) -> io::Result<()> {
@@ -302,7 +303,7 @@ impl CriticalPaths {
         Ok(())
     }
 
-    fn write_line(&self, out: &mut dyn Write, (ticks, whole): (u64, u64), text: &str) -> io::Result<()> {
+    fn write_line(&self, out: &mut dyn Sink, (ticks, whole): (u64, u64), text: &str) -> io::Result<()> {
         writeln!(out, "{:>12}  {:>7}  {text}", duration(self.ns(ticks)), percent(ticks, whole))
     }
 
@@ -317,7 +318,7 @@ impl CriticalPaths {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    fn write_path(&self, out: &mut dyn Write, path: &CriticalPath) -> io::Result<()> {
+    fn write_path(&self, out: &mut dyn Sink, path: &CriticalPath) -> io::Result<()> {
         write_wrapped(out, &path.summary)?;
         writeln!(out)?;
         self.write_line(out, (path.wall_ticks, path.wall_ticks), &path.task)?;
@@ -336,13 +337,13 @@ impl CriticalPaths {
 const WIDTH: usize = 110;
 
 /// Writes `text` in lines that are no longer than [`WIDTH`] and the terminal's, words aside that are.
-fn write_wrapped(out: &mut dyn Write, text: &str) -> io::Result<()> {
-    let columns = width::columns().map_or(WIDTH, |columns| columns.min(WIDTH));
+fn write_wrapped(out: &mut dyn Sink, text: &str) -> io::Result<()> {
+    let columns = out.columns().map_or(WIDTH, |columns| columns.min(WIDTH));
     width::wrap(text, columns, 0).into_iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 impl Report for CriticalPaths {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         for warning in &self.warnings {
             writeln!(out, "WARNING: {warning}")?;
         }

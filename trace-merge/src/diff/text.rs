@@ -3,7 +3,8 @@
 use super::{Diff, MachineDifference, NotCompared, RowDiff, Side, Value};
 use crate::report::duration;
 use crate::report::rows::table::{Align, Table};
-use std::io::{self, Write};
+use crate::report::sink::Sink;
+use std::io;
 use strata_recording::terminal::{harmless, shell_path};
 
 /// Rows that are shown; JSON has all.
@@ -14,7 +15,7 @@ impl Diff {
     ///
     /// # Errors
     /// When `out` fails.
-    pub fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         self.a.write("A", out)?;
         self.b.write("B", out)?;
         for MachineDifference { what, a, b } in &self.machines {
@@ -43,7 +44,7 @@ impl Diff {
         )
     }
 
-    fn write_changes(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_changes(&self, out: &mut dyn Sink) -> io::Result<()> {
         let right = Align::Right;
         let mut table = Table::new(&[
             ("report", Align::Left),
@@ -72,7 +73,7 @@ impl Diff {
 }
 
 impl Side {
-    fn write(&self, name: &str, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, name: &str, out: &mut dyn Sink) -> io::Result<()> {
         writeln!(out, "{name}: {}, {}", harmless(&self.trace), duration(self.ns))?;
         match self.completeness.line() {
             Some(line) => writeln!(out, "{}", harmless(&line)),

@@ -2,10 +2,11 @@
 
 use super::description::{Description, Part, Shown};
 use super::kernels::functions::FunctionsReport;
-use super::rows::blocks::{Block, take_apart};
+use super::rows::blocks::take_apart;
 use super::{Report, ReportBuilder, ReportError, Window};
+use crate::report::sink::{Block, Sink};
 use serde::{Serialize, Serializer};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::layer::LayerKind;
@@ -100,7 +101,7 @@ impl Serialize for Reports {
 }
 
 impl Report for Reports {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         for (place, (name, report)) in self.reports.iter().enumerate() {
             if place > 0 {
                 writeln!(out)?;

@@ -3,7 +3,8 @@
 use super::description::{Description, Made};
 use super::rows::choice::{Choice, Chosen};
 use super::{JSON_VERSION, ReportError, ReportOptions};
-use std::io::{self, Write};
+use crate::report::sink::Sink;
+use std::io;
 use std::path::Path;
 use strata_analysis::completeness::Completeness;
 use strata_recording::reader::Trace;
@@ -20,7 +21,7 @@ pub fn run(
     options: &ReportOptions,
     symbols: Option<&Path>,
     choice: &Choice,
-    out: &mut dyn Write,
+    out: &mut dyn Sink,
 ) -> Result<Vec<String>, ReportError> {
     if choice.is_all() {
         return Ok(described.run(trace, options, symbols, out)?.into_iter().collect());
@@ -42,7 +43,7 @@ pub fn run(
     }
 }
 
-fn write(chosen: &Chosen, completeness: Completeness, csv: bool, json: bool, out: &mut dyn Write) -> io::Result<()> {
+fn write(chosen: &Chosen, completeness: Completeness, csv: bool, json: bool, out: &mut dyn Sink) -> io::Result<()> {
     if csv {
         return chosen.write_csv(out);
     }

@@ -2,9 +2,10 @@
 
 use super::rows::columns::Rows;
 use super::{Report, ReportBuilder, ReportError, ReportOptions, Window};
+use crate::report::sink::Sink;
 use std::any::Any;
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use strata_analysis::completeness::Completeness;
 use strata_analysis::{Analysis, Passed};
@@ -73,7 +74,7 @@ impl Description {
         trace: &Trace,
         options: &ReportOptions,
         symbols: Option<&Path>,
-        out: &mut dyn Write,
+        out: &mut dyn Sink,
     ) -> Result<Option<String>, ReportError> {
         let Made { report, completeness, missed } = self.make(trace, options, symbols)?;
         report.write(completeness, options.json, out)?;
@@ -136,13 +137,13 @@ pub trait Shown {
     ///
     /// # Errors
     /// When `out` fails.
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()>;
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()>;
 
     /// Writes it as JSON or else for people, behind what it does not include.
     ///
     /// # Errors
     /// When `out` fails.
-    fn write(&self, completeness: Completeness, json: bool, out: &mut dyn Write) -> Result<(), ReportError>;
+    fn write(&self, completeness: Completeness, json: bool, out: &mut dyn Sink) -> Result<(), ReportError>;
 
     /// As JSON.
     ///
@@ -168,11 +169,11 @@ where
 }
 
 impl<R: Report + 'static> Shown for R {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         Report::write_text(self, out)
     }
 
-    fn write(&self, completeness: Completeness, json: bool, out: &mut dyn Write) -> Result<(), ReportError> {
+    fn write(&self, completeness: Completeness, json: bool, out: &mut dyn Sink) -> Result<(), ReportError> {
         super::write(self, completeness, json, out)
     }
 

@@ -17,10 +17,11 @@ use super::scheduling::tasks::{Part, TaskReport, TaskTimes, VmTasks};
 use super::summary::cost::{RecordingCost, VmCost};
 use super::summary::{Summary, SummaryBuilder};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
+use crate::report::sink::Sink;
 use serde::Serialize;
 use silent::HostSilence;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::completeness::LayerCompleteness;
 use strata_analysis::event::Tid;
 use strata_analysis::{Analysis, Passed};
@@ -506,7 +507,7 @@ fn timer_storm(irqs: &LayerInterrupts, window_ns: u64, next: NextCommand<'_>) ->
 }
 
 impl Report for Overview {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         if !self.findings.is_empty() {
             writeln!(out, "What stands out:")?;
         }

@@ -9,13 +9,14 @@ use super::rows::columns::{self, Column, ReportRow, Unit, Value, column};
 use super::rows::table::{Align, Table};
 use super::statistics::distribution::DurationSum;
 use super::{Report, ReportBuilder, ReportError, Window, duration, seconds};
+use crate::report::sink::Sink;
 use cost::{CostBuilder, RecordingCost, RecordsCost, write_cost};
 use foldhash::HashMap;
 use serde::Serialize;
 use serde_json::json;
 use shared_ring::consumer::Lost;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::exit_reason::{ExitNumbering, ExitReason};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
 use strata_analysis::vcpu::SwitchSource;
@@ -322,12 +323,12 @@ impl ReportBuilder for SummaryBuilder {
 }
 
 impl Report for Summary {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         write_summary(self, out)
     }
 }
 
-fn write_summary(report: &Summary, out: &mut dyn Write) -> io::Result<()> {
+fn write_summary(report: &Summary, out: &mut dyn Sink) -> io::Result<()> {
     for missing in &report.missing {
         writeln!(out, "MISSING: the {} layer: {}", missing.layer, harmless(&missing.reason))?;
         writeln!(out, "         {}", harmless(&missing.fix))?;
@@ -360,7 +361,7 @@ fn write_summary(report: &Summary, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// What control groups of the host kept from `vm`, where they kept anything.
-fn write_limits(vm: &Vm, out: &mut dyn Write) -> io::Result<()> {
+fn write_limits(vm: &Vm, out: &mut dyn Sink) -> io::Result<()> {
     for limit in vm.cpu_limits.iter().filter(|limit| limit.counted().throttled > 0) {
         let Throttled { periods, throttled, throttled_ns } = limit.counted();
         let quota = limit.quota_us.map_or_else(|| "no limit now".into(), |quota| format!("{quota} µs"));
@@ -377,7 +378,7 @@ fn write_limits(vm: &Vm, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn write_clock(clock: &Clock, out: &mut dyn Write) -> io::Result<()> {
+fn write_clock(clock: &Clock, out: &mut dyn Sink) -> io::Result<()> {
     let (frequency, bound) = (clock.frequency_hz, clock.error_bound_ns);
     writeln!(out, "clock:   {} at {frequency} Hz, error at most {bound} ns between layers", harmless(&clock.source))?;
     writeln!(out, "         {}", harmless(&clock.bound_derivation))?;
@@ -429,7 +430,7 @@ fn rows(layers: &[LayerReport]) -> Vec<Row> {
     rows
 }
 
-fn write_layers(layers: &[LayerReport], max_size: Option<u64>, out: &mut dyn Write) -> io::Result<()> {
+fn write_layers(layers: &[LayerReport], max_size: Option<u64>, out: &mut dyn Sink) -> io::Result<()> {
     let rows = rows(layers);
     let right = Align::Right;
     let mut table = Table::new(&[
@@ -454,7 +455,7 @@ fn write_layers(layers: &[LayerReport], max_size: Option<u64>, out: &mut dyn Wri
             totals.lost.total().to_string(),
             comm,
         ];
-        table.row_of(cells, || json!({}));
+        table.row_of(cells, json!({}));
     }
     let records: u64 = layers.iter().map(|layer| layer.totals.events).sum();
     let bytes: u64 = layers.iter().map(|layer| layer.totals.bytes).sum();
@@ -494,7 +495,7 @@ fn write_layers(layers: &[LayerReport], max_size: Option<u64>, out: &mut dyn Wri
 }
 
 /// Says from when on layers are there of a recording that keeps within `size` bytes. Processes are one.
-fn write_dropped(layers: &[LayerReport], size: u64, out: &mut dyn Write) -> io::Result<()> {
+fn write_dropped(layers: &[LayerReport], size: u64, out: &mut dyn Sink) -> io::Result<()> {
     let mut from: BTreeMap<&str, u64> = BTreeMap::new();
     for (layer, until) in layers.iter().filter_map(|layer| Some((layer, layer.dropped_until_ns?))) {
         let name = match layer.process {
@@ -515,7 +516,7 @@ fn write_dropped(layers: &[LayerReport], size: u64, out: &mut dyn Write) -> io::
     Ok(())
 }
 
-fn write_exits(exits: &ExitReport, out: &mut dyn Write) -> io::Result<()> {
+fn write_exits(exits: &ExitReport, out: &mut dyn Sink) -> io::Result<()> {
     let ExitReport { vm, source, count, reasons } = exits;
     let (exits, layer) = (counted(*count, "exit", "exits"), source.layer());
     writeln!(out, "\n{vm}: {exits} (from the {layer} layer), and the time until the vCPU was in the guest again")?;

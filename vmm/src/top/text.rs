@@ -1,10 +1,11 @@
 //! The picture for people.
 
 use super::{OwnThread, Picture, VmPicture};
-use std::io::{self, Write};
+use std::io;
 use strata_recorder::control::answer_text;
 use strata_recorder::control::protocol::{Late, LiveDisk, LiveExits, LiveGuest, LiveWakeup, Thief, Times, Watched};
 use trace_merge::report::rows::table::{Align, Table};
+use trace_merge::report::sink::Sink;
 use trace_merge::report::{duration, percent};
 
 /// Thieves, exit reasons and late turns that are shown; JSON has all.
@@ -16,7 +17,7 @@ impl Picture {
     ///
     /// # Errors
     /// When `out` fails.
-    pub fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         if self.vms.is_empty() {
             writeln!(out, "VMs have just begun: nothing to show yet")?;
         }
@@ -31,7 +32,7 @@ impl Picture {
 }
 
 impl VmPicture {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         let Self {
             pid, attached, unknown, period_ns, host, guest, disks, balloon, layers, own_threads, missing, ..
         } = self;
@@ -62,7 +63,7 @@ impl VmPicture {
     }
 }
 
-fn write_guest(guest: &LiveGuest, out: &mut dyn Write) -> io::Result<()> {
+fn write_guest(guest: &LiveGuest, out: &mut dyn Sink) -> io::Result<()> {
     let LiveGuest { since_ns, until_ns, wakeups, worst } = guest;
     if wakeups.count == 0 {
         return Ok(());
@@ -81,7 +82,7 @@ fn rate_and_quantiles(times: &Times, period_ns: u64) -> String {
     format!("{}/s, p50 < {half}, p99 < {most}", per_second(times.count, period_ns))
 }
 
-fn write_watched(watched: &Watched, out: &mut dyn Write) -> io::Result<()> {
+fn write_watched(watched: &Watched, out: &mut dyn Sink) -> io::Result<()> {
     let Watched { since_ns, until_ns, vcpus, thieves, exits, ready, late, records, lost } = watched;
     let period_ns = &until_ns.saturating_sub(*since_ns);
     let headings = ["vCPU", "guest", "KVM", "VMM", "preempted", "woken", "halted", "blocked", "unknown"];

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use trace_merge::report::all::Reports;
 use trace_merge::report::registry::REPORTS;
-use trace_merge::report::rows::blocks::Block;
+use trace_merge::report::sink::Block;
 
 /// What the reports that the page shows say of themselves, in the order of its tabs.
 fn descriptions() -> Vec<Value> {

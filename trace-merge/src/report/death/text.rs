@@ -2,19 +2,20 @@
 
 use super::{Death, LastRecord, VmDeath};
 use crate::report::rows::columns;
+use crate::report::sink::Sink;
 use crate::report::{Report, duration, signed_duration};
-use std::io::{self, Write};
+use std::io;
 use strata_recording::terminal::harmless;
 
 impl Report for Death {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         writeln!(out, "end of the recording: {}", harmless(&self.outcome))?;
         self.vms.iter().try_for_each(|vm| vm.write(out))
     }
 }
 
 impl VmDeath {
-    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Sink) -> io::Result<()> {
         let Self { vm, moment_ns, after_ns, .. } = self;
         let whose = if self.is_guests { "the last record of the guest's kernel" } else { "the last record of all" };
         writeln!(out, "\n{vm}: {whose} is {} after the first of the recording", duration(*moment_ns))?;
@@ -50,7 +51,7 @@ impl VmDeath {
     }
 }
 
-fn write_records(title: &str, records: &[LastRecord], out: &mut dyn Write) -> io::Result<()> {
+fn write_records(title: &str, records: &[LastRecord], out: &mut dyn Sink) -> io::Result<()> {
     if records.is_empty() {
         return Ok(());
     }

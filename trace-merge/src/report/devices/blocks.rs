@@ -7,6 +7,7 @@
 use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution, figure};
+use crate::report::sink::Sink;
 use crate::report::statistics::distribution::{Distribution, Durations};
 use crate::report::statistics::ended::{Keep, KeepsEnded};
 use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported_by_itself};
@@ -14,7 +15,7 @@ use crate::report::{Report, ReportBuilder, ReportError, Window};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::event::{self, BlockRequest, Event};
 use strata_analysis::timeline::{ChangeKind, Input, Kernel, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
@@ -285,7 +286,7 @@ pub fn report(trace: &Trace, window: Window) -> Result<BlocksReport, ReportError
 }
 
 impl Report for BlocksReport {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         for kernel in &self.kernels {
             writeln!(out, "{}: requests to block devices", kernel.vm.as_deref().unwrap_or("host"))?;
             columns::write(&kernel.devices, out)?;

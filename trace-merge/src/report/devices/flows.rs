@@ -14,14 +14,14 @@ use super::flow_step::{self, FlowTask, milestones};
 use super::follower::{FollowedTimes, Follower};
 use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
-use crate::report::rows::blocks::write_place;
 use crate::report::rows::columns;
+use crate::report::sink::{Sink, write_place};
 use crate::report::statistics::distribution::Distribution;
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
 use follow::Requests;
 use serde::Serialize;
 use serde_json::json;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::Passed;
 use strata_analysis::timeline::Vm;
 use strata_recording::clock::Clock;
@@ -179,7 +179,7 @@ impl ReportBuilder for FlowTimes {
 }
 
 impl Report for FlowsReport {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         self.vms.iter().try_for_each(|vm| vm.write(out))?;
         crate::report::write_next(self.next.as_deref(), out)
     }
@@ -202,7 +202,7 @@ impl VmFlows {
         }
     }
 
-    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Sink) -> io::Result<()> {
         writeln!(out, "{}: {}", self.vm, counted(self.total.count, "disk request", "disk requests"))?;
         if !self.guest_block_events {
             writeln!(
@@ -233,7 +233,7 @@ impl VmFlows {
 }
 
 impl Flow {
-    fn write(&self, place: usize, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, place: usize, out: &mut dyn Sink) -> io::Result<()> {
         let task = |task: &FlowTask| format!("{}/{}", harmless(&task.comm), task.tid);
         let issuer = self.issuer.as_ref().map_or_else(String::new, |issuer| format!(" by {}", task(issuer)));
         let woken = self.woken.as_ref().map_or_else(String::new, |woken| format!(", waking {}", task(woken)));
@@ -243,7 +243,7 @@ impl Flow {
         write_place(out, || {
             let (begin, total) = (self.begin, self.total_ns);
             json!({ "issuer": self.issuer, "woken": self.woken, "begin_ticks": begin, "total_ns": total })
-        })?;
+        });
         writeln!(
             out,
             "{place}. {}: {kind} of {bytes} bytes at sector {sector} of disk {disk}{device}{issuer}{woken}",

@@ -16,15 +16,15 @@ use super::flow_step::{self, FlowMilestone, FlowTask, milestones};
 use super::follower::{FollowedTimes, Follower};
 use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
-use crate::report::rows::blocks::write_place;
 use crate::report::rows::columns;
+use crate::report::sink::{Sink, write_place};
 use crate::report::statistics::distribution::Distribution;
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
 use follow::Packets;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::Passed;
 use strata_analysis::timeline::Vm;
 use strata_recording::clock::Clock;
@@ -239,7 +239,7 @@ impl ReportBuilder for NetFlowTimes {
 }
 
 impl Report for NetFlowsReport {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         self.vms.iter().try_for_each(|vm| vm.write(out))?;
         crate::report::write_next(self.next.as_deref(), out)
     }
@@ -259,7 +259,7 @@ impl VmNetFlows {
         }
     }
 
-    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Sink) -> io::Result<()> {
         self.sent.write(&self.vm, Direction::Sent, out)?;
         writeln!(out)?;
         self.received.write(&self.vm, Direction::Received, out)?;
@@ -281,7 +281,7 @@ impl VmNetFlows {
 }
 
 impl PacketFlows {
-    fn write(&self, vm: &str, direction: Direction, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, vm: &str, direction: Direction, out: &mut dyn Sink) -> io::Result<()> {
         let packets = counted(self.total.count, "packet", "packets");
         writeln!(out, "{}: {packets} {}", harmless(vm), direction.name())?;
         let mut table = columns::table(&self.steps);
@@ -305,7 +305,7 @@ impl PacketFlows {
 }
 
 impl PacketFlow {
-    fn write(&self, place: usize, direction: Direction, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, place: usize, direction: Direction, out: &mut dyn Sink) -> io::Result<()> {
         let role = match direction {
             Direction::Sent => " by",
             Direction::Received => ", waking",
@@ -317,7 +317,7 @@ impl PacketFlow {
         let device = device.map_or_else(String::new, |device| format!(" ({} in the guest)", harmless(device)));
         let (total, bytes, net, id) = (duration(self.total_ns), self.bytes, self.net, self.id);
         writeln!(out)?;
-        write_place(out, || json!({ "task": self.task, "begin_ticks": self.begin, "total_ns": self.total_ns }))?;
+        write_place(out, || json!({ "task": self.task, "begin_ticks": self.begin, "total_ns": self.total_ns }));
         writeln!(out, "{place}. {total}: packet {id} of {bytes} bytes, {verb} on network {net}{device}{task}")?;
         flow_step::table(&self.steps).write(out)
     }

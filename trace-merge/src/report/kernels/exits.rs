@@ -10,6 +10,7 @@ use crate::report::rows::columns::figure::{Figure, Figures};
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, distribution};
 use crate::report::scheduling::state_names;
 use crate::report::scheduling::vcpu_events::warnings;
+use crate::report::sink::Sink;
 use crate::report::statistics::distribution::{Distribution, Durations};
 use crate::report::statistics::ended::{Ended, Keep, KeepsEnded};
 use crate::report::statistics::samples::{ReportedBy, Row, Sampled, Samples, reported};
@@ -21,7 +22,7 @@ use operations::{AccessExits, OperationExits, Operations};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::event::{self, Access, Event, KvmAccess};
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::kernel_symbols::KernelSymbols;
@@ -540,7 +541,7 @@ fn of_vm<'s>(vm: &Vm, sums: VmSums, symbols: impl FnOnce() -> Option<&'s KernelS
 }
 
 impl Report for Exits {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         for vm in &self.vms {
             let exits = counted(vm.count, "exit", "exits");
             writeln!(out, "{}: {exits}, and the time until the vCPU was in the guest again", vm.vm)?;

@@ -10,10 +10,10 @@ mod mappings;
 mod stacks;
 
 use crate::report::description::{Description, Requested};
-use crate::report::rows::blocks::{rows_shown, write_place};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column};
 use crate::report::rows::table::write_more;
+use crate::report::sink::{Sink, rows_shown, write_place};
 use crate::report::statistics::ended::{Keep, KeepsEnded};
 use crate::report::{Report, ReportBuilder, ReportError, Window, percent};
 use foldhash::HashMap;
@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::json;
 use stacks::Stacks;
 pub use stacks::{StackLayer, StackNode, StackTree};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use strata_analysis::event::{self, Event, Mapping, Tid};
 use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbols};
@@ -555,7 +555,7 @@ fn unnamed(name: String, module: &str) -> Function {
 }
 
 impl Report for FunctionsReport {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         for kernel in &self.kernels {
             let owner = &kernel.vm;
             let (samples, idle, unnamed) = (kernel.samples, kernel.idle, kernel.unnamed);
@@ -568,11 +568,11 @@ impl Report for FunctionsReport {
                 )?;
             }
             write_functions(&kernel.functions, FUNCTIONS_SHOWN, out)?;
-            let shown = rows_shown(PROCESSES_SHOWN);
+            let shown = rows_shown(out, PROCESSES_SHOWN);
             for process in kernel.processes.iter().take(shown) {
                 let (pid, comm) = (process.pid, harmless(&process.comm));
                 writeln!(out)?;
-                write_place(out, || json!({ "vm": kernel.vm, "comm": process.comm, "pid": pid }))?;
+                write_place(out, || json!({ "vm": kernel.vm, "comm": process.comm, "pid": pid }));
                 writeln!(out, "pid {pid}: {comm}, {}", counted(process.samples, "sample", "samples"))?;
                 write_functions(&process.functions, OF_A_PROCESS_SHOWN, out)?;
             }
@@ -585,7 +585,7 @@ impl Report for FunctionsReport {
     }
 }
 
-fn write_functions(rows: &[FunctionSamples], shown: usize, out: &mut dyn Write) -> io::Result<()> {
+fn write_functions(rows: &[FunctionSamples], shown: usize, out: &mut dyn Sink) -> io::Result<()> {
     columns::write_first(rows, shown, ["function", "functions"], out)
 }
 

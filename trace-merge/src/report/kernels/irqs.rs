@@ -12,6 +12,7 @@ mod delivery;
 use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, figure, times};
+use crate::report::sink::Sink;
 use crate::report::statistics::distribution::{BinnedDurations, Times};
 use crate::report::statistics::ended::{Keep, KeepsEnded};
 use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported, reported_by_itself};
@@ -20,7 +21,7 @@ pub use delivery::InjectedInterrupt;
 use delivery::{Deliveries, Delivery, VectorDelivery};
 use foldhash::HashMap;
 use serde::Serialize;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use strata_analysis::event::{self, Event};
 use strata_analysis::timeline::{ChangeKind, Input, Kernel, Origin, Timeline};
@@ -459,7 +460,7 @@ fn name((kind, number): Key, input: &Input<'_>) -> Arc<str> {
 }
 
 impl Report for IrqsReport {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         for layer in &self.handled {
             let owner = layer.vm.as_deref().unwrap_or("host");
             writeln!(out, "{owner}: interrupts handled by its kernel")?;

@@ -19,12 +19,13 @@ use super::by_guest::ByGuest;
 use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, figure, times};
+use crate::report::sink::Sink;
 use crate::report::statistics::distribution::Times;
 use crate::report::statistics::ended::Ended;
 use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported};
 use crate::report::{Report, ReportBuilder, ReportError, Window};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::Passed;
 use strata_analysis::event::{self, Tid};
 use strata_recording::counted::counted;
@@ -307,7 +308,7 @@ impl Sampled for LockTimes {
 }
 
 impl Report for LocksReport {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         for guest in &self.guests {
             guest.write(out)?;
         }
@@ -316,7 +317,7 @@ impl Report for LocksReport {
 }
 
 impl GuestLocks {
-    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Sink) -> io::Result<()> {
         if self.kernel_locks_recorded {
             let waits: u64 = self.kernel.iter().map(|lock| lock.waits.count).sum();
             let waits = counted(waits, "wait", "waits");
@@ -340,7 +341,7 @@ impl GuestLocks {
     }
 }
 
-fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Write) -> io::Result<()> {
+fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Sink) -> io::Result<()> {
     columns::write_first(rows, ROWS_SHOWN, ["row", "rows"], out)
 }
 

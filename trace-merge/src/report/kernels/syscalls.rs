@@ -15,17 +15,17 @@ pub use collector::Collector;
 
 use super::by_guest::ByGuest;
 use crate::report::description::{Description, Requested};
-use crate::report::rows::blocks::{rows_shown, write_place};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, column};
 use crate::report::rows::table::write_more;
+use crate::report::sink::{Sink, rows_shown, write_place};
 use crate::report::statistics::ended::Ended;
 use crate::report::statistics::histogram::Histogram;
 use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration};
 use serde::Serialize;
 use serde_json::json;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::event::{self, Tid};
 use strata_analysis::{Passed, names};
 use strata_recording::counted::counted;
@@ -298,18 +298,18 @@ impl Sampled for SyscallTimes {
 }
 
 impl Report for SyscallsReport {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         for guest in &self.guests {
             let count: u64 = guest.total.syscalls.iter().map(|row| row.count).sum();
             let calls = counted(count, "system call", "system calls");
             let processes = counted(guest.processes.len(), "process", "processes");
             writeln!(out, "{}: {calls} of {processes}", guest.vm)?;
             write_calls(&guest.total, out)?;
-            let shown = rows_shown(PROCESSES_SHOWN);
+            let shown = rows_shown(out, PROCESSES_SHOWN);
             for process in guest.processes.iter().take(shown) {
                 let (pid, comm) = (process.pid, &process.comm);
                 writeln!(out)?;
-                write_place(out, || json!({ "vm": guest.vm, "comm": comm, "pid": pid }))?;
+                write_place(out, || json!({ "vm": guest.vm, "comm": comm, "pid": pid }));
                 writeln!(out, "pid {pid}: {}", harmless(comm))?;
                 write_calls(&process.calls, out)?;
             }
@@ -329,7 +329,7 @@ impl Report for SyscallsReport {
     }
 }
 
-fn write_calls(calls: &Calls, out: &mut dyn Write) -> io::Result<()> {
+fn write_calls(calls: &Calls, out: &mut dyn Sink) -> io::Result<()> {
     let mut table = columns::table(&calls.syscalls);
     let user = [
         "(user level)".into(),

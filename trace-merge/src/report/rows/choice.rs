@@ -5,11 +5,12 @@
 
 use super::columns::{ColumnText, Rows, table_name};
 use super::table::{Align, Table};
+use crate::report::sink::Sink;
 use crate::report::{duration, signed_duration};
 use serde_json::{Map, Value};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io;
 use std::str::FromStr;
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::nearest::{self, nearest, similarity};
@@ -372,7 +373,7 @@ impl Chosen {
     ///
     /// # Errors
     /// When `out` fails.
-    pub fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         let is_reported = |column: &&Column| self.rows.iter().any(|row| column.cell(row) != "-");
         let shown = self.columns.iter().filter(|column| !column.heading.is_empty() && is_reported(column));
         let columns: Vec<&Column> = shown.collect();
@@ -396,7 +397,7 @@ impl Chosen {
     ///
     /// # Errors
     /// When `out` fails.
-    pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub fn write_csv(&self, out: &mut dyn Sink) -> io::Result<()> {
         let columns: Vec<&Column> = self.columns.iter().filter(|column| column.is_in_csv()).collect();
         write_line(columns.iter().map(|column| column.key.clone()), out)?;
         for row in &self.rows {
@@ -406,7 +407,7 @@ impl Chosen {
     }
 }
 
-fn write_line(fields: impl Iterator<Item = String>, out: &mut dyn Write) -> io::Result<()> {
+fn write_line(fields: impl Iterator<Item = String>, out: &mut dyn Sink) -> io::Result<()> {
     let quoted = fields.map(|field| match field.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),
         false => field,

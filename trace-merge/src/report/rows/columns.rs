@@ -3,8 +3,8 @@
 
 pub mod figure;
 
-use super::blocks::rows_shown;
 use super::table::{Align, Table, write_more};
+use crate::report::sink::{Sink, rows_shown};
 use crate::report::statistics::distribution::{Distribution, Times};
 use crate::report::statistics::histogram::Histogram;
 use crate::report::{duration, signed_duration};
@@ -12,7 +12,7 @@ use figure::{Figure, Figures};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io;
 use std::iter;
 use strata_recording::terminal::harmless;
 
@@ -380,7 +380,7 @@ pub fn table<'r, R: ReportRow>(rows: impl IntoIterator<Item = &'r R>) -> Table {
     let mut table = Table::new(&headings).described(shown.map(|text| (text.key, text.meaning)));
     for row in rows {
         // No row is without a form as JSON: its keys are text.
-        let data = || serde_json::to_value(Object::of(row)).unwrap_or_default();
+        let data = serde_json::to_value(Object::of(row)).unwrap_or_default();
         table.row_of(R::COLUMNS.iter().flat_map(|column| column.cells(row)), data);
     }
     table
@@ -392,12 +392,12 @@ pub(crate) fn write_first<R: ReportRow>(
     rows: &[R],
     shown: usize,
     what: [&str; 2],
-    out: &mut dyn Write,
+    out: &mut dyn Sink,
 ) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
-    let shown = rows_shown(shown);
+    let shown = rows_shown(out, shown);
     write(rows.iter().take(shown), out)?;
     write_more(rows.len(), shown, what, out)
 }
@@ -406,7 +406,7 @@ pub(crate) fn write_first<R: ReportRow>(
 ///
 /// # Errors
 /// When `out` fails.
-pub fn write<'r, R: ReportRow>(rows: impl IntoIterator<Item = &'r R>, out: &mut dyn Write) -> io::Result<()> {
+pub fn write<'r, R: ReportRow>(rows: impl IntoIterator<Item = &'r R>, out: &mut dyn Sink) -> io::Result<()> {
     table(rows).write(out)
 }
 

@@ -1,9 +1,8 @@
 //! Tables for people: columns as wide as their widest cell.
 
-use super::blocks::{self, Block, Heading, TableBlock};
-use crate::report::width;
+use crate::report::sink::{Block, Heading, Sink, TableBlock};
 use serde_json::Value;
-use std::io::{self, Write};
+use std::io;
 use strata_recording::counted::counted;
 
 /// What stands between two columns.
@@ -27,7 +26,7 @@ pub struct Table {
     /// Of columns whose values have a key: that, and what they mean.
     described: Vec<(String, &'static str)>,
     rows: Vec<Vec<String>>,
-    /// What rows are made of, while a report is taken apart.
+    /// What rows are made of.
     data: Vec<Option<Value>>,
 }
 
@@ -53,9 +52,9 @@ impl Table {
     }
 
     /// The same of a row that is made of `data`.
-    pub(crate) fn row_of(&mut self, cells: impl IntoIterator<Item = String>, data: impl FnOnce() -> Value) {
+    pub(crate) fn row_of(&mut self, cells: impl IntoIterator<Item = String>, data: Value) {
         self.rows.push(cells.into_iter().collect());
-        self.data.push(blocks::is_taken_apart().then(data));
+        self.data.push(Some(data));
     }
 
     fn headings(&self) -> impl Iterator<Item = Heading> {
@@ -75,16 +74,16 @@ impl Table {
     ///
     /// # Errors
     /// When `out` fails.
-    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let taken_apart =
-            || TableBlock { columns: self.headings().collect(), rows: self.rows.clone(), data: self.data.clone() };
-        if blocks::keep(out, || Block::Table(taken_apart()))? {
+    pub fn write(&self, out: &mut dyn Sink) -> io::Result<()> {
+        if let Some(blocks) = out.blocks() {
+            let (columns, rows, data) = (self.headings().collect(), self.rows.clone(), self.data.clone());
+            blocks.push(Block::Table(TableBlock { columns, rows, data }));
             return Ok(());
         }
-        self.write_within(width::columns().unwrap_or(usize::MAX), out)
+        self.write_within(out.columns().unwrap_or(usize::MAX), out)
     }
 
-    fn write_within(&self, room: usize, out: &mut dyn Write) -> io::Result<()> {
+    fn write_within(&self, room: usize, out: &mut dyn Sink) -> io::Result<()> {
         let headings: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
         let cell = |row: &[String], column: usize| row.get(column).cloned().unwrap_or_default();
         let lines = || std::iter::once(&headings).chain(&self.rows);
@@ -135,7 +134,7 @@ fn cut(cell: String, width: usize) -> String {
 }
 
 /// Says how many of `all` there are beyond the `shown` first: `one`, or `many`.
-pub(crate) fn write_more(all: usize, shown: usize, [one, many]: [&str; 2], out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write_more(all: usize, shown: usize, [one, many]: [&str; 2], out: &mut dyn Sink) -> io::Result<()> {
     match all.saturating_sub(shown) {
         0 => Ok(()),
         more => writeln!(out, "… and {} more, which --json shows", counted(more, one, many)),

@@ -6,11 +6,12 @@ use crate::report::description::{Description, Requested};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column};
 use crate::report::rows::table::Align;
+use crate::report::sink::Sink;
 use crate::report::{Report, ReportBuilder, ReportError, Window};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
 use strata_analysis::{Analysis, Passed, event};
 use strata_recording::clock::Clock;
@@ -167,13 +168,13 @@ fn sums(vm: &VmTasks, clock: &Clock) -> Vec<CgroupReport> {
 }
 
 impl Report for Cgroups {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         self.vms.iter().try_for_each(|vm| vm.write_text(self.frequency_hz, out))
     }
 }
 
 impl VmCgroups {
-    fn write_text(&self, frequency: u64, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, frequency: u64, out: &mut dyn Sink) -> io::Result<()> {
         let (count, length) = (self.cgroups.len(), shown(self.window.length(), frequency));
         let cgroups = counted(count, "cgroup", "cgroups");
         writeln!(out, "{}: tasks of {cgroups} in {length} of its kernel's records", self.vm)?;
@@ -182,7 +183,7 @@ impl VmCgroups {
         }
         let rows = self.cgroups.iter().map(|cgroup| {
             let name = cgroup.path.as_deref().map_or_else(|| "(not known)".into(), harmless);
-            (vec![name, cgroup.tasks.to_string(), shown(cgroup.wall_ticks, frequency)], cgroup.times, || json!({}))
+            (vec![name, cgroup.tasks.to_string(), shown(cgroup.wall_ticks, frequency)], cgroup.times, json!({}))
         });
         let headings = [("cgroup", Align::Left), ("tasks", Align::Right), ("wall", Align::Right)];
         table_of_times(&headings, frequency, rows).write(out)

@@ -165,10 +165,10 @@ impl ReportRow for Times {
 
 /// The table of times: a row for each of `rows`, which begins with the cells of `columns` and goes on with its times,
 /// at `frequency` Hz; what else it is made of stands behind them. Parts that no row has are not worth a column.
-pub(super) fn table_of_times<D: FnOnce() -> Value>(
+pub(super) fn table_of_times(
     columns: &[(&str, Align)],
     frequency: u64,
-    rows: impl IntoIterator<Item = (Vec<String>, Times, D)>,
+    rows: impl IntoIterator<Item = (Vec<String>, Times, Value)>,
 ) -> Table {
     let rows: Vec<_> = rows.into_iter().collect();
     let is_there = |part: usize| rows.iter().any(|(_, times, _)| times.parts()[part] > 0);
@@ -178,13 +178,10 @@ pub(super) fn table_of_times<D: FnOnce() -> Value>(
     let described = described.chain(parts.iter().map(|(_, part)| (format!("times.{}", part.key), part.meaning)));
     let headings: Vec<_> = columns.iter().copied().chain(headings).collect();
     let mut table = Table::new(&headings).described(described);
-    for (cells, times, data) in rows {
+    for (cells, times, mut data) in rows {
         let of_part = |&(part, _): &(usize, _)| shown(times.parts()[part], frequency);
-        table.row_of(cells.into_iter().chain(parts.iter().map(of_part)), || {
-            let mut data = data();
-            data["times"] = serde_json::to_value(Object::of(&times)).unwrap_or_default();
-            data
-        });
+        data["times"] = serde_json::to_value(Object::of(&times)).unwrap_or_default();
+        table.row_of(cells.into_iter().chain(parts.iter().map(of_part)), data);
     }
     table
 }

@@ -7,6 +7,7 @@ use crate::report::rows::columns;
 use crate::report::rows::columns::figure::{Figure, Figures};
 use crate::report::rows::columns::{Column, Object, ReportRow, Unit, Value, column, distribution};
 use crate::report::rows::table::{Align, Table};
+use crate::report::sink::Sink;
 use crate::report::statistics::distribution::{Distribution, Durations};
 use crate::report::statistics::samples::{ReportedBy, Row, Sampled, Samples, steady_name};
 use crate::report::{Report, ReportBuilder, ReportError, Window, duration, percent};
@@ -15,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
@@ -299,7 +300,7 @@ const DETAILS: [(&str, &str, &str); 6] = [
 ];
 
 impl Report for Vcpus {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         let clock_ns = |ticks: u64| {
             let ns = u128::from(ticks) * u128::from(strata_recording::clock::NS_PER_SECOND)
                 / u128::from(self.frequency_hz.max(1));
@@ -323,7 +324,7 @@ impl Report for Vcpus {
 }
 
 impl VmVcpus {
-    fn write_vcpus(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_vcpus(&self, out: &mut dyn Sink) -> io::Result<()> {
         let ns = |vcpu: &VcpuReport, states: &[&str]| -> u64 {
             let parts = vcpu.parts.iter().filter(|part| states.contains(&part.state));
             parts.fold(0, |sum, part| sum.saturating_add(part.ns))
@@ -339,16 +340,14 @@ impl VmVcpus {
                 0 => "-".into(),
                 ns => duration(ns),
             });
-            let data = || {
-                let parts: Vec<_> = vcpu.parts.iter().map(Object::of).collect();
-                json!({ "vcpu": vcpu.vcpu, "parts": parts })
-            };
+            let parts: Vec<_> = vcpu.parts.iter().map(Object::of).collect();
+            let data = json!({ "vcpu": vcpu.vcpu, "parts": parts });
             table.row_of([vcpu.vcpu.to_string(), thread].into_iter().chain(cells), data);
         }
         table.write(out)
     }
 
-    fn write_details(&self, out: &mut dyn Write, title: &str, heading: &str, state: &str) -> io::Result<()> {
+    fn write_details(&self, out: &mut dyn Sink, title: &str, heading: &str, state: &str) -> io::Result<()> {
         let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for part in self.vcpus.iter().flat_map(|vcpu| &vcpu.parts).filter(|part| part.state == state) {
             let (count, ns) = sums.entry(part.detail.as_deref().unwrap_or("-")).or_default();
@@ -370,7 +369,7 @@ impl VmVcpus {
     }
 
     /// How much of the time in which vCPUs were not allowed to run the kernel says that a limit explains.
-    fn write_limits(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_limits(&self, out: &mut dyn Sink) -> io::Result<()> {
         let mut parts = self.vcpus.iter().flat_map(|vcpu| &vcpu.parts);
         if parts.all(|part| part.state != NOT_ALLOWED) {
             return Ok(());
@@ -388,7 +387,7 @@ impl VmVcpus {
         }
     }
 
-    fn write_wakeups(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_wakeups(&self, out: &mut dyn Sink) -> io::Result<()> {
         if self.vcpus.iter().all(|vcpu| vcpu.wakeups.count == 0) {
             return Ok(());
         }

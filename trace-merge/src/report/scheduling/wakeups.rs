@@ -4,10 +4,10 @@ use super::state_names;
 use super::vcpu_events::warnings;
 use crate::report::description::{Description, Requested};
 use crate::report::next_command::NextCommand;
-use crate::report::rows::blocks::{rows_shown, write_histogram, write_place};
 use crate::report::rows::columns;
 use crate::report::rows::columns::figure::{Figure, Figures};
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution};
+use crate::report::sink::{Sink, rows_shown, write_histogram, write_place};
 use crate::report::statistics::distribution::{Distribution, Durations};
 use crate::report::statistics::ended::{Ended as EndedOne, Keep, KeepsEnded};
 use crate::report::statistics::samples::{ReportedBy, Sampled, Samples, reported, steady_name};
@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::event::{self, Interrupt};
 use strata_analysis::timeline::states::{CpuView, Current, TaskIndex, TaskState};
 use strata_analysis::timeline::vcpu::VcpuState;
@@ -460,7 +460,7 @@ impl ReportRow for TaskWakeups {
 }
 
 impl Report for Wakeups {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         for vm in &self.vms {
             vm.write_text(out)?;
         }
@@ -469,7 +469,7 @@ impl Report for Wakeups {
 }
 
 impl VmWakeups {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         let Distribution { count, p50_ns, p99_ns, max_ns, .. } = self.latency;
         let [p50, p99, max] = [p50_ns, p99_ns, max_ns].map(duration);
         let wakeups = counted(count, "wakeup", "wakeups");
@@ -484,7 +484,7 @@ impl VmWakeups {
             let (shown, latency) = (harmless(comm), duration(*latency_ns));
             writeln!(out)?;
             let place = || json!({ "vm": self.vm, "comm": comm, "tid": tid, "ticks": ticks, "latency_ns": latency_ns });
-            write_place(out, place)?;
+            write_place(out, place);
             writeln!(out, "{latency}: {shown}/{tid}, woken at {seconds}, ran on CPU {cpu}; meanwhile")?;
             for Meanwhile { what, ns } in wakeup.shown() {
                 writeln!(out, "  {:>12}  {what}", duration(ns))?;
@@ -493,9 +493,9 @@ impl VmWakeups {
         Ok(())
     }
 
-    fn write_histogram(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_histogram(&self, out: &mut dyn Sink) -> io::Result<()> {
         let rows = || self.histogram.iter().map(|bucket| json!({ "below_ns": bucket.below_ns, "count": bucket.count }));
-        if write_histogram(out, || rows().collect())? {
+        if write_histogram(out, || rows().collect()) {
             return Ok(());
         }
         let most = self.histogram.iter().map(|bucket| bucket.count).max().unwrap_or(0).max(1);
@@ -507,9 +507,9 @@ impl VmWakeups {
         Ok(())
     }
 
-    fn write_tasks(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_tasks(&self, out: &mut dyn Sink) -> io::Result<()> {
         writeln!(out)?;
-        let shown = rows_shown(SHOWN);
+        let shown = rows_shown(out, SHOWN);
         columns::write(self.tasks.iter().take(shown), out)?;
         match self.tasks.len().checked_sub(shown) {
             Some(more @ 1..) => writeln!(out, "… and {more} more names"),

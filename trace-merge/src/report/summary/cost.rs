@@ -10,12 +10,13 @@
 
 use crate::report::rows::columns::{self, Column, ReportRow, Unit, column};
 use crate::report::scheduling::state_names;
+use crate::report::sink::Sink;
 use crate::report::statistics::distribution::Quantiles;
 use crate::report::{Window, duration, percent};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::timeline::fused::Fused;
 use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};
 use strata_analysis::timeline::{Change, Input, Timeline};
@@ -299,7 +300,7 @@ fn records(vm: &Vm, name: &str) -> bool {
     vm.attached.is_some() || RECORDING_THREADS.contains(&name)
 }
 
-pub(super) fn write_cost(cost: &RecordingCost, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write_cost(cost: &RecordingCost, out: &mut dyn Sink) -> io::Result<()> {
     writeln!(out, "\nwhat recording cost")?;
     for vm in &cost.vms {
         vm.write(out)?;
@@ -316,7 +317,7 @@ pub(super) fn write_cost(cost: &RecordingCost, out: &mut dyn Write) -> io::Resul
 }
 
 impl VmCost {
-    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Sink) -> io::Result<()> {
         let vm = harmless(&self.vm);
         match self.threads.as_slice() {
             [] => writeln!(out, "{vm}: CPU time of strata's threads: not known; it is written when a recording ends")?,

@@ -4,11 +4,12 @@ use super::VmExits;
 use super::longest::{self, Longest};
 use super::operations::write_rows;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column};
+use crate::report::sink::Sink;
 use crate::report::statistics::distribution::DurationSum;
 use foldhash::HashMap;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbol, KernelSymbols};
 use strata_recording::clock::Clock;
@@ -147,7 +148,7 @@ impl Instructions {
 }
 
 /// Writes in which functions of its guest the exits of `vm` were.
-pub(super) fn write(vm: &VmExits, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(vm: &VmExits, out: &mut dyn Sink) -> io::Result<()> {
     if vm.functions.is_empty() {
         return Ok(());
     }

@@ -5,10 +5,11 @@ use super::longest::{self, Longest};
 use crate::report::rows::columns;
 use crate::report::rows::columns::{Column, ReportRow, Unit, Value, column, distribution, figure};
 use crate::report::scheduling::state_names;
+use crate::report::sink::Sink;
 use crate::report::statistics::distribution::{Distribution, Durations};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::event::{Access, KvmAccess};
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::names;
@@ -207,7 +208,7 @@ impl<K: Ord> TimesBy<K> {
 }
 
 /// Writes what the exits of `vm` were about.
-pub(super) fn write(vm: &VmExits, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(vm: &VmExits, out: &mut dyn Sink) -> io::Result<()> {
     if !vm.operations.is_empty() {
         writeln!(out, "\n{}: what exits were about, as KVM's events tell, and the time of the exits", vm.vm)?;
         write_rows(&vm.operations, out)?;
@@ -222,11 +223,11 @@ pub(super) fn write(vm: &VmExits, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Writes the first [`MOST_SHOWN`] of `rows`.
-pub(super) fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write_rows<R: ReportRow>(rows: &[R], out: &mut dyn Sink) -> io::Result<()> {
     columns::write_first(rows, MOST_SHOWN, ["row", "rows"], out)
 }
 
-fn write_others(others: u64, out: &mut dyn Write) -> io::Result<()> {
+fn write_others(others: u64, out: &mut dyn Sink) -> io::Result<()> {
     match others {
         0 => Ok(()),
         others => {

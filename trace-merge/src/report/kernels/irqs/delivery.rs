@@ -3,13 +3,14 @@
 use crate::report::rows::columns;
 use crate::report::rows::columns::figure::{Figure, Figures};
 use crate::report::rows::columns::{Column, ReportRow, Unit, column, distribution};
+use crate::report::sink::Sink;
 use crate::report::statistics::distribution::{Distribution, Durations};
 use crate::report::statistics::ended::Keep;
 use crate::report::statistics::samples::{Samples, VmSamples};
 use foldhash::HashMap;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::Gap;
 use strata_analysis::event::{self, Event, FIRST_SYSTEM_VECTOR, Interrupt, Tid};
 use strata_analysis::timeline::by_number::ByNumber;
@@ -361,7 +362,7 @@ impl VmState {
 }
 
 impl Delivery {
-    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub(super) fn write(&self, out: &mut dyn Sink) -> io::Result<()> {
         writeln!(out, "{}: interrupts injected by KVM, until the guest's handler runs", self.vm)?;
         columns::write(&self.vectors, out)
     }

@@ -1,14 +1,14 @@
 //! The report on tasks as text.
 
 use super::{Part, TaskReport, Tasks, VmTasks};
-use crate::report::rows::blocks::rows_shown;
 use crate::report::rows::columns::Object;
 use crate::report::rows::table::{Align, Table};
 use crate::report::scheduling::times::{Times, in_ns, shown, table_of_times};
+use crate::report::sink::{Sink, rows_shown};
 use crate::report::{Report, duration, percent, write_next};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use strata_analysis::timeline::membership::OwnIds;
 use strata_recording::counted::counted;
 use strata_recording::terminal::harmless;
@@ -17,7 +17,7 @@ use strata_recording::terminal::harmless;
 const SHOWN: usize = 40;
 
 impl Report for Tasks {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         for vm in &self.vms {
             vm.write_text(self.frequency_hz, out)?;
         }
@@ -67,14 +67,14 @@ impl Row<'_> {
 }
 
 impl VmTasks {
-    fn write_text(&self, frequency: u64, out: &mut dyn Write) -> io::Result<()> {
+    fn write_text(&self, frequency: u64, out: &mut dyn Sink) -> io::Result<()> {
         let (count, length) = (self.tasks.len(), shown(self.window.length(), frequency));
         let tasks = counted(count, "task", "tasks");
         writeln!(out, "{}: {tasks} in {length} of its kernel's records", self.vm)?;
         for warning in &self.warnings {
             writeln!(out, "WARNING: {warning}")?;
         }
-        let rows = self.rows();
+        let rows = self.rows(rows_shown(out, SHOWN));
         // Where all are at the root, nobody made cgroups.
         let has_cgroups = rows.iter().any(|row| row.cgroup.is_some_and(|path| path != "/"));
         let has_namespaces = rows.iter().any(|row| row.own.is_some());
@@ -87,7 +87,7 @@ impl VmTasks {
             cells.extend(has_namespaces.then(|| row.own_tid()));
             cells.extend(has_cgroups.then(|| row.cgroup.map_or_else(|| "-".into(), harmless)));
             cells.push(shown(row.wall, frequency));
-            (cells, row.times, || row.data())
+            (cells, row.times, row.data())
         });
         table_of_times(&headings, frequency, rows).write(out)?;
         let by = |state: &'static str| move |part: &Part| part.state == state;
@@ -97,8 +97,8 @@ impl VmTasks {
         self.write_details(out, frequency, "in exits, handled by the VMM", "reason", &by("vmm"))
     }
 
-    /// The rows: short-lived tasks of one name in one cgroup are one, and so are all after the first [`SHOWN`].
-    fn rows(&self) -> Vec<Row<'_>> {
+    /// The rows: short-lived tasks of one name in one cgroup are one, and so are all after the first `shown`.
+    fn rows(&self, shown: usize) -> Vec<Row<'_>> {
         let is_short = |task: &TaskReport| task.born && task.ended && task.wall_ticks < self.window.length() / 10;
         let mut rows: Vec<Row<'_>> = Vec::new();
         let mut groups: BTreeMap<(&str, Option<&str>), usize> = BTreeMap::new();
@@ -123,7 +123,6 @@ impl VmTasks {
             }
         }
         rows.sort_by_key(|row| std::cmp::Reverse(row.times.wanted()));
-        let shown = rows_shown(SHOWN);
         if rows.len() > shown {
             let rest = rows.split_off(shown);
             let times = Times::default();
@@ -142,7 +141,7 @@ impl VmTasks {
     /// A table of the parts that `wanted` accepts, over all tasks, by their details.
     fn write_details(
         &self,
-        out: &mut dyn Write,
+        out: &mut dyn Sink,
         frequency: u64,
         title: &str,
         heading: &str,
@@ -171,7 +170,7 @@ impl VmTasks {
         for (detail, (sum, (most, task))) in sums {
             let from = format!("{}/{} ({})", harmless(&task.comm), task.tid, duration(in_ns(most, frequency)));
             let cells = [harmless(detail), duration(in_ns(sum, frequency)), percent(sum, total), from];
-            table.row_of(cells, || json!({ "comm": task.comm, "tid": task.tid }));
+            table.row_of(cells, json!({ "comm": task.comm, "tid": task.tid }));
         }
         table.write(out)
     }
@@ -205,7 +204,7 @@ mod tests {
         let vm = VmTasks { vm: "vm0".into(), window, warnings: Vec::new(), tasks };
 
         let mut rows: Vec<(String, usize, u64)> =
-            vm.rows().into_iter().map(|row| (row.name(), row.tasks, row.times.running)).collect();
+            vm.rows(SHOWN).into_iter().map(|row| (row.name(), row.tasks, row.times.running)).collect();
 
         rows.sort();
         assert_eq!(rows, [("ls/3".into(), 1, 10), ("sh ×2".into(), 2, 20), ("sh/4".into(), 1, 10)]);
@@ -217,7 +216,7 @@ mod tests {
         let tasks = (0..100).map(|tid| TaskReport { born: false, ..short(tid, "task") }).collect();
         let vm = VmTasks { vm: "vm0".into(), window, warnings: Vec::new(), tasks };
 
-        let rows = vm.rows();
+        let rows = vm.rows(SHOWN);
 
         assert_eq!((rows.len(), rows[SHOWN].tasks), (SHOWN + 1, 100 - SHOWN));
         assert_eq!(rows.iter().map(|row| row.times.running).sum::<u64>(), 1000);
