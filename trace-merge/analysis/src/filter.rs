@@ -6,8 +6,9 @@
 //! value   = NUMBER | ["-"] ERRNO | WORD | '"' TEXT '"'
 //! ```
 //!
-//! All filters have to hold; `&&` needs no blanks, and blanks around a comparison mean nothing. Numbers are decimal or, with `0x`, hexadecimal. Text may hold `*` and
-//! `?`; of a number that has a name ([`Named`]), it is compared with the name.
+//! All filters have to hold; `&&` needs no blanks, and blanks around a comparison mean nothing. Numbers are decimal or,
+//! with `0x`, hexadecimal. Text may hold `*` and `?`; of a number that has a name ([`Named`]), it is compared with the
+//! name.
 
 use crate::event::named::Named;
 use crate::names;
@@ -159,9 +160,7 @@ impl Filter {
         behind_field.trim_start_matches(['=', '!', '<', '>']).trim_matches('"')
     }
 
-    /// Whether its value is a word or quoted text, so that it compares names.
-    #[must_use]
-    pub const fn is_of_text(&self) -> bool {
+    const fn is_of_text(&self) -> bool {
         matches!(self.operand, Operand::Text(_))
     }
 }

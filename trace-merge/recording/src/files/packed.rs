@@ -270,7 +270,7 @@ fn index(path: &Path, archive: &[u8]) -> Result<BTreeMap<String, Range<usize>>, 
             return Err(PackedError::TooMany { path: path.into() });
         }
     }
-    if archive.len() - TAR_END < files_end {
+    if archive.len() < files_end + TAR_END {
         return Err(truncated());
     }
     Ok(files)
