@@ -67,7 +67,6 @@ pub enum Op<'a> {
     Write {
         /// Guest-physical address.
         address: u16,
-        /// What.
         bytes: &'a [u8],
     },
     /// Writes to a port.
@@ -76,7 +75,6 @@ pub enum Op<'a> {
         place: u8,
         /// Bytes, 1 to 8.
         width: u8,
-        /// What.
         value: u64,
     },
     /// Reads from a port.
@@ -94,7 +92,6 @@ pub enum Op<'a> {
         register: u8,
         /// Bytes, 1 to 8.
         width: u8,
-        /// What.
         value: u64,
     },
     /// Reads from a register of a virtio device.
@@ -112,20 +109,14 @@ pub enum Op<'a> {
         device: u8,
     },
     /// The host's user types.
-    Input {
-        /// What.
-        bytes: &'a [u8],
-    },
+    Input { bytes: &'a [u8] },
     /// A packet comes from the host's network.
     Arrive {
         /// Bytes of its frame.
         length: u16,
     },
     /// A program of the host connects to the socket device and says something.
-    Call {
-        /// What.
-        bytes: &'a [u8],
-    },
+    Call { bytes: &'a [u8] },
     /// The host wants so much of the guest's memory back.
     Want {
         /// How much, pages of 4096 bytes.

@@ -7,6 +7,7 @@
 //! Memory that a guest shares changes while it is read. Inputs for such readers are [`script`]s: writes to the memory,
 //! taken in turn with calls of the reader. [`seeds`] makes the committed corpus, out of what real producers and writers
 //! produce.
+#![allow(missing_docs, reason = "no other project imports it: names say it, or a comment does")]
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "what must hold and does not is a finding")]
 
 pub mod boot_image;

@@ -15,6 +15,7 @@
 //! | [`scenarios`] | what hosts and guests do in the end-to-end tests of `tests/tests` |
 //! | [`packaging`] | makes Strata's Debian packages |
 //! | [`tasks`] | what `cargo xtask` runs: suite, demonstration, fuzzing, benchmarks |
+#![allow(missing_docs, reason = "no other project imports it: names say it, or a comment does")]
 
 pub mod build;
 pub mod fetch;

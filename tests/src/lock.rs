@@ -20,7 +20,6 @@ pub enum LockError {
     File {
         /// The lock file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -22,7 +22,6 @@ pub enum ProcessError {
     Start {
         /// The program's name.
         program: String,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
@@ -63,7 +62,6 @@ pub enum ProcessError {
     Log {
         /// The log file.
         log: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -95,7 +95,6 @@ pub enum CriticalPathError {
     /// No VM has that name.
     #[error("no VM is called '{wanted}'; there is {present}")]
     NoVm {
-        /// What was requested.
         wanted: String,
         /// Those that there are.
         present: String,
@@ -103,19 +102,13 @@ pub enum CriticalPathError {
     /// No task is it.
     #[error("no task in the window is '{wanted}'{nearest}; strata report tasks lists all")]
     NoTask {
-        /// What was requested.
         wanted: String,
         /// The nearest ones, in words.
         nearest: String,
     },
     /// More than one VM has such tasks.
     #[error("several VMs have {what}: {vms}; choose one with --vm")]
-    SeveralVms {
-        /// What was requested.
-        what: String,
-        /// The VMs.
-        vms: String,
-    },
+    SeveralVms { what: String, vms: String },
     /// The tasks did nothing that the question is about.
     #[error("{who} {what} in the window")]
     NoInterval {
@@ -187,11 +180,9 @@ pub enum Cause {
 pub struct RecordOf {
     /// Its time, ticks.
     pub ticks: u64,
-    /// Its layer.
     pub layer: &'static str,
     /// The CPU, or the VMM's thread.
     pub cpu: u32,
-    /// The event.
     pub event: String,
 }
 
@@ -261,7 +252,6 @@ impl Step {
 /// What one cause took, over all steps that have none below them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Share {
-    /// What it is.
     pub cause: Cause,
     /// More on that; of a wait that an interrupt or a timer ended: which.
     #[serde(skip_serializing_if = "Option::is_none")]

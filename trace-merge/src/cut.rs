@@ -51,7 +51,6 @@ pub enum CutError {
     /// A layer was requested that was not recorded.
     #[error("this trace has no {wanted} layer; it has {present}")]
     NoLayer {
-        /// What was requested.
         wanted: LayerKind,
         /// What there is.
         present: String,

@@ -48,9 +48,7 @@ pub enum DiffError {
     /// One of them cannot be reported on.
     #[error("{}", .trace)]
     Report {
-        /// Which.
         trace: String,
-        /// Why.
         #[source]
         source: ReportError,
     },
@@ -93,7 +91,6 @@ pub struct Side {
 /// Something about the machines that is not the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MachineDifference {
-    /// What.
     pub what: String,
     /// In A.
     pub a: String,
@@ -106,20 +103,16 @@ pub struct MachineDifference {
 pub struct NotCompared {
     /// The VM; `None` for the host, or for all.
     pub vm: Option<String>,
-    /// The report.
     pub report: String,
-    /// Why.
     pub reason: String,
 }
 
 /// A row of a report in both recordings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RowDiff {
-    /// The report.
     pub report: &'static str,
     /// The VM; `None` for the host.
     pub vm: Option<String>,
-    /// The row.
     pub what: String,
     /// Whether its time is spent on waiting for something to do.
     pub waits: bool,

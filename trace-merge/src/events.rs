@@ -67,7 +67,6 @@ pub enum EventsError {
     /// A layer was requested that was not recorded.
     #[error("this trace has no {wanted} layer; it has {present}")]
     NoLayer {
-        /// What was requested.
         wanted: LayerKind,
         /// What there is.
         present: String,
@@ -75,7 +74,6 @@ pub enum EventsError {
     /// A VM was requested that was not recorded.
     #[error("no VM of this trace is called \"{wanted}\"; it has {present}")]
     NoVm {
-        /// What was requested.
         wanted: String,
         /// The VMs that there are; the nearest ones, if any are near.
         present: String,
@@ -83,7 +81,6 @@ pub enum EventsError {
     /// A CPU was requested that no layer has.
     #[error("no layer that is listed has a CPU {wanted}; the nearest are {nearest}")]
     NoCpu {
-        /// What was requested.
         wanted: u32,
         /// The nearest ones.
         nearest: String,
@@ -94,7 +91,6 @@ pub enum EventsError {
     /// An event was requested that no layer has.
     #[error("no event of the layers that are listed matches \"{wanted}\"{nearest}")]
     NoEvent {
-        /// What was requested.
         wanted: String,
         /// The nearest ones, in words; empty when none is near.
         nearest: String,

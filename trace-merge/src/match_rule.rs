@@ -75,7 +75,6 @@ pub enum MatchError {
         rule: String,
         /// Which trace.
         which: &'static str,
-        /// The event.
         event: String,
         /// Whether the rule names fields.
         by_fields: bool,

@@ -31,7 +31,6 @@ pub enum MomentError {
     /// It is not in it.
     #[error("{wanted} lies outside of the trace: its records are from {begin} to {end}")]
     Outside {
-        /// What was requested.
         wanted: Moment,
         /// UTC of the first record.
         begin: String,

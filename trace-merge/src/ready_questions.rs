@@ -11,10 +11,7 @@ use thiserror::Error;
 pub enum ReadyError {
     /// None has this name.
     #[error("there is no ready question '{name}': {}", suggestion(name))]
-    Unknown {
-        /// The name.
-        name: String,
-    },
+    Unknown { name: String },
     /// The list cannot be written.
     #[error("the questions cannot be written")]
     Write(#[from] io::Error),
@@ -23,9 +20,7 @@ pub enum ReadyError {
 /// A ready question.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
-    /// Its name.
     pub name: &'static str,
-    /// The file.
     pub text: &'static str,
 }
 
@@ -46,7 +41,6 @@ impl Ready {
 
 macro_rules! ready {
     ($($name:literal),* $(,)?) => {
-        /// All of them.
         pub const READY: &[Ready] =
             &[$(Ready { name: $name, text: include_str!(concat!("../query/queries/", $name, ".sql")) }),*];
     };

@@ -96,9 +96,7 @@ pub enum ReportError {
     /// There is no folder with the guest's files.
     #[error("{}: cannot be opened; give the folder that holds the guest's root folder", .path.display())]
     SymbolFolder {
-        /// What was given.
         path: std::path::PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -134,7 +132,6 @@ pub trait Report: Serialize {
 
 /// A report in the making: what one pass over a recording feeds, and what is made of it then.
 pub trait ReportBuilder: Analysis {
-    /// The report.
     type Report: Report;
 
     /// Makes the report, when all of the window was taken in.

@@ -38,7 +38,6 @@ pub enum AgentError {
     Events {
         /// The module's file.
         module: PathBuf,
-        /// Why.
         #[source]
         source: ModuleFileError,
     },

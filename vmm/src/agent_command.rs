@@ -99,9 +99,7 @@ pub enum AgentCommandError {
     /// A file cannot be read or written.
     #[error("cannot use '{}'", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -26,7 +26,6 @@ pub enum Verdict {
 /// One finding about the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
     pub subject: &'static str,
     /// How well it works.
     pub verdict: Verdict,

@@ -21,9 +21,7 @@ pub enum EventListError {
     /// The module's file cannot be read.
     #[error("cannot read '{}'", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -64,7 +62,6 @@ pub struct ListedEvent {
 pub struct UnlistedEvent {
     /// Name, `group:event`.
     pub name: String,
-    /// Why.
     pub reason: String,
 }
 

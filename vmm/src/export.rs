@@ -37,10 +37,7 @@ pub enum ExportCommandError {
     Outside(String),
     /// The file is there.
     #[error("{}: is there already; give another name, or --force to replace it", .path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// Nothing says what to export to.
     #[error(
         "{}: its ending is of no format: give --format {}, or a name that ends with .pftrace", .path.display(),
@@ -53,7 +50,6 @@ pub enum ExportCommandError {
     /// The folder of the file is not there.
     #[error("{}: there is no folder {}", .path.display(), .folder.display())]
     NoFolder {
-        /// The file.
         path: PathBuf,
         /// Its folder.
         folder: PathBuf,
@@ -61,9 +57,7 @@ pub enum ExportCommandError {
     /// The file cannot be written.
     #[error("{}: cannot be written; check the space and the permissions of its folder", .path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },

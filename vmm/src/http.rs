@@ -64,7 +64,6 @@ impl Head {
 pub enum Next {
     /// Further ones.
     Serve,
-    /// The end.
     End,
 }
 

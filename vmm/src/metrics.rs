@@ -36,9 +36,7 @@ pub enum MetricsError {
     /// The address cannot be listened to.
     #[error("cannot listen to {address}: give another --listen ADDRESS:PORT")]
     Listen {
-        /// The address.
         address: SocketAddr,
-        /// Why.
         #[source]
         source: io::Error,
     },

@@ -39,16 +39,11 @@ pub enum OpenError {
     Moment(#[from] MomentError),
     /// A part of a file was requested.
     #[error("{}: --from and --until are for Strata's traces; another file is shown whole", .path.display())]
-    Part {
-        /// The file.
-        path: PathBuf,
-    },
+    Part { path: PathBuf },
     /// A file cannot be read or made.
     #[error("{}: cannot be used", .path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -58,16 +53,11 @@ pub enum OpenError {
          with `strata export` and open it in the viewer by hand; with another --port the viewer at {VIEWER} refuses to \
          fetch, one of your own may not"
     )]
-    InUse {
-        /// The port.
-        port: u16,
-    },
+    InUse { port: u16 },
     /// The port cannot be listened to.
     #[error("cannot listen to port {port} of 127.0.0.1")]
     Listen {
-        /// The port.
         port: u16,
-        /// Why.
         #[source]
         source: io::Error,
     },

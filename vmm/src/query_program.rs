@@ -11,7 +11,6 @@ use std::time::Duration;
 use thiserror::Error;
 use trace_merge::moment::Part;
 
-/// Its name.
 const PROGRAM: &str = "strata-query";
 
 /// Why it does not run.
@@ -23,9 +22,7 @@ pub enum QueryProgramError {
     /// It cannot be started.
     #[error("{}: cannot be run", .path.display())]
     Start {
-        /// The program.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },

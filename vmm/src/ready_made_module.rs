@@ -35,11 +35,9 @@ pub enum ReadyMadeError {
         folder.display()
     )]
     NoModules {
-        /// The folder.
         folder: PathBuf,
         /// The kernel's release.
         release: String,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
@@ -50,7 +48,6 @@ pub enum ReadyMadeError {
         folder.display()
     )]
     NoneForKernel {
-        /// The folder.
         folder: PathBuf,
         /// The kernel's release.
         release: String,

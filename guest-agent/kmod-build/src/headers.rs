@@ -18,9 +18,7 @@ pub enum HeadersError {
     /// A file of the tree could not be read or written.
     #[error("{} is not a usable kernel header tree: name the folder that `make -C` takes, such as /lib/modules/VERSION/build", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

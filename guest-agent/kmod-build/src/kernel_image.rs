@@ -27,9 +27,7 @@ pub enum KernelError {
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -6,6 +6,7 @@
 //! definitions (`strata_abi.h`). To these, a build adds a C file for each of the kernel's trace headers that compile.
 //! It is made in the source tree and installed with the packages, so that a module can be built where there is neither
 //! cargo nor the Rust sources: on a user's machine, or by DKMS in a guest.
+#![allow(missing_docs, reason = "no other project imports it: names say it, or a comment does")]
 
 mod build_log;
 pub mod compression;

@@ -52,7 +52,6 @@ pub enum KmodBuildError {
          that this kernel is for"
     )]
     NoCompiler {
-        /// The kernel.
         release: String,
         /// The compiler.
         compiler: String,
@@ -72,27 +71,22 @@ pub enum KmodBuildError {
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
     /// A program could not be started.
     #[error("cannot start {program}: install the package {package}")]
     Start {
-        /// The program.
         program: &'static str,
         /// The Debian package that brings it.
         package: &'static str,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
     /// A program failed.
     #[error("{program} failed: {message}")]
     Failed {
-        /// The program.
         program: &'static str,
         /// The lines of its output that tell why.
         message: String,

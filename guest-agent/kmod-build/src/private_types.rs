@@ -31,9 +31,7 @@ pub enum BtfError {
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
@@ -50,9 +48,7 @@ pub enum BtfError {
     /// The kernel does not come out of its image.
     #[error("cannot unpack {}", path.display())]
     Image {
-        /// The image.
         path: PathBuf,
-        /// Why.
         #[source]
         source: KernelError,
     },

@@ -17,7 +17,6 @@ const MANIFEST: &str = ".mirrored";
 #[derive(Debug, thiserror::Error)]
 #[error("'{}' does not hold the agent's sources: there is no {missing} in it", folder.display())]
 pub struct NotSources {
-    /// The folder.
     pub folder: PathBuf,
     /// The first file that is missing.
     pub missing: &'static str,
@@ -27,9 +26,7 @@ pub struct NotSources {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use {}", path.display())]
 pub struct SourcesError {
-    /// The file or folder.
     pub path: PathBuf,
-    /// The system's reason.
     #[source]
     pub source: io::Error,
 }

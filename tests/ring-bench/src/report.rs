@@ -40,7 +40,6 @@ pub struct Report {
 pub struct Goal {
     /// What is compared, in words.
     pub goal: &'static str,
-    /// The value.
     pub value: f64,
     /// Its limit.
     pub limit: f64,

@@ -41,9 +41,7 @@ pub enum DebugKernelError {
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
@@ -52,7 +50,6 @@ pub enum DebugKernelError {
     Option {
         /// Where its sources come from.
         suite: &'static str,
-        /// What was requested.
         option: String,
         /// What the kernel made of it.
         configuration: PathBuf,

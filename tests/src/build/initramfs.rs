@@ -15,9 +15,7 @@ pub enum InitramfsError {
     /// A file that belongs into it could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
@@ -29,7 +27,6 @@ pub enum InitramfsError {
     Write {
         /// The archive.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -81,9 +81,7 @@ pub enum KmodError {
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -44,9 +44,7 @@ pub enum LttngError {
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -40,7 +40,6 @@ pub enum GateError {
     File {
         /// The object.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

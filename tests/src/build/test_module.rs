@@ -59,9 +59,7 @@ pub enum TestModuleError {
     /// A file could not be written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

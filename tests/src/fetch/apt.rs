@@ -31,9 +31,7 @@ pub enum PackageError {
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

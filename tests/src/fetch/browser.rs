@@ -34,16 +34,13 @@ pub enum BrowserError {
     /// Its pipes, or a file, cannot be used.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
     /// It answered with an error, or with what is not an answer.
     #[error("the browser refused {call}: {answer}")]
     Refused {
-        /// The command.
         call: String,
         /// What it said.
         answer: String,

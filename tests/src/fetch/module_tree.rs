@@ -15,9 +15,7 @@ pub enum ModulesError {
     /// A file could not be read.
     #[error("cannot read {}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -39,16 +39,13 @@ pub enum TraceProcessorError {
     /// A file cannot be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
     /// A file of the package is another one than that which is known.
     #[error("{}: its SHA-256 is not {expected}; remove it to fetch it again", path.display())]
     Checksum {
-        /// The file.
         path: PathBuf,
         /// What it should be.
         expected: &'static str,

@@ -14,9 +14,7 @@ pub enum DirectError {
     /// A file of the run could not be made.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -24,7 +24,6 @@ pub enum DiskSpaceError {
     Unknown {
         /// A folder on the file system.
         folder: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -95,7 +95,6 @@ pub enum Time {
 /// The environment asks for what no emulator does.
 #[derive(Debug, thiserror::Error)]
 pub enum EmulatorChoiceError {
-    /// The time.
     #[error("{TIME_VARIABLE} is {0:?}: set it to virtual or real, or unset it")]
     Time(String),
     /// The seed.
@@ -147,16 +146,13 @@ pub enum EmulatorError {
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
     /// The program is not an ELF file.
     #[error("{} is not a program that can be mended", path.display())]
     Format {
-        /// The program.
         path: PathBuf,
         /// What is wrong with it.
         #[source]
@@ -165,7 +161,6 @@ pub enum EmulatorError {
     /// The program is another one than those that have the faults.
     #[error("{} has no {what}", path.display())]
     Unknown {
-        /// The program.
         path: PathBuf,
         /// What was looked for.
         what: &'static str,

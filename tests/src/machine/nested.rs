@@ -109,9 +109,7 @@ pub enum NestedError {
     /// A file of the run could not be made.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

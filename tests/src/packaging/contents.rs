@@ -72,9 +72,7 @@ pub enum PackagingError {
     /// A file of the source tree could not be read.
     #[error("cannot read {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
@@ -82,7 +80,6 @@ pub enum PackagingError {
 
 /// A package, and what RPM is told of it if it is made as that, too.
 pub(super) struct Product<'a> {
-    /// The package.
     pub package: Package<'a>,
     /// What RPM is told.
     pub rpm: Option<rpm::Fields<'a>>,

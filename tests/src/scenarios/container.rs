@@ -59,9 +59,7 @@ pub enum ContainerError {
     /// What `umoci` unpacked has no such file, or one that cannot be used.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -66,9 +66,7 @@ pub enum DeathsError {
     /// The persistent memory could not be made or read.
     #[error("cannot use the persistent memory {}", path.display())]
     PersistentMemory {
-        /// Its file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

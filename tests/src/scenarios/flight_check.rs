@@ -16,16 +16,13 @@ pub enum FlightCheckError {
     /// A program that judges a trace failed.
     #[error("{} cannot be judged", trace.display())]
     Program {
-        /// The trace.
         trace: PathBuf,
-        /// What failed.
         #[source]
         source: ProcessError,
     },
     /// What a program says of a trace cannot be understood.
     #[error("{} cannot be understood", path.display())]
     Json {
-        /// The trace.
         path: PathBuf,
         /// Where it goes wrong.
         #[source]

@@ -32,9 +32,7 @@ pub enum HotplugError {
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

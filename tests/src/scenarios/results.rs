@@ -10,7 +10,6 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, ManifestError};
 use strata_recording::reader::Trace;
 
-/// The folder.
 #[derive(Debug, Clone)]
 pub struct Results(pub PathBuf);
 

@@ -64,9 +64,7 @@ pub enum DemoError {
     /// The working folder could not be removed.
     #[error("cannot remove {}", path.display())]
     Remove {
-        /// The folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -35,7 +35,6 @@ pub enum DependenciesError {
     Document {
         /// The document.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

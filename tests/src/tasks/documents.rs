@@ -30,9 +30,7 @@ pub enum DocumentsError {
     /// A document could not be read.
     #[error("cannot read {}", path.display())]
     File {
-        /// The document or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

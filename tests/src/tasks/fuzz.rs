@@ -61,16 +61,13 @@ pub enum FuzzError {
     /// A folder could not be read or made.
     #[error("cannot use {}", path.display())]
     Folder {
-        /// The folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
     /// There is no target of that name.
     #[error("there is no fuzz target \"{name}\"; there are {}", targets.join(", "))]
     NoTarget {
-        /// What was requested.
         name: String,
         /// What there is.
         targets: Vec<String>,
@@ -82,7 +79,6 @@ pub enum FuzzError {
 
 /// Where everything lies.
 struct Folders {
-    /// The crate.
     source: PathBuf,
     /// The programs.
     programs: PathBuf,

@@ -54,9 +54,7 @@ pub enum LibraryCrateError {
     /// A file could not be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
@@ -65,7 +63,6 @@ pub enum LibraryCrateError {
         "the package of {name} lacks {document}: copy the file into the crate's folder, and name it in its `include`"
     )]
     Document {
-        /// The crate.
         name: String,
         /// The missing file.
         document: &'static str,
@@ -76,7 +73,6 @@ pub enum LibraryCrateError {
     /// What there is to test with is not what the crate promises.
     #[error("{name} promises Rust {promised}, and Debian 13 has {found}: what is promised cannot be tested")]
     RustVersion {
-        /// The crate.
         name: String,
         /// The manifest's `rust-version`.
         promised: String,

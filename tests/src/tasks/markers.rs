@@ -12,7 +12,6 @@ pub enum MarkersError {
     File {
         /// The document.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -28,9 +28,7 @@ pub enum ScriptsError {
     /// A folder cannot be listed.
     #[error("cannot list {}", path.display())]
     Folder {
-        /// The folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -31,7 +31,6 @@ pub enum SourcesError {
     File {
         /// The source or folder.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -18,9 +18,7 @@ pub enum SummaryError {
     /// It cannot be written there.
     #[error("cannot write {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },

@@ -22,7 +22,6 @@ pub enum Promise {
     Memory,
     /// Open files.
     Descriptors,
-    /// The disk.
     Disk,
     /// The records of a layer with a limit.
     Rate,

@@ -24,7 +24,6 @@ const EXTRA_RINGS: (u64, u32) = (64 << 10, 8);
 /// A VM of a round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VmSetup {
-    /// Its name.
     pub name: String,
     /// Folder of its own for this round.
     pub folder: PathBuf,

@@ -74,7 +74,6 @@ impl Kind {
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Column {
-    /// Its name.
     pub name: String,
     /// What it holds.
     pub kind: Kind,
@@ -83,11 +82,9 @@ pub struct Column {
 /// A column of a table that every export has.
 #[derive(Clone, Copy, Debug)]
 pub struct Described {
-    /// Its name.
     pub name: &'static str,
     /// What it holds.
     pub kind: Kind,
-    /// What it says.
     pub about: &'static str,
 }
 
@@ -100,7 +97,6 @@ impl From<&Described> for Column {
 /// A table that every export has.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
-    /// Its name.
     pub name: &'static str,
     /// What a row is.
     pub about: &'static str,
@@ -113,7 +109,6 @@ pub struct Fixed {
 /// What the rows of a table begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lead {
-    /// The recording.
     Recording,
     /// The recording and a moment.
     Moment,

@@ -64,7 +64,6 @@ impl Pair {
 /// Pairs of one kind in a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PairCount {
-    /// Which.
     pub pair: Pair,
     /// Those that are whole.
     pub balanced: u64,
@@ -83,7 +82,6 @@ pub struct Alone {
     pub time: u64,
     /// The event at which it was noticed.
     pub event: String,
-    /// What is wrong.
     pub what: String,
 }
 

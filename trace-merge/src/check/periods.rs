@@ -231,7 +231,6 @@ impl<'t> VcpuPeriods<'t> {
 /// The periods of a VM's vCPUs, as one layer shows them.
 #[derive(Debug)]
 pub(super) struct Periods<'t> {
-    /// The layer.
     pub(super) source: SwitchSource,
     vcpus: ByNumber<VcpuPeriods<'t>>,
     /// Of any vCPU.

@@ -192,16 +192,12 @@ pub enum Problem {
     },
     /// An entry into a guest outside the runs of its vCPU.
     OutsideRun {
-        /// The vCPU.
         vcpu: u32,
         /// Distance from the nearest run, ns; `None` when the vCPU never ran.
         outside_ns: Option<u64>,
     },
     /// Half of a pair.
-    Unbalanced {
-        /// What is wrong.
-        what: String,
-    },
+    Unbalanced { what: String },
     /// Counts of lost records contradict each other.
     Loss {
         /// How.
@@ -223,7 +219,6 @@ pub struct Violation {
     pub ticks: Option<u64>,
     /// Its event's name.
     pub event: Option<String>,
-    /// What is wrong.
     #[serde(flatten)]
     pub problem: Problem,
 }

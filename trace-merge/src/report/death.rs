@@ -63,7 +63,6 @@ const THREAD: &str = "common_pid";
 pub struct Death {
     /// What ended the recording.
     pub outcome: String,
-    /// The VMs.
     pub vms: Vec<VmDeath>,
 }
 
@@ -99,9 +98,7 @@ const NS: &str = "When, relative to the moment";
 /// A line of a console.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// When.
     pub ns: i64,
-    /// What.
     pub text: String,
 }
 
@@ -115,7 +112,6 @@ impl ReportRow for Line {
 /// A CPU of a guest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuDeath {
-    /// Its number.
     pub cpu: u32,
     /// What it did, as the guest's kernel tells.
     pub guest: String,
@@ -161,7 +157,6 @@ fn last_two(exits: &[LastExit]) -> String {
 /// A CPU of a host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostCpuDeath {
-    /// Its number.
     pub cpu: u32,
     /// What it ran, by the last switch that was recorded of it: those that have nothing to do with the VM may not be.
     pub runs: String,
@@ -183,9 +178,7 @@ impl ReportRow for HostCpuDeath {
 /// An exit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastExit {
-    /// When.
     pub ns: i64,
-    /// Why.
     pub reason: String,
     /// Where in the guest; `None` where the record does not say it.
     pub at: Option<String>,
@@ -202,7 +195,6 @@ impl ReportRow for LastExit {
 /// A sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LastSample {
-    /// When.
     pub ns: i64,
     /// Where, and who called that.
     pub stack: Vec<String>,
@@ -211,7 +203,6 @@ pub struct LastSample {
 /// A record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LastRecord {
-    /// When.
     pub ns: i64,
     /// Its event.
     pub event: String,

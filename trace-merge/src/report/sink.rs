@@ -36,7 +36,6 @@ pub struct TableBlock {
 /// The heading of a column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Heading {
-    /// What it says.
     pub text: String,
     /// Whether the column has numbers.
     pub is_number: bool,

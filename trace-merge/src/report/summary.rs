@@ -62,7 +62,6 @@ pub struct Summary {
     pub vms: Vec<Vm>,
     /// The clock of all layers.
     pub clock: Clock,
-    /// The layers.
     #[serde(serialize_with = "columns::serialize")]
     pub layers: Vec<LayerReport>,
     /// The size that the recording keeps within, bytes, if it does.
@@ -152,7 +151,6 @@ pub struct ExitReport {
 /// The exits for one reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasonReport {
-    /// Name.
     pub reason: String,
     /// Number, as the processor or KVM gives it.
     pub number: u32,

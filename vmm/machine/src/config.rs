@@ -189,7 +189,6 @@ pub enum ConfigError {
     Kernel {
         /// Path of the file.
         path: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
@@ -207,7 +206,6 @@ pub enum ConfigError {
     Initrd {
         /// Path of the file.
         path: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
@@ -234,7 +232,6 @@ pub enum ConfigError {
         path: PathBuf,
         /// What to do, appended to the message; empty where nothing helps.
         hint: &'static str,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
@@ -261,7 +258,6 @@ pub enum ConfigError {
     DiskFormat {
         /// Path of the file.
         path: PathBuf,
-        /// What it is.
         format: DiskFormat,
     },
     /// A disk image has no sector.

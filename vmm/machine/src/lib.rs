@@ -4,6 +4,7 @@
 //! [`Machine::new`] checks the configuration, creates the virtual machine with its memory and vCPUs and loads the
 //! kernel; [`Machine::run`] adds the devices, starts a thread per vCPU and drives the devices on the calling thread
 //! until the guest ends or a [`StopHandle`] is used. [`probe_kvm`] says what kind of KVM a host has.
+#![allow(missing_docs, reason = "no other project imports it: names say it, or a comment does")]
 
 mod boot;
 mod config;

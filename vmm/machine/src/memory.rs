@@ -108,7 +108,6 @@ pub enum MemoryBacking {
 pub struct UnknownBacking;
 
 impl MemoryBacking {
-    /// All of them.
     pub const ALL: [Self; 2] = [Self::Normal, Self::Huge];
 
     /// The name, as on the command line.

@@ -47,10 +47,7 @@ pub enum RunError {
     },
     /// The thread of a vCPU or of a disk panicked: a bug.
     #[error("the thread '{thread}' panicked")]
-    ThreadPanicked {
-        /// Its name.
-        thread: String,
-    },
+    ThreadPanicked { thread: String },
     /// Waiting for events of the devices failed.
     #[error("the event loop failed")]
     EventLoop(#[source] event_manager::Error),
@@ -75,14 +72,12 @@ pub enum Outcome {
     Panic,
     /// A fault in the guest while it handled a double fault.
     TripleFault {
-        /// The vCPU.
         vcpu: u32,
         /// Its state, if KVM gives it.
         state: Option<Box<FaultState>>,
     },
     /// KVM met an instruction that it had to emulate and could not.
     EmulationFailure {
-        /// The vCPU.
         vcpu: u32,
         /// Its instruction pointer.
         rip: u64,

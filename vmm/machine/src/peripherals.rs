@@ -53,7 +53,6 @@ pub struct DetachedDisk {
 pub struct DetachedNet {
     /// What carries its frames.
     pub link: Box<dyn Link>,
-    /// Its address.
     pub mac: MacAddress,
     /// What the guest may do with it in a time, from the beginning on.
     pub limits: NetLimits,

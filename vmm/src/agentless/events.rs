@@ -59,7 +59,6 @@ pub enum EventsError {
     /// A choice of events has none.
     #[error("it has no event '{pattern}'; its groups of events are {groups}")]
     NoEvent {
-        /// What was given.
         pattern: String,
         /// Groups that there are.
         groups: String,

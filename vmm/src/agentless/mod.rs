@@ -76,18 +76,14 @@ pub enum AgentlessError {
     /// The kernel's file cannot be read into an image.
     #[error("--agentless: the kernel {} cannot be looked into", path.display())]
     Image {
-        /// The kernel.
         path: PathBuf,
-        /// Why not.
         #[source]
         source: ImageError,
     },
     /// The kernel cannot be traced so.
     #[error("--agentless: the kernel {} cannot be traced from outside", path.display())]
     Kernel {
-        /// The kernel.
         path: PathBuf,
-        /// Why not.
         #[source]
         source: EventsError,
     },

@@ -10,7 +10,6 @@ use strata_host_kernel::{Missed, Page};
 pub enum RingItem<'a> {
     /// A record.
     Record {
-        /// The CPU.
         cpu: u32,
         /// Time of the ring's clock, ns; not before that of the CPU's record before it.
         time: u64,
@@ -21,23 +20,18 @@ pub enum RingItem<'a> {
     },
     /// Records were lost here.
     Lost {
-        /// The CPU.
         cpu: u32,
         /// How many, if that is known.
         count: Option<u64>,
     },
     /// A page that cannot be decoded, or not to its end.
     Malformed {
-        /// The CPU.
         cpu: u32,
         /// Bytes of the page.
         bytes: u64,
     },
     /// The CPU's ring had gone round: older records were overwritten. It comes before the CPU's records.
-    Wrapped {
-        /// The CPU.
-        cpu: u32,
-    },
+    Wrapped { cpu: u32 },
 }
 
 /// Hands everything in `rings` to `sink`, one CPU after the other.

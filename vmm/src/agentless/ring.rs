@@ -59,16 +59,12 @@ pub enum RingError {
     None,
     /// Its header says what cannot be.
     #[error("the header of the ring of CPU {cpu} is damaged")]
-    Damaged {
-        /// The CPU.
-        cpu: u32,
-    },
+    Damaged { cpu: u32 },
 }
 
 /// The pages of a CPU's ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuRing {
-    /// The CPU.
     pub cpu: u32,
     /// Where in the memory each page lies that may hold records, the oldest first.
     pub pages: Vec<Range<usize>>,

@@ -31,27 +31,17 @@ pub enum AttachError {
     },
     /// There is no such process.
     #[error("there is no process {pid}, or it has just ended; `strata attach` alone lists those that run a VM")]
-    NoProcess {
-        /// What was given.
-        pid: u32,
-    },
+    NoProcess { pid: u32 },
     /// The number is that of a thread.
     #[error("{pid} is a thread of process {process}; give {process}")]
-    Thread {
-        /// What was given.
-        pid: u32,
-        /// Its process.
-        process: u32,
-    },
+    Thread { pid: u32, process: u32 },
     /// The process cannot be held.
     #[error("this kernel cannot hold a process by its number: use Linux 5.3 or later")]
     Pidfd(#[source] io::Error),
     /// The process's descriptors cannot be seen.
     #[error("cannot see the descriptors of process {pid}: run strata as root, outside of containers")]
     Descriptors {
-        /// The process.
         pid: u32,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
@@ -60,37 +50,21 @@ pub enum AttachError {
         "process {pid} ({comm}) is a QEMU without KVM: it emulates its VM's processor (TCG), and the host's kernel \
          does not see that; start it with -accel kvm"
     )]
-    WithoutKvm {
-        /// The process.
-        pid: u32,
-        /// Its name.
-        comm: Foreign<String>,
-    },
+    WithoutKvm { pid: u32, comm: Foreign<String> },
     /// The process has no VM.
     #[error(
         "process {pid} ({comm}) runs no VM: it has no KVM descriptor; `strata attach` alone lists those that run a VM"
     )]
-    NoVm {
-        /// The process.
-        pid: u32,
-        /// Its name.
-        comm: Foreign<String>,
-    },
+    NoVm { pid: u32, comm: Foreign<String> },
     /// KVM's debugfs knows no VM of the process.
     #[error(
         "KVM's debugfs shows no VM of process {pid} ({comm}): it has ended, another process runs it, or strata is in a \
          container; give the process whose threads run the vCPUs, on the host itself"
     )]
-    NotInDebugfs {
-        /// The process.
-        pid: u32,
-        /// Its name.
-        comm: Foreign<String>,
-    },
+    NotInDebugfs { pid: u32, comm: Foreign<String> },
     /// The process has several VMs.
     #[error("process {pid} runs {} VMs; choose one by its descriptor: --vm {}", .descriptors.len(), either(.descriptors))]
     SeveralVms {
-        /// The process.
         pid: u32,
         /// Descriptors of the VMs.
         descriptors: Vec<u32>,
@@ -98,9 +72,7 @@ pub enum AttachError {
     /// The process has no VM of that descriptor.
     #[error("process {pid} has no VM of descriptor {wanted}; it has {}", either(.descriptors))]
     NoSuchVm {
-        /// The process.
         pid: u32,
-        /// What was requested.
         wanted: u32,
         /// Descriptors of the VMs that there are.
         descriptors: Vec<u32>,
@@ -110,10 +82,7 @@ pub enum AttachError {
     Debugfs(#[from] DebugfsError),
     /// The VM ended before the recording began.
     #[error("the VM of process {pid} ended before the recording began; nothing was recorded")]
-    Ended {
-        /// The process.
-        pid: u32,
-    },
+    Ended { pid: u32 },
     /// Somebody records the VM already.
     #[error(
         "process {pid} is recorded already, by strata attach of process {by}{}; end that with `strata ctl {by} detach`, or \
@@ -121,7 +90,6 @@ pub enum AttachError {
         trace.as_ref().map_or_else(String::new, |trace| format!(" into '{trace}'"))
     )]
     Attached {
-        /// The process.
         pid: u32,
         /// Who records it.
         by: u32,
@@ -164,7 +132,6 @@ pub enum AttachError {
         region.display()
     )]
     NotMapped {
-        /// The process.
         pid: u32,
         /// The region's file.
         region: PathBuf,
@@ -180,18 +147,12 @@ pub enum AttachError {
         "vCPU {vcpu}'s TSC runs at another rate than the host's, so that times of the guest cannot be related to the host's \
          exactly: start the VM without tsc-frequency, or leave --region and --qmp out"
     )]
-    ScaledTsc {
-        /// The vCPU.
-        vcpu: u32,
-    },
+    ScaledTsc { vcpu: u32 },
     /// Nothing of the host's kernel is to be recorded.
     #[error(
         "'{events}' chooses no event of the host's kernel, and only those can be recorded here: --events 'host-kernel:kvm:*'"
     )]
-    NoEvents {
-        /// What was given.
-        events: String,
-    },
+    NoEvents { events: String },
     /// The host's kernel cannot be traced.
     #[error("the host's kernel cannot be traced (to trace it, {})", .0.fix())]
     Tracefs(#[source] TracefsError),

@@ -59,9 +59,7 @@ pub enum HotPlugError {
     /// The region's folder cannot be used.
     #[error("cannot make '{}' for the trace region: make room there", path.display())]
     Folder {
-        /// The folder.
         path: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },

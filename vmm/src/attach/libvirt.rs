@@ -34,10 +34,7 @@ pub enum DomainError {
         "finding a domain's process needs root, as attaching does: sudo strata attach {} …",
         shell_option("--libvirt", domain)
     )]
-    NotRoot {
-        /// What was requested.
-        domain: String,
-    },
+    NotRoot { domain: String },
     /// It is not known who called sudo.
     #[error(transparent)]
     User(#[from] UserError),
@@ -46,14 +43,10 @@ pub enum DomainError {
         "libvirt runs no domain here; start it (virsh start {}), or give the number of the VM's process",
         shell_word(domain)
     )]
-    NoneRuns {
-        /// What was requested.
-        domain: String,
-    },
+    NoneRuns { domain: String },
     /// That domain does not run.
     #[error("libvirt runs no domain '{domain}'; it runs {}", listed(running))]
     Unknown {
-        /// What was requested.
         domain: String,
         /// The nearest names of those that run, or all of them.
         running: Vec<Foreign<String>>,
@@ -61,7 +54,6 @@ pub enum DomainError {
     /// The system and the user run a domain of that name.
     #[error("several domains '{domain}' run here, in the processes {}; give one of them", .processes.iter().map(u32::to_string).collect::<Vec<_>>().join(" and "))]
     Several {
-        /// What was requested.
         domain: String,
         /// The processes of all of them.
         processes: Vec<u32>,
@@ -71,7 +63,6 @@ pub enum DomainError {
 /// A domain that runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Domain {
-    /// Its name.
     pub name: Foreign<String>,
     /// PID of its VMM.
     pub process: u32,

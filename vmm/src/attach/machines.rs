@@ -20,9 +20,7 @@ const MAX_MAPS: u64 = 1 << 20;
 /// A process that runs a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunningMachine {
-    /// Its number.
     pub pid: u32,
-    /// Its name.
     pub comm: Foreign<String>,
     /// Descriptors of its VMs; none where it runs its VM without KVM.
     pub descriptors: Vec<u32>,

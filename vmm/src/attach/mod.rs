@@ -100,7 +100,6 @@ impl fmt::Display for Ending {
 pub struct AttachReport {
     /// Why it ended.
     pub ending: Ending,
-    /// The recording.
     pub manifest: Manifest,
     /// Whether QEMU keeps the region that it was given, which was reported.
     pub stays_plugged: bool,

@@ -20,18 +20,14 @@ const MACHINE_LINK: &str = "anon_inode:kvm-vm";
 /// A thread of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Its number.
     pub tid: u32,
-    /// Its name.
     pub comm: Foreign<String>,
 }
 
 /// A process, held so that its number cannot come to mean another one unnoticed.
 #[derive(Debug)]
 pub struct Process {
-    /// Its number.
     pub pid: u32,
-    /// Its name.
     pub comm: Foreign<String>,
     pidfd: OwnedFd,
     folder: PathBuf,

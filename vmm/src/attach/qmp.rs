@@ -31,9 +31,7 @@ pub enum QmpError {
          -qmp unix:{},server=on,wait=off", socket.display(), socket.display()
     )]
     Connect {
-        /// The socket.
         socket: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
@@ -43,7 +41,6 @@ pub enum QmpError {
         socket.display()
     )]
     OtherProcess {
-        /// The socket.
         socket: PathBuf,
         /// Who was meant.
         pid: u32,
@@ -56,14 +53,10 @@ pub enum QmpError {
          QEMU serves one at a time. Give Strata its own, -qmp unix:PATH,server=on,wait=off",
         socket.display(), ANSWER_LIMIT.as_secs()
     )]
-    Silent {
-        /// The socket.
-        socket: PathBuf,
-    },
+    Silent { socket: PathBuf },
     /// All in all it took too long.
     #[error("the server at '{}' took over {} s to answer", socket.display(), limit.as_secs())]
     Slow {
-        /// The socket.
         socket: PathBuf,
         /// How long it may take.
         limit: Duration,
@@ -73,27 +66,20 @@ pub enum QmpError {
     Signal,
     /// Something else than QMP came.
     #[error("the server at '{}' does not speak QMP: give the socket of QEMU's option -qmp", socket.display())]
-    NotQmp {
-        /// The socket.
-        socket: PathBuf,
-    },
+    NotQmp { socket: PathBuf },
     /// The connection was ended, or broke.
     #[error("the connection to '{}' has ended", socket.display())]
     Closed {
-        /// The socket.
         socket: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
     /// QEMU does not do it.
     #[error("QEMU refuses {command}: {reason}")]
     Refused {
-        /// The command.
         command: &'static str,
         /// The class of the error, as `DeviceNotFound`.
         class: Foreign<String>,
-        /// What it says.
         reason: Foreign<String>,
     },
 }

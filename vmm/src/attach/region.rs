@@ -28,7 +28,6 @@ pub const JOIN_LIMIT: Duration = Duration::from_secs(20);
 /// and a QEMU that was given it loses it.
 #[derive(Debug)]
 pub struct GuestRegion {
-    /// The region.
     pub region: Arc<TraceRegion>,
     /// The file that it lies in.
     pub file: PathBuf,

@@ -12,7 +12,6 @@ use strata_recording::terminal::foreign::Foreign;
 /// A virtual machine that another process runs.
 #[derive(Debug)]
 pub struct ForeignVm {
-    /// The process.
     pub process: Process,
     machine: DebugfsVm,
 }

@@ -16,7 +16,6 @@ const KERNEL: &str = "vmlinuz-";
 /// Kernel and initrd of a root.
 #[derive(Debug)]
 pub struct Found {
-    /// The kernel.
     pub kernel: BootFile,
     /// Its initrd, if there is one.
     pub initrd: Option<BootFile>,

@@ -38,7 +38,6 @@ pub struct FileSystem {
 pub struct Entry {
     /// The path, absolute.
     pub path: String,
-    /// What it is.
     pub metadata: Metadata,
 }
 

@@ -40,9 +40,7 @@ pub enum BootableDiskError {
     /// The image cannot be read.
     #[error("cannot read the disk image '{}'", path.display())]
     Read {
-        /// The image.
         path: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
@@ -52,17 +50,13 @@ pub enum BootableDiskError {
          kernel with --kernel and the image with --disk",
         path.display()
     )]
-    NotExt4 {
-        /// The image.
-        path: PathBuf,
-    },
+    NotExt4 { path: PathBuf },
     /// The partition table is damaged.
     #[error(
         "the partition table of '{}' cannot be read: name the kernel with --kernel and the image with --disk",
         path.display()
     )]
     PartitionTable {
-        /// The image.
         path: PathBuf,
         /// What is wrong with it.
         #[source]
@@ -75,7 +69,6 @@ pub enum BootableDiskError {
         path.display()
     )]
     FileSystem {
-        /// The image.
         path: PathBuf,
         /// What is wrong with it.
         #[source]
@@ -87,14 +80,10 @@ pub enum BootableDiskError {
          linux-image-cloud-amd64), or name it with --kernel and the image with --disk",
         path.display()
     )]
-    NoKernel {
-        /// The image.
-        path: PathBuf,
-    },
+    NoKernel { path: PathBuf },
     /// Kernel or initrd are larger than such files are.
     #[error("{file} in '{}' has {size} bytes: at most {max} are read", path.display())]
     TooLarge {
-        /// The image.
         path: PathBuf,
         /// The file in it.
         file: String,
@@ -106,7 +95,6 @@ pub enum BootableDiskError {
     /// A folder is larger than such folders are.
     #[error("{folder} in '{}' cannot be searched: it is damaged or too large", path.display())]
     Folder {
-        /// The image.
         path: PathBuf,
         /// The folder in it.
         folder: String,
@@ -114,11 +102,9 @@ pub enum BootableDiskError {
     /// There is no memory for kernel or initrd.
     #[error("cannot keep {file} of '{}' in memory", path.display())]
     Memory {
-        /// The image.
         path: PathBuf,
         /// The file in it.
         file: String,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
@@ -128,25 +114,18 @@ pub enum BootableDiskError {
         path.display(),
         TIME_MAX.as_secs()
     )]
-    TookTooLong {
-        /// The image.
-        path: PathBuf,
-    },
+    TookTooLong { path: PathBuf },
     /// Looking through it failed in a way that is a bug.
     #[error(
         "the search of '{}' ended unexpectedly: name the kernel with --kernel and the image with --disk",
         path.display()
     )]
-    Ended {
-        /// The image.
-        path: PathBuf,
-    },
+    Ended { path: PathBuf },
 }
 
 /// What a guest is booted with.
 #[derive(Debug)]
 pub struct Bootable {
-    /// The kernel.
     pub kernel: BootFile,
     /// The initrd, if there is one for that kernel.
     pub initrd: Option<BootFile>,

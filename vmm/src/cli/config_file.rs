@@ -25,16 +25,13 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
     /// The file is not TOML.
     #[error("{}:{line}: {message}", path.display())]
     Syntax {
-        /// The file.
         path: PathBuf,
         /// The line of the file.
         line: usize,
@@ -44,7 +41,6 @@ pub enum ConfigError {
     /// There is no such option.
     #[error("{}: there is no option '{key}'{}", path.display(), did_you_mean(nearest))]
     UnknownOption {
-        /// The file.
         path: PathBuf,
         /// The key.
         key: String,
@@ -54,7 +50,6 @@ pub enum ConfigError {
     /// The value is not one that the option takes.
     #[error("{}: '{key}' takes {expected}", path.display())]
     Value {
-        /// The file.
         path: PathBuf,
         /// The key.
         key: String,
@@ -63,10 +58,7 @@ pub enum ConfigError {
     },
     /// The value of an option is not text.
     #[error("the value of --{key} is not UTF-8, which a configuration in TOML is")]
-    NotText {
-        /// The option.
-        key: String,
-    },
+    NotText { key: String },
 }
 
 fn did_you_mean(nearest: &[String]) -> String {

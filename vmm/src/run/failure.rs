@@ -37,7 +37,6 @@ pub enum RunFailure {
     TraceFolderOfUser {
         /// The user.
         user: User,
-        /// Why not.
         #[source]
         source: TraceFolderError,
     },
@@ -59,9 +58,7 @@ pub enum RunFailure {
     /// A file cannot be read.
     #[error("cannot read '{}': check the path and its permissions", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },

@@ -24,7 +24,6 @@ pub enum OnTraceFailure {
 pub struct UnknownReaction;
 
 impl OnTraceFailure {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Continue, Self::Pause, Self::Stop];
 
     /// The name, as on the command line.

@@ -115,7 +115,6 @@ pub struct LayerRate {
 /// A thread of strata's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OwnThread {
-    /// Name.
     pub name: Foreign<String>,
     /// Time on a CPU, ns.
     pub cpu_ns: u64,

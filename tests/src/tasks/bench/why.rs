@@ -18,7 +18,6 @@ use std::process::{Command, Stdio};
 
 /// Whose waits are explained: a task of the recordings that are made for this.
 const TASK: &str = "1001";
-/// How many.
 const WORST: &str = "10";
 /// Seconds that it may take.
 const SECONDS: f64 = 10.0;

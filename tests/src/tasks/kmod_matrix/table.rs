@@ -64,10 +64,7 @@ pub(super) enum Outcome {
         left_out: BTreeMap<Reason, usize>,
     },
     /// There should be a module, and there is none.
-    Failed {
-        /// Why.
-        why: String,
-    },
+    Failed { why: String },
     /// The kernel is not to be had: its suite, or the mirror, does not have it.
     Absent {
         /// What is missing.

@@ -123,7 +123,6 @@ pub(super) struct Thread {
     pub(super) tid: Option<i32>,
     #[prost(string, optional, tag = "2")]
     pub(super) name: Option<String>,
-    /// Its process.
     #[prost(int32, optional, tag = "3")]
     pub(super) tgid: Option<i32>,
 }

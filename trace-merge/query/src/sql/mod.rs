@@ -45,27 +45,21 @@ pub enum QueryError {
     /// Its tables cannot be made.
     #[error("{}: the tables cannot be made", .trace.display())]
     Export {
-        /// The recording.
         trace: PathBuf,
-        /// Why.
         #[source]
         source: ExportError,
     },
     /// There is no room for the tables, or no right.
     #[error("{}: tables cannot be kept there; TMPDIR names another folder", .path.display())]
     Folder {
-        /// The folder.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// A file of a table cannot be read.
     #[error("{}: is damaged: {reason}", .path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// Why.
         reason: String,
     },
     /// Two columns of an answer have one name.
@@ -74,9 +68,7 @@ pub enum QueryError {
     /// A table of another version.
     #[error("{}: its tables are of version {version}, and this is version {}: export again", .path.display(), crate::tables::VERSION)]
     Version {
-        /// A file.
         path: PathBuf,
-        /// Its version.
         version: String,
     },
     /// A table that was left out when the recording was exported.
@@ -87,9 +79,7 @@ pub enum QueryError {
     NotChosen {
         /// The folder of tables.
         folder: PathBuf,
-        /// The recording.
         recording: String,
-        /// What was requested.
         name: String,
         /// What was chosen.
         chosen: String,

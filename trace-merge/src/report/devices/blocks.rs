@@ -96,7 +96,6 @@ pub struct EndedRequest {
     pub operation: &'static str,
     /// Its first sector, of 512 bytes.
     pub sector: u64,
-    /// Its size.
     pub bytes: u64,
 }
 

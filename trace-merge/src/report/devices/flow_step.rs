@@ -221,7 +221,6 @@ fn whose<M: FlowMilestone>(from: M, to: M) -> String {
 pub struct FlowTask {
     /// Thread id.
     pub tid: Tid,
-    /// Name.
     pub comm: String,
 }
 

@@ -54,7 +54,6 @@ pub const DESCRIPTION: Description = Description {
 /// The exits of all VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Exits {
-    /// The VMs.
     pub vms: Vec<VmExits>,
 }
 
@@ -222,7 +221,6 @@ pub struct Parts {
 /// where records are missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitEnd {
-    /// The vCPU.
     pub vcpu: u32,
     /// Why it left the guest.
     pub reason: ExitReason,

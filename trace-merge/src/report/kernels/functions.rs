@@ -64,7 +64,6 @@ pub struct FunctionsReport {
 /// Samples of a kernel and its processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SampledKernel {
-    /// The VM.
     pub vm: String,
     /// All samples.
     pub samples: u64,
@@ -89,7 +88,6 @@ pub struct SampledKernel {
 pub struct ProcessSamples {
     /// Its id.
     pub pid: Tid,
-    /// Its name.
     pub comm: String,
     /// Its samples.
     pub samples: u64,
@@ -178,7 +176,6 @@ pub fn report(trace: &Trace, window: Window, symbols: Option<&Path>) -> Result<F
 pub struct Sample {
     /// Index of the VM.
     pub vm: usize,
-    /// The vCPU.
     pub vcpu: u32,
     /// When it was made, ticks.
     pub time: u64,

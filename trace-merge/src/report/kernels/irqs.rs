@@ -72,7 +72,6 @@ pub struct LayerInterrupts {
 /// An interrupt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interrupt {
-    /// What it is.
     pub kind: InterruptKind,
     /// Its number among those.
     pub number: i64,
@@ -113,7 +112,6 @@ impl InterruptKind {
 /// Times on one CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuTimes {
-    /// The CPU.
     pub cpu: u32,
     /// Its times.
     pub times: Times,
@@ -176,13 +174,11 @@ pub fn report(trace: &Trace, window: Window) -> Result<IrqsReport, ReportError> 
 /// An interrupt that a kernel has handled, of those that the report counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandledInterrupt {
-    /// The kernel.
     pub kernel: Kernel,
     /// Its CPU.
     pub cpu: u32,
     /// From entry to exit.
     pub window: Window,
-    /// What it is.
     pub kind: InterruptKind,
     /// Its number among those.
     pub number: i64,

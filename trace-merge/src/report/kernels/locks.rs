@@ -87,7 +87,6 @@ pub struct KernelLock {
     pub address: u64,
     /// Its name, where the kernel's symbols tell it.
     pub name: Option<String>,
-    /// What it is.
     pub kind: String,
     /// What waited: a system call, `interrupt`, `-` for neither, or `unknown` where records that could tell are
     /// missing.
@@ -105,7 +104,6 @@ pub struct KernelLock {
 pub struct Waiter {
     /// Its id.
     pub pid: Tid,
-    /// Its name.
     pub comm: String,
     /// Its waits.
     pub waits: Times,
@@ -114,9 +112,7 @@ pub struct Waiter {
 /// Waiting for a futex.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Futex {
-    /// The process.
     pub pid: Tid,
-    /// Its name.
     pub comm: String,
     /// Address of the futex in the process.
     pub address: u64,
@@ -219,7 +215,6 @@ pub enum WaitEnd {
     Kernel {
         /// Address of the lock.
         address: u64,
-        /// What it is.
         kind: &'static str,
         /// What waited, as [`KernelLock::context`] says it.
         context: String,

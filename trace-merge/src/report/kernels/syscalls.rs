@@ -204,7 +204,6 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -73,9 +73,7 @@ pub enum ChoiceError {
     /// It has no such table.
     #[error("the report {report} has no table '{wanted}'; it has {}", .tables.join(", "))]
     NoTable {
-        /// Its name.
         report: &'static str,
-        /// What was requested.
         wanted: String,
         /// Those that there are, the nearest first.
         tables: Vec<String>,
@@ -83,11 +81,8 @@ pub enum ChoiceError {
     /// No table has such a column.
     #[error("the table {table} of the report {report} has no column {wanted}; it has {}", .columns.join(", "))]
     NoColumn {
-        /// Its name.
         report: &'static str,
-        /// The table.
         table: String,
-        /// What was requested.
         wanted: String,
         /// Those that there are, the nearest first.
         columns: Vec<String>,
@@ -95,17 +90,14 @@ pub enum ChoiceError {
     /// No table has rows that such an option chooses among.
     #[error("no row of the report {report} is of a {what}: {option} does not choose among its rows")]
     NotOf {
-        /// Its name.
         report: &'static str,
         /// VM, task or CPU.
         what: &'static str,
-        /// The option.
         option: &'static str,
     },
     /// No row is of the VM.
     #[error("no row is of a VM called \"{wanted}\"; there are {}", .vms.join(", "))]
     NoVm {
-        /// What was requested.
         wanted: String,
         /// Those that there are, the nearest first.
         vms: Vec<String>,

@@ -19,7 +19,6 @@ use strata_recording::terminal::harmless;
 /// What a value is, and so how it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Text.
     Text,
     /// Whether something is so.
     Flag,
@@ -99,7 +98,6 @@ pub enum Value<'r> {
     Signed(i64),
     /// Whether something is so.
     Flag(bool),
-    /// Text.
     Text(Cow<'r, str>),
     /// A list of texts.
     Texts(&'r [String]),

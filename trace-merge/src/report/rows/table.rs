@@ -13,7 +13,6 @@ const LEAST: usize = 12;
 /// On which side of its column a cell stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Text.
     Left,
     /// Numbers.
     Right,

@@ -74,7 +74,6 @@ pub struct VmTasks {
 pub struct TaskReport {
     /// Thread id.
     pub tid: i32,
-    /// Name.
     pub comm: String,
     /// Path of its cgroup in the default hierarchy; `#ID` where the path is not known.
     pub cgroup: Option<String>,

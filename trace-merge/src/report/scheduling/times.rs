@@ -45,7 +45,6 @@ impl Times {
         }
     }
 
-    /// Both.
     pub(super) fn plus(&self, other: &Self) -> Self {
         let mut sum = *self;
         for (part, more) in sum.parts_mut().into_iter().zip(other.parts()) {

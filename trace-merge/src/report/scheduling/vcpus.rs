@@ -46,7 +46,6 @@ pub struct Vcpus {
     pub frequency_hz: u64,
     /// What is reported on.
     pub window: Window,
-    /// The VMs.
     pub vms: Vec<VmVcpus>,
 }
 

@@ -82,7 +82,6 @@ pub struct Bucket {
 /// The wakeups of the tasks of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskWakeups {
-    /// Name.
     pub comm: String,
     /// Time from being woken until running.
     pub latency: Distribution,

@@ -64,7 +64,6 @@ impl Parts {
 /// A row of a report, as it is distinguished in every recording: without numbers of threads and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What it is.
     pub what: String,
     /// Whether its time is spent on waiting for something to do: more of it costs nothing.
     pub waits: bool,
@@ -107,7 +106,6 @@ pub struct Part {
 }
 
 impl Part {
-    /// Both.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         (self.count, self.ticks) = (self.count + other.count, self.ticks.saturating_add(other.ticks));

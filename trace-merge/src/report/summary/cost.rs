@@ -97,7 +97,6 @@ pub struct Thief {
 /// What making the records of a kind of layer took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordsCost {
-    /// The layers.
     pub layer: LayerKind,
     /// Records that are there.
     pub records: u64,

@@ -17,7 +17,6 @@ pub enum LockHolder {
     Ourselves,
     /// Another process.
     Process {
-        /// Its number.
         pid: u32,
         /// Its name; empty where it cannot be read.
         name: String,

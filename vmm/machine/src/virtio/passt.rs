@@ -39,9 +39,7 @@ pub enum PasstError {
     /// Nobody answers at the socket, or it may not be used.
     #[error("cannot connect to passt at '{}': check that it runs, and has no other guest", path.display())]
     Connect {
-        /// The socket.
         path: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },

@@ -40,7 +40,6 @@ pub enum TapError {
     Refused {
         /// Name of the tap.
         name: String,
-        /// What the system says.
         #[source]
         source: io::Error,
     },

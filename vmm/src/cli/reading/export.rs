@@ -28,7 +28,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Perfetto, Self::Ctf, Self::Ctf2, Self::Parquet];
 
     /// The name that users type.

@@ -79,7 +79,6 @@ pub struct ReportArgs {
 pub struct PageArgs {
     /// Trace: a folder or a file.
     pub trace: PathBuf,
-    /// The file.
     pub output: PathBuf,
     /// Which part of it.
     pub part: PartArgs,
@@ -172,7 +171,6 @@ fn with_command<'r>(reports: &'r [&'static Description]) -> impl Iterator<Item =
 /// A report that is requested by its command.
 #[derive(Debug)]
 pub struct ReportCommand {
-    /// Which.
     pub report: &'static Description,
     /// What every report on a part of a trace takes.
     pub window: WindowArgs,

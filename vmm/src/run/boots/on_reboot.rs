@@ -30,7 +30,6 @@ pub enum OnReboot {
 pub struct UnknownReaction;
 
 impl OnReboot {
-    /// All of them.
     pub const ALL: [Self; 2] = [Self::Stop, Self::Restart];
 
     /// The name, as on the command line.
@@ -63,7 +62,6 @@ pub enum BootEnd {
 }
 
 impl BootEnd {
-    /// All of them.
     const ALL: [Self; 3] = [Self::Done, Self::Failed, Self::Rebooted];
 
     /// The exit status by which the process of a boot tells it. Nothing else that ends the process gives that of a

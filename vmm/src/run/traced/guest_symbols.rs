@@ -35,10 +35,7 @@ enum SymbolsError {
     NoTables,
     /// The guest says something that cannot be.
     #[error("the guest says that its function 'schedule' is at {at:#x}, where that of --kernel cannot be")]
-    Moved {
-        /// What it says.
-        at: u64,
-    },
+    Moved { at: u64 },
 }
 
 /// The symbols of the guest that is booted with `kernel`, an open file, and what reads them: it needs nothing but to read

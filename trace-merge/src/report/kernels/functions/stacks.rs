@@ -50,7 +50,6 @@ pub struct StackNode {
     pub name: String,
     /// The file or kernel module of a function.
     pub module: String,
-    /// What it is.
     pub layer: StackLayer,
     /// Samples in it.
     pub own: u64,

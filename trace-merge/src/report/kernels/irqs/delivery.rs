@@ -30,7 +30,6 @@ pub struct Delivery {
 /// Injections of a vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VectorDelivery {
-    /// The vector.
     pub vector: i64,
     /// What the guest does in its handlers, as far as it was seen; for a device the names of its handlers.
     pub handlers: Vec<String>,
@@ -92,9 +91,7 @@ impl ReportRow for VectorDelivery {
 pub struct InjectedInterrupt {
     /// Index of the VM.
     pub vm: usize,
-    /// The vCPU.
     pub vcpu: u32,
-    /// The vector.
     pub vector: i64,
     /// How long its local APIC had it before, ticks, where that was seen.
     pub pending: Option<u64>,

@@ -54,7 +54,6 @@ impl Figure {
         }
     }
 
-    /// What it is.
     #[must_use]
     pub const fn unit(self) -> Unit {
         match self {

@@ -45,9 +45,7 @@ pub enum VsockError {
     /// There is no folder for it.
     #[error("--vsock '{}': there is no such folder: make it with `mkdir -m 700`", folder.display())]
     NoFolder {
-        /// The folder.
         folder: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
@@ -60,9 +58,7 @@ pub enum VsockError {
     /// The system refuses.
     #[error("--vsock '{}': cannot make this socket", path.display())]
     Make {
-        /// The socket.
         path: PathBuf,
-        /// What the system says.
         #[source]
         source: io::Error,
     },
