@@ -19,7 +19,7 @@ const MAX_EDITS: usize = 12;
 const MAX_PIECE: usize = 64;
 
 /// A change of an input.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 enum Edit {
     Replace(Index, u8),
     Flip(Index, u8),

@@ -4,7 +4,7 @@ use crate::fetch::kernel_packages::KernelChoice;
 use std::path::{Path, PathBuf};
 
 /// The folders of the lab, all below one root.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Paths {
     workspace: PathBuf,
     lab: PathBuf,

@@ -218,7 +218,7 @@ pub fn wait_with_timeout(command: &mut Command, timeout: Duration, log: &Path) -
 }
 
 /// How long a program has not written to its heartbeat.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Silence {
     /// This machine's time.
     pub elapsed: Duration,

@@ -13,7 +13,7 @@ static SPINNERS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 static ENDED: Mutex<Vec<Step>> = Mutex::new(Vec::new());
 
 /// A step that has ended.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// What was done.
     pub title: String,

@@ -57,7 +57,7 @@ pub enum ProvisionError {
 }
 
 /// What comes from packages: enough to boot hosts and guests that need nothing built here.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Kernels {
     /// Which kernel it is.
     pub packages: KernelPackages,
@@ -116,7 +116,7 @@ impl Kernels {
 }
 
 /// A lab that is ready: kernels, our own programs, the guest's module, and a host.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Lab {
     /// Where its files are.
     pub paths: Paths,

@@ -18,7 +18,7 @@ use std::process::Command;
 const SLOTS: u32 = 16;
 
 /// One event of `strata events --json`.
-#[derive(Debug, Clone, serde::Deserialize)]
+#[derive(Clone, Debug, serde::Deserialize)]
 struct Event {
     cpu: u32,
     pid: Option<u32>,

@@ -44,7 +44,7 @@ fn status(scenario: &str) -> i32 {
 }
 
 /// One event of `strata events --json`.
-#[derive(Debug, Clone, serde::Deserialize)]
+#[derive(Clone, Debug, serde::Deserialize)]
 struct Event {
     /// The trace clock.
     ticks: u64,

@@ -39,7 +39,7 @@ fn counted(label: &str) -> u64 {
 }
 
 /// One event of `strata events --json`.
-#[derive(Debug, Clone, serde::Deserialize)]
+#[derive(Clone, Debug, serde::Deserialize)]
 struct Event {
     /// The trace clock.
     ticks: u64,

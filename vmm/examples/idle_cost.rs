@@ -34,7 +34,7 @@ const WORK: Duration = Duration::from_micros(50);
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// What the recorder did in one turn.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 struct Turn {
     /// Whether the guest's work wakes the recorder.
     is_woken: bool,

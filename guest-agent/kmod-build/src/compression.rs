@@ -17,7 +17,7 @@ const ZSTD_WINDOW_LOG: u32 = 27;
 pub const MAGIC_SIZE: usize = 6;
 
 /// What data is compressed by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// RFC 1952.
     Gzip,

@@ -107,7 +107,7 @@ pub enum KmodBuildError {
 }
 
 /// What to build.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The folder with the module's sources.
     pub sources: &'a Path,
@@ -127,7 +127,7 @@ pub struct Request<'a> {
 }
 
 /// A module that was built.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Built {
     /// The kernel release that it is for.
     pub release: String,

@@ -61,7 +61,7 @@ pub enum BtfError {
 }
 
 /// The BTF of a kernel.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Btf {
     file: PathBuf,
     tracepoints: BTreeSet<String>,

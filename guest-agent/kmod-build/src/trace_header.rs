@@ -8,7 +8,7 @@ use std::path::PathBuf;
 const MARK: &str = "#include <trace/define_trace.h>";
 
 /// What a trace header declares.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceHeader {
     /// How it is included: `trace/events/sched.h`.
     pub include: String,

@@ -2,7 +2,7 @@
 //! include, private structures, and small pieces of the private headers themselves.
 
 /// What a unit puts in front of its trace header.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Prelude {
     /// Headers to include, where the kernel's packages have them.
     pub includes: &'static [&'static str],

@@ -81,7 +81,7 @@ pub enum UnitsError {
 }
 
 /// A trace header that the module lacks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// The header, as it is included.
     pub header: String,
@@ -108,7 +108,7 @@ impl LeftOut {
 }
 
 /// A header and the unit made of it.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 struct Unit {
     /// Name of the C file, without the ending.
     name: String,
@@ -118,7 +118,7 @@ struct Unit {
 }
 
 /// What became of a kernel's trace headers.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Units {
     compiled: Vec<Unit>,
     left_out: Vec<(Unit, String)>,

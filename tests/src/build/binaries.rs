@@ -30,7 +30,7 @@ const TESTED: [&str; 8] = [
 ];
 
 /// What programs are built for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// To be tested: with every check of the language on, sooner built, and of the same objects all of them.
     Test,
@@ -49,7 +49,7 @@ impl Purpose {
 }
 
 /// The static programs.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Binaries {
     /// The command `strata`.
     pub strata: PathBuf,

@@ -33,7 +33,7 @@ const COMPILERS: [(&str, &str, &str); 4] = [
 const PATH: &str = "/usr/bin:/usr/sbin:/bin:/sbin";
 
 /// A root file system with some programs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebianRoot {
     folder: PathBuf,
 }

@@ -42,7 +42,7 @@ poweroff -f
 "#;
 
 /// A guest image in the making.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct GuestImage {
     archive: Initramfs,
 }

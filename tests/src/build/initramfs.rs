@@ -32,7 +32,7 @@ pub enum InitramfsError {
     },
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 enum Content {
     Folder,
     Symlink(String),
@@ -42,7 +42,7 @@ enum Content {
 
 /// An archive in the making. Names are paths in the guest without the leading slash; the folders above a name are
 /// added by themselves.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Initramfs {
     entries: Vec<(String, u32, Content)>,
 }

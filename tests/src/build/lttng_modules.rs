@@ -59,7 +59,7 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> LttngError + use<> {
 }
 
 /// Modules and daemons, ready to be put into an image.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct LttngModules {
     /// The root below which `lib/modules/RELEASE` lies, with `depmod`'s indices.
     root: PathBuf,

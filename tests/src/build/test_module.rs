@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// A module's name, and its source files with their names.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct TestModule {
     name: &'static str,
     sources: &'static [(&'static str, &'static str)],

@@ -16,7 +16,7 @@ const PARTS: [&str; 6] = ["linux-image-", "linux-binary-", MODULES, "linux-base-
 const MODULES: &str = "linux-modules-";
 
 /// Where a kernel comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
     /// Debian 11's own kernel: 5.10.
     Bullseye,
@@ -101,7 +101,7 @@ impl FromStr for Suite {
 }
 
 /// How Debian configures a kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// For virtual machines.
     Cloud,
@@ -123,7 +123,7 @@ impl Flavour {
 }
 
 /// A kernel of the lab. Written `SUITE`, `SUITE-generic` or `SUITE-rt`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelChoice {
     /// Where it comes from.
     pub suite: Suite,
@@ -219,7 +219,7 @@ impl FromStr for KernelChoice {
 }
 
 /// The kernel packages that were unpacked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelPackages {
     /// The kernel release, as `uname -r` says it: `6.1.0-56-cloud-amd64`.
     pub release: String,

@@ -12,7 +12,7 @@ use std::process::Command;
 pub const OLDEST_QEMU: u32 = 10;
 
 /// A program the lab calls, and the package that brings it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Tool {
     /// The program's name.
     pub program: &'static str,

@@ -59,7 +59,7 @@ pub enum TraceProcessorError {
 pub type Row = Map<String, Value>;
 
 /// `trace_processor`, ready to be asked.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct TraceProcessor {
     folder: PathBuf,
     script: PathBuf,

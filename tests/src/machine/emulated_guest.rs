@@ -39,7 +39,7 @@ guest() {
 "#;
 
 /// What such guests are run with.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct EmulatedGuests {
     /// A static busybox.
     pub busybox: PathBuf,

@@ -71,7 +71,7 @@ pub const SEED: u32 = 1;
 const PROGRAM: &str = "qemu-system-x86_64";
 
 /// What emulates a host, and in what time.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emulator {
     /// QEMU.
     pub program: PathBuf,
@@ -80,7 +80,7 @@ pub struct Emulator {
 }
 
 /// The time of an emulated host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
     /// Each instruction takes as long as every other, and waiting for a timer takes none of this machine's time. The
     /// same seed gives the same run, whatever else the machine does.
@@ -205,7 +205,7 @@ fn build_id(path: &Path, bytes: &[u8]) -> Result<String, EmulatorError> {
 }
 
 /// A function of the program: where its code lies in the file, and at which address it is called.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Function {
     offset: usize,
     address: u64,

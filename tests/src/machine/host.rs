@@ -21,7 +21,7 @@ pub(crate) const GUEST_CMDLINE: &str = "console=ttyS0 quiet panic=-1 cryptomgr.n
 ///
 /// The script finds the files in the folder `$LAB`, which is also its working directory and first on its `PATH`, and
 /// leaves its results in the folder `$LAB_OUT`. A guest's kernel command line begins with `$GUEST`.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct HostRun {
     /// The name of the run: a folder below [`crate::paths::Paths::runs`], replaced when it is there.
     pub name: String,
@@ -66,7 +66,7 @@ impl HostRun {
 }
 
 /// What came of a run whose script came to its end.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HostResult {
     /// The script's exit status.
     pub status: i32,
@@ -129,7 +129,7 @@ pub(crate) fn last_line(log: &Path, wanted: fn(&str) -> bool) -> Option<String> 
 }
 
 /// Where scripts are run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostKind {
     /// On this machine, whose KVM uses hardware virtualisation.
     Direct,
@@ -176,7 +176,7 @@ fn kind_of_report(report: &str) -> HostKind {
 }
 
 /// A host to run scripts on.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub enum Host {
     /// This machine; holds the path of busybox.
     Direct(PathBuf),

@@ -162,7 +162,7 @@ pub enum NestedError {
 }
 
 /// What an emulated host is made of.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct NestedHost {
     /// The ELF kernel.
     pub kernel: PathBuf,

@@ -39,7 +39,7 @@ const TOOLS: [Tool; 3] = [
 ];
 
 /// A form in which Strata is installed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// Packages for Debian and its derivatives
     Deb,
@@ -63,7 +63,7 @@ pub fn kernels() -> Vec<KernelChoice> {
 }
 
 /// What is made.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Selection<'a> {
     /// The forms.
     pub forms: &'a [Form],

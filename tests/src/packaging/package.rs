@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What a package is called, for whom, and what it needs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Control<'a> {
     /// The package's name.
     pub name: &'a str,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What RPM is told of a package beside what Debian is told, too.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Fields<'a> {
     /// Packages that it needs.
     pub requires: &'a [&'a str],

@@ -39,7 +39,7 @@ pub enum FlightCheckError {
 }
 
 /// One trace of the run.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Finding {
     /// Its folder's name.
     pub trace: &'static str,
@@ -62,7 +62,7 @@ impl fmt::Display for Finding {
 }
 
 /// One event of `strata events --json`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct Event {
     /// The trace clock.
     ticks: u64,

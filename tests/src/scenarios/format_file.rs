@@ -1,7 +1,7 @@
 //! The kernel's own description of its events: tracefs' `format` files.
 
 /// An event as its `format` file describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatFile {
     /// Name of the event, without its group.
     pub name: String,
@@ -10,7 +10,7 @@ pub struct FormatFile {
 }
 
 /// A field as a `format` file describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatField {
     /// Name of the field.
     pub name: String,

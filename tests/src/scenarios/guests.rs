@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Written by the guest's disk scenario, and looked for by the host afterwards.
 pub const DISK_TEXT: &str = "written by the guest";
 /// A limit that the host's script gives to a device.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Bandwidth {
     /// Bytes each second.
     pub per_second: u64,

@@ -10,7 +10,7 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, ManifestError};
 use strata_recording::reader::Trace;
 
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Results(pub PathBuf);
 
 impl Results {

@@ -26,7 +26,7 @@ const PART: &str = "kernel-matrix";
 const LOGS: [&str; 3] = [LEFT_OUT, "units.log", "build.log"];
 
 /// What to build, and where to write what came of it besides the standard output.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Only these kernels, which have to be there; every kernel of [`KernelChoice::with_module`] when empty.
     pub kernels: Vec<KernelChoice>,

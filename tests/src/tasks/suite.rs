@@ -109,7 +109,7 @@ pub enum SuiteError {
 }
 
 /// How much of the suite is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// Format, lints and unit tests of what has changed.
     Quick,
@@ -130,7 +130,7 @@ impl Tier {
 }
 
 /// How long is tried what can be tried for any time, minutes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lengths {
     /// The torture.
     pub torture: u64,

@@ -16,7 +16,7 @@ const BACKTRACE: &str = "stack backtrace:";
 const FILE: &str = "nextest/default/junit.xml";
 
 /// A test that was run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TestResult {
     /// Where it is, and its name.
     pub name: String,

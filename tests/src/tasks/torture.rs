@@ -17,7 +17,7 @@ pub const GATE_SEED: u64 = 1;
 const TOOLS: [Tool; 1] = [Tool { program: "babeltrace2", package: "babeltrace2" }];
 
 /// How to run it.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// How long, minutes; one turn of all faults without it.
     pub minutes: Option<u64>,

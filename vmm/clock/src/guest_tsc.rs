@@ -91,7 +91,7 @@ pub fn cross_timestamp(vm: &VmFd, frequency: u64) -> CrossTimestamp {
 }
 
 /// What kvm-clock showed at a time of the host's TSC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvmClock {
     /// kvm-clock, ns.
     pub ns: u64,

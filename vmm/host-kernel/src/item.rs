@@ -1,7 +1,7 @@
 //! What reading hands on: an event of a CPU, or that some were lost.
 
 /// One event as the kernel recorded it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostRecord<'a> {
     /// CPU that recorded it.
     pub cpu: u32,
@@ -16,7 +16,7 @@ pub struct HostRecord<'a> {
 }
 
 /// What a poll hands on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostItem<'a> {
     /// An event.
     Record(HostRecord<'a>),

@@ -55,7 +55,7 @@ const MISSED_STORED: u64 = 1 << 30;
 const COMMIT_SIZE: u64 = (1 << 27) - 1;
 
 /// A page that cannot be decoded at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PageError {
     /// Shorter than a page header.
     #[error("a trace page of {len} bytes is shorter than its header")]
@@ -74,7 +74,7 @@ pub enum PageError {
 }
 
 /// A record that does not fit into what is left of its page; nothing behind it can be decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed record at byte {offset} of the data of a trace page")]
 pub struct Malformed {
     /// Where the record starts, counted from the end of the page header.
@@ -82,7 +82,7 @@ pub struct Malformed {
 }
 
 /// Events that were lost between the previous page of the same CPU and this one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
     /// None.
     None,
@@ -99,7 +99,7 @@ pub(super) fn occupied(page: &[u8]) -> usize {
 }
 
 /// One event of a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageEvent<'a> {
     /// Time in ticks of the trace clock.
     pub time: u64,
@@ -108,7 +108,7 @@ pub struct PageEvent<'a> {
 }
 
 /// One page with a plausible header.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
     time: u64,
     missed: Missed,
@@ -170,7 +170,7 @@ impl<'a> Page<'a> {
 }
 
 /// Iterator over the events of a page.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct PageEvents<'a> {
     data: &'a [u8],
     /// Offset of the next record; `data.len()` or more when there is none.

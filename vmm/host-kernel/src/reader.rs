@@ -61,7 +61,7 @@ impl<T, F: FnMut(T)> Sink<T> for F {
 }
 
 /// What a poll has left that can be read at once. What is written meanwhile is none of it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rest {
     /// Nothing.
     #[default]
@@ -74,7 +74,7 @@ pub enum Rest {
 }
 
 /// Losses and counts of one CPU at the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuSummary {
     /// The CPU.
     pub cpu: u32,
@@ -298,7 +298,7 @@ impl CpuBuffer {
 }
 
 /// What a poll has read of one CPU.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct PagesRead {
     pages: usize,
     /// The last ones of them that were occupied by less than half. The first page of a poll is none of them: it may be

@@ -70,7 +70,7 @@ pub enum SchemaError {
 }
 
 /// Why a record could not be encoded by a schema.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// A field lies outside of the record.
     #[error("a record of {length} bytes is too short for field {field} of event {event_id}")]
@@ -93,7 +93,7 @@ pub enum RecordError {
 }
 
 /// An event as the kernel names it: `group:name`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventName {
     /// The group, such as `kvm`.
     pub group: String,
@@ -118,7 +118,7 @@ impl fmt::Display for EventName {
 }
 
 /// Description of an event: its number, the fields that are recorded, and where they are in a raw record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventSchema {
     /// Group and name.
     pub name: EventName,
@@ -138,7 +138,7 @@ pub struct EventSchema {
 }
 
 /// Where a field's bytes are in a raw record. Offsets count from `common_type`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldSource {
     /// At a fixed place.
     Fixed { offset: u16, bytes: u16 },
@@ -153,7 +153,7 @@ enum FieldSource {
 }
 
 /// Place of a `__data_loc` or `__rel_loc` word: length in the upper half, offset in the lower one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Locator {
     offset: u16,
     /// The offset counts from the end of the locator instead of the start of the record.
@@ -173,7 +173,7 @@ impl Locator {
 }
 
 /// Where the fields of an event lie in its records, one behind the other as they are encoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) start: u16,
     pub(super) end: u16,

@@ -3,7 +3,7 @@
 use std::ops::Add;
 
 /// Contents of `per_cpu/cpuN/stats`. A count that the kernel does not give is 0.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuStats {
     /// Events that are in the buffer now.
     pub entries: u64,
@@ -25,7 +25,7 @@ impl CpuStats {
 }
 
 /// What has been read so far, all CPUs together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderStats {
     /// Pages read.
     pub pages: u64,

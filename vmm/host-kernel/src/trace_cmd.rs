@@ -24,7 +24,7 @@ pub(crate) struct TraceDat<'p> {
 }
 
 /// The value of a field.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Value {
     Number(u64),
     Text(String),

@@ -127,7 +127,7 @@ const fn fix_of_permissions(is_root: bool, has_first_users: bool) -> &'static st
 type Result<T> = std::result::Result<T, TracefsError>;
 
 /// A mounted tracefs.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Tracefs {
     root: PathBuf,
 }
@@ -520,7 +520,7 @@ impl ThreadList {
 }
 
 /// Adds threads to those that an instance traces. Does not keep the instance alive.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct ThreadFilter(Weak<Instance>);
 
 impl ThreadFilter {

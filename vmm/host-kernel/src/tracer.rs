@@ -20,7 +20,7 @@ use strata_clock::HostTime;
 const WORKER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What to trace.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct HostTraceConfig {
     /// Events of this kernel, from [`Tracefs::available_events`].
     pub events: Vec<EventName>,
@@ -67,7 +67,7 @@ pub struct EventNotEnabled {
 }
 
 /// What there is to know at the end.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct HostTraceSummary {
     /// What was read.
     pub read: ReaderStats,
@@ -94,7 +94,7 @@ impl HostTraceSummary {
 }
 
 /// The descriptions of the enabled events, by the number that records carry.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct EventSchemas {
     /// Sorted by number.
     schemas: Vec<EventSchema>,

@@ -28,7 +28,7 @@ pub const MEMORY_MIN: u64 = 32 << 20;
 pub const CPUS_MAX: u32 = 254;
 
 /// A disk image to attach as a virtio block device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskConfig {
     /// Raw image: a regular file or a block device.
     pub path: PathBuf,
@@ -101,14 +101,14 @@ impl DiskConfig {
 }
 
 /// The CPUID leaf by which a guest finds the trace region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiscoveryLeaf {
     /// ABI version of the trace region.
     pub abi_version: u32,
 }
 
 /// Everything a [`super::Machine`] is built from.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct MachineConfig {
     /// Kernel image: ELF `vmlinux` or bzImage.
     pub kernel: BootFile,
@@ -145,7 +145,7 @@ pub struct MachineConfig {
 }
 
 /// What the host can give to one guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most vCPUs of a virtual machine (`KVM_CAP_MAX_VCPUS`).
     pub max_cpus: u32,

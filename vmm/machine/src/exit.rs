@@ -18,7 +18,7 @@ pub trait Bus {
 }
 
 /// What to do after an exit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitAction {
     /// Enter the guest again.
     Continue,

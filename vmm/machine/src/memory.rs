@@ -80,7 +80,7 @@ const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 /// Host memory that the guest sees too, in a memory slot of its own.
 ///
 /// The slots of a machine lie behind each other, in the order given, from [`layout::trace_region_start`] on.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct SharedSlot {
     /// The host mapping; kept alive by the machine.
     pub mapping: Arc<MmapRaw>,

@@ -4,7 +4,7 @@ use std::time::Duration;
 use strata_rate_limit::Resource;
 
 /// Kinds of block requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BlockRequestKind {
     /// From the disk into guest memory.
@@ -20,7 +20,7 @@ pub enum BlockRequestKind {
 }
 
 /// The queues of a network device, with their virtio numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NetQueue {
     /// From the host to the guest.
@@ -30,7 +30,7 @@ pub enum NetQueue {
 }
 
 /// How far a packet has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PacketStage {
     /// Taken: out of the guest's queue, or from the host.
@@ -42,7 +42,7 @@ pub enum PacketStage {
 }
 
 /// The queues of a socket device, with their virtio numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum VsockQueue {
     /// From the host to the guest.
@@ -52,7 +52,7 @@ pub enum VsockQueue {
 }
 
 /// Who asked for a connection of a socket device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum VsockSide {
     /// A program of the host.
@@ -62,7 +62,7 @@ pub enum VsockSide {
 }
 
 /// How a connection of a socket device ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum VsockEnd {
     /// One side closed it.
@@ -74,7 +74,7 @@ pub enum VsockEnd {
 }
 
 /// What a guest asks its balloon for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BalloonRequestKind {
     /// To take pages that the guest does without from now on.
     Inflate,
@@ -85,7 +85,7 @@ pub enum BalloonRequestKind {
 }
 
 /// Events that concern the machine as a whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ControlEvent {
     /// All vCPU threads are there and enter the guest now.
@@ -232,7 +232,7 @@ pub trait Observer: Send + Sync {
 }
 
 /// Observes nothing.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct NoObserver;
 
 impl Observer for NoObserver {}

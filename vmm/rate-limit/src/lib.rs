@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const BILLIONTHS: u128 = 1_000_000_000;
 
 /// A limit of a rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     /// What may be used each second, from 1 on.
     pub per_second: u64,
@@ -17,7 +17,7 @@ pub struct RateLimit {
 }
 
 /// What is limited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// Requests, of any kind.
     Operations,
@@ -44,7 +44,7 @@ impl Resource {
 /// Who finds a whole token may take as many as the deed costs. What was not there is owed: nobody finds a token until
 /// it has come. So a deed that is larger than the burst is done as well, and in any time `t` no more is taken than
 /// `burst + per_second × t` and the last deed.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct TokenBucket {
     limit: RateLimit,
     /// What a full bucket has more than this one, billionths of tokens.
@@ -113,7 +113,7 @@ impl ThrottleCounts {
 }
 
 /// A wait for a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// What has been used up, for the longest.
     pub resource: Resource,

@@ -62,7 +62,7 @@ pub enum InitrdError {
 }
 
 /// The first program of an initrd: a regular file or a symbolic link.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestInit {
     /// Type and permissions, as in `st_mode`.
     pub mode: u32,

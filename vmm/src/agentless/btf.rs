@@ -26,7 +26,7 @@ pub enum BtfError {
 }
 
 /// Where a member lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Bits from the start of the structure.
     pub bits: u32,

@@ -17,7 +17,7 @@ const READINGS: u32 = 16;
 const ROUNDING_NS: u64 = 3;
 
 /// The host's monotonic clock and its TSC, read together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostReading {
     raw_ns: i128,
     tsc: u64,
@@ -57,7 +57,7 @@ impl HostReading {
 }
 
 /// The ring's clock, related to the host's TSC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalClock {
     /// kvm-clock less this is the ring's clock, ns.
     pub offset_ns: u64,

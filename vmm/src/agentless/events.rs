@@ -66,7 +66,7 @@ pub enum EventsError {
 }
 
 /// Addresses of the kernel's that are read in the guest's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbols {
     /// The kernel's name and version, as text.
     pub banner: u64,
@@ -79,7 +79,7 @@ pub struct Symbols {
 }
 
 /// An event of the kernel.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct KernelEvent {
     /// Group and name.
     pub name: EventName,

@@ -130,7 +130,7 @@ pub struct Agentless {
 }
 
 /// Whether somebody writes the guest's memory while it is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guest {
     /// Its vCPUs may run.
     Running,

@@ -6,7 +6,7 @@ use super::ring::Rings;
 use strata_host_kernel::{Missed, Page};
 
 /// What the ring has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingItem<'a> {
     /// A record.
     Record {

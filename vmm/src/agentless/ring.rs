@@ -15,7 +15,7 @@ const MAGIC: u32 = 0x0bad_feed;
 pub(super) const PAGE: usize = 4096;
 
 /// Where the members of the headers lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
     /// Where a CPU's part begins is in the common header, if there is one.
     pub(super) first_part: Option<usize>,
@@ -52,7 +52,7 @@ impl RingLayout {
 }
 
 /// Why a ring cannot be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// The kernel has not made it.
     #[error("the guest's kernel made no ring there: it ended too early, or ignored the option")]
@@ -63,7 +63,7 @@ pub enum RingError {
 }
 
 /// The pages of a CPU's ring.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuRing {
     pub cpu: u32,
     /// Where in the memory each page lies that may hold records, the oldest first.
@@ -73,7 +73,7 @@ pub struct CpuRing {
 }
 
 /// The rings of CPUs, and memory that nobody writes any more and that has what counts of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rings {
     /// The memory.
     pub memory: Vec<u8>,
@@ -117,7 +117,7 @@ pub(super) fn first_part(memory: &[u8], layout: &RingLayout) -> Option<usize> {
 }
 
 /// Where a CPU's part lies in the memory: all of it within.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     part: usize,
     /// Where the numbers of its pages begin.

@@ -118,7 +118,7 @@ fn copy_range(source: &impl RingSource, memory: &mut [u8], range: Range<usize>) 
 }
 
 /// The header of a page.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Header {
     time: u64,
     commit: u64,

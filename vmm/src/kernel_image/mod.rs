@@ -24,7 +24,7 @@ pub enum ImageError {
 }
 
 /// A part of the image that is loaded.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Segment {
     address: u64,
     physical: u64,

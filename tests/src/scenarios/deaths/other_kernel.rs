@@ -6,7 +6,7 @@
 pub const GREETING: &str = "another kernel is up";
 
 /// How it ends the machine: a port and what is written there, as the machine's ACPI tables have it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct End {
     port: u16,
     value: u8,

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 const BABELTRACE: Tool = Tool { program: "babeltrace2", package: "babeltrace2" };
 
 /// How to run it.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Turns, in each of which every program runs once.
     pub repetitions: usize,

@@ -16,7 +16,7 @@ const DRAWS: usize = 2000;
 const TAIL: f64 = 0.025;
 
 /// What a figure says of its goal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// The whole interval is within the limit.

@@ -97,7 +97,7 @@ const WAYS: [Way; 6] = [
 ];
 
 /// How to run it.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Guests of each way, at first.
     pub repetitions: usize,

@@ -34,7 +34,7 @@ const EVENTS: [(&str, &str, &str); 2] = [
 ];
 
 /// How to run it.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Turns, in each of which every way records once.
     pub repetitions: usize,
@@ -47,7 +47,7 @@ pub struct Options {
 }
 
 /// A way of recording.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Way {
     Strata,
@@ -77,7 +77,7 @@ impl Way {
 }
 
 /// What one recording took, as the program says that makes it.
-#[derive(Debug, Clone, Copy, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Sample {
     records: u64,
     lost: u64,

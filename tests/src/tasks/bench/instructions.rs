@@ -25,7 +25,7 @@ use std::process::Command;
 const VALGRIND: Tool = Tool { program: "valgrind", package: "valgrind" };
 
 /// A way of a record through a program.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Way {
     /// What it is called in the results.
     name: &'static str,

@@ -150,7 +150,7 @@ const RATIOS: [(&str, &str, &str, f64); 11] = [
 const MEMORY_LIMIT: f64 = 10.0;
 
 /// How to run it.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Guests of each way.
     pub repetitions: usize,

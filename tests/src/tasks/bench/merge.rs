@@ -31,7 +31,7 @@ const MEMORY_STREAMS: u32 = 4;
 pub(super) const LARGER: u64 = 10;
 
 /// A part of the benchmark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// Listing and counting the records of a guest's kernel, beside other programs.
     Records,
@@ -42,7 +42,7 @@ pub enum Part {
 }
 
 /// How to run it.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Samples per case.
     pub repetitions: usize,
@@ -59,7 +59,7 @@ pub struct Options {
 }
 
 /// What a program is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Form {
     Count,
@@ -68,7 +68,7 @@ enum Form {
 }
 
 /// The program that is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Program {
     Strata,

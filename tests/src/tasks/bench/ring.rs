@@ -16,7 +16,7 @@ const LTTNG: [Tool; 2] = [
 ];
 
 /// How to run it.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Samples per case.
     pub repetitions: usize,

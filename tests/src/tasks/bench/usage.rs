@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 /// What a program took.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// From its start to its end, seconds.
     pub wall: f64,

@@ -29,7 +29,7 @@ const TRIGGERS_NS: f64 = 10.0;
 const DELAY_MS: f64 = 200.0;
 
 /// How to run it.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Turns, in each of which every program runs once.
     pub repetitions: usize,
@@ -40,7 +40,7 @@ pub struct Options {
 }
 
 /// What triggers cost, as the program says that measures it.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 struct Cost {
     /// For a record with ten triggers.
     ns: f64,
@@ -51,7 +51,7 @@ struct Cost {
 }
 
 /// How long after an event, or the end of a time, its trigger is marked, as the program says that measures it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Delay {
     /// Of the recording: `flight-recorder` or `discard`.
     mode: String,

@@ -20,7 +20,7 @@ const DOCUMENT_HEAD: &str = "\
 const NONE: &str = "–";
 
 /// A kernel of the matrix.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     /// Which one.
     #[serde(serialize_with = "as_text")]
@@ -36,7 +36,7 @@ pub(super) struct Row {
 }
 
 /// A kernel that was unpacked.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct OfferedKernel {
     /// Its release, as `uname -r` says it.
     pub(super) release: String,
@@ -49,7 +49,7 @@ pub(super) struct OfferedKernel {
 }
 
 /// What became of a kernel.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(super) enum Outcome {
     /// A module was built.
@@ -73,7 +73,7 @@ pub(super) enum Outcome {
 }
 
 /// Why a trace header is not in a module.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Reason {
     DoesNotCompile,

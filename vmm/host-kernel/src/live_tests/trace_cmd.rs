@@ -19,7 +19,7 @@ const CALLS: u32 = 50_000;
 /// Captures at the most, until one has an event that interrupted the dating of another one.
 const CAPTURES: u32 = 100;
 /// An event, as both sides tell it: CPU, time, thread, name, and the values of its fields.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Reported {
     time: u64,
     pid: i32,

@@ -9,7 +9,7 @@ use std::ops::Range;
 const COMMON_BYTES: usize = 8;
 
 /// A place in a page.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct PageCursor {
     /// What comes next, if it is known: it was read, and its turn had not come.
     head: Option<PageItem>,
@@ -22,7 +22,7 @@ pub(crate) struct PageCursor {
 }
 
 /// What lies at a place in a page.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PageItem {
     /// An event.
     Record {

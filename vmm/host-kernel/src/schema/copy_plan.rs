@@ -8,7 +8,7 @@ const ONES: u128 = u128::from_ne_bytes([0x01; 16]);
 const HIGHEST: u128 = u128::from_ne_bytes([0x80; 16]);
 
 /// The moves that copy an event's fields.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CopyPlan {
     /// What is taken out of a record, one behind the other.
     runs: Vec<Range<usize>>,

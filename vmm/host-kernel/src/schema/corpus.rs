@@ -67,7 +67,7 @@ struct Place {
     content: Content,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     Text,
     Bytes,

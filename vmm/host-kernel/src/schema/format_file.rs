@@ -34,7 +34,7 @@ pub(crate) struct Field {
 }
 
 /// How a field holds its values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// One value.
     Value,
@@ -53,7 +53,7 @@ pub(crate) enum Shape {
 }
 
 /// What an array has of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {
     /// Characters of a text.
     Char,
@@ -64,7 +64,7 @@ pub(crate) enum Element {
 }
 
 /// A field that is not recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkippedField {
     /// The kernel's name of the field.
     pub name: String,

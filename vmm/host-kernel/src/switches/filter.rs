@@ -13,7 +13,7 @@ use std::ops::Range;
 const WAITING: u64 = 0xff;
 
 /// A context switch, from a record of `sched:sched_switch`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch {
     /// CPU that it happened on.
     pub cpu: u32,
@@ -28,7 +28,7 @@ pub struct Switch {
 }
 
 /// Where the fields of a switch lie in a raw record.
-#[derive(Debug, Clone)]
+#[derive(Clone, Debug)]
 pub struct SwitchFields {
     prev: Range<usize>,
     prev_state: Range<usize>,
@@ -56,7 +56,7 @@ impl SwitchFields {
 }
 
 /// Where one of the machine's threads runs, or waits for being run again.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct ThreadLocation {
     /// `None` while it is blocked.
     cpu: Option<u32>,

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 const MAX_HELD_BACK: usize = 256;
 
 /// Which of the instances an item comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The one with the events of the machine's threads.
     Machine,
@@ -26,7 +26,7 @@ pub enum Origin {
 }
 
 /// Counts of what was not handed on as it came.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterleaveStats {
     /// Context switches that do not concern the machine.
     pub unrelated: u64,
@@ -425,7 +425,7 @@ mod tests {
     }
 
     /// An item that is nobody's.
-    #[derive(Debug, Clone, PartialEq, Eq)]
+    #[derive(Clone, Debug, PartialEq, Eq)]
     enum Owned {
         Record(u64, u16, i32, Vec<u8>),
         Lost(Option<u64>),

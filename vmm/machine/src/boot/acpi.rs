@@ -23,7 +23,7 @@ const DSDT_REVISION: u8 = 6;
 const BOOT_ARCH: u16 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5;
 
 /// A virtio-mmio device as the DSDT declares it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MmioDevice {
     /// First register.
     pub address: u64,

@@ -32,7 +32,7 @@ const PROCESSOR_TRACE: u32 = 1 << 25;
 const LAST_BRANCHES: u32 = 1 << 19;
 
 /// The trace region as the discovery leaf gives it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Discovery {
     /// ABI version of the region.
     pub abi_version: u32,
@@ -43,7 +43,7 @@ pub struct Discovery {
 }
 
 /// What distinguishes one vCPU's CPUID from what KVM supports.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct CpuidConfig {
     /// Number of vCPUs, all in one package, one thread per core.
     pub cpus: u32,
@@ -56,7 +56,7 @@ pub struct CpuidConfig {
 }
 
 /// What a guest is given of the host's CPU when it is requested: KVM's largest and least tried parts stand behind it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuExtras {
     /// Virtualisation: the guest may run guests of its own.
     pub nested: bool,

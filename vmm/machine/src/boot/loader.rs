@@ -27,7 +27,7 @@ pub const CMDLINE_MAX: usize = 2047;
 const HEAD_SIZE: usize = 0x264;
 
 /// Formats of kernel images.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelFormat {
     /// ELF, `vmlinux`.
     Elf,
@@ -149,7 +149,7 @@ pub enum LoadError {
 }
 
 /// A kernel in guest memory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct LoadedKernel {
     /// Guest-physical address of the 64-bit entry point.
     pub entry: u64,

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// What makes a raw image of such a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// `qemu-img convert`.
     Convert,
@@ -18,7 +18,7 @@ enum Way {
 }
 
 /// A format of images, or of compressed files, that is not raw.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFormat {
     /// What people call it.
     name: &'static str,

@@ -11,7 +11,7 @@ use std::fs::{self, File, TryLockError};
 const LOCKS: &str = "/proc/locks";
 
 /// Who holds the lock of an image, as far as the kernel tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockHolder {
     /// This process: the image is given twice.
     Ourselves,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use vm_memory::GuestMemoryMmap;
 
 /// What carries the frames on the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkConfig {
     /// The tap of this name, which is there.
     Tap(String),
@@ -20,7 +20,7 @@ pub enum LinkConfig {
 }
 
 /// A network device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetConfig {
     /// What carries its frames.
     pub link: LinkConfig,

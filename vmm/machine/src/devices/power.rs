@@ -23,7 +23,7 @@ const SLEEP_ENABLE: u8 = 1 << 5;
 const PANIC_EVENTS: u8 = strata_abi::PANIC_PORT_PANICKED | strata_abi::PANIC_PORT_CRASH_KERNEL;
 
 /// What a guest asks of its machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestRequest {
     /// Switch the power off.
     PowerOff,

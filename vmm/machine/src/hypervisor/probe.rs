@@ -42,7 +42,7 @@ const GUEST: &[u8] = &[
 ];
 
 /// Kinds of KVM.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvmKind {
     /// Runs guests on the processor.
     Hardware,
@@ -61,7 +61,7 @@ pub enum KvmKind {
 }
 
 /// What was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvmProbe {
     /// The kind of KVM.
     pub kind: KvmKind,
@@ -111,13 +111,13 @@ impl KvmProbe {
 }
 
 /// How the guest's run ended, and what it left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Trial {
     end: End,
     tsc: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// It came to its last instruction and had exchanged the sixteen bytes.
     Halted,

@@ -54,7 +54,7 @@ pub const VIRTIO_DEVICES_MAX: usize = 19;
 const REGION_ALIGN: u64 = 1 << 30;
 
 /// A range of guest-physical addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// First address.
     pub start: u64,
@@ -71,7 +71,7 @@ impl Range {
 }
 
 /// What an e820 entry says about its range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Usable by the guest.
     Ram,

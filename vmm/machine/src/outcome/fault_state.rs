@@ -10,7 +10,7 @@ const RESET_RIP: u64 = 0xfff0;
 const RESET_CS_BASE: u64 = 0xffff_0000;
 
 /// A vCPU's state after its last exit.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct FaultState {
     regs: kvm_regs,
     sregs: kvm_sregs,

@@ -44,7 +44,7 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 const CHUNK: usize = 128 << 10;
 
 /// The header of a request, as the guest wrote it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RequestHeader {
     kind: u32,
     sector: u64,
@@ -88,7 +88,7 @@ impl From<io::Error> for RequestError {
 }
 
 /// Limits of what a guest does with a disk.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskLimits {
     /// Requests, of any kind.
     pub operations: Option<RateLimit>,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// An Ethernet address of one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
@@ -29,7 +29,7 @@ impl MacAddress {
 }
 
 /// Not an address of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write an Ethernet address of one device, as in 'mac=52:54:00:12:34:56'")]
 pub struct NotAMacAddress;
 

@@ -96,7 +96,7 @@ pub struct HostSource {
 }
 
 /// The result of serving a queue.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// The driver wants an interrupt.
     pub interrupt: bool,

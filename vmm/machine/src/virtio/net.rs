@@ -35,7 +35,7 @@ const FRAME_MIN: usize = 14;
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Limits of what a guest does with a network device, in each direction.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetLimits {
     /// Packets.
     pub packets: Option<RateLimit>,

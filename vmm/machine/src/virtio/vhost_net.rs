@@ -301,7 +301,7 @@ mod tests {
     const NEEDS_RESET: u32 = 64;
 
     /// What was requested of the kernel.
-    #[derive(Debug, Clone, PartialEq, Eq)]
+    #[derive(Clone, Debug, PartialEq, Eq)]
     enum Requested {
         Features(u64),
         /// Index, size, where the three parts lie, next available chain.

@@ -14,7 +14,7 @@ use vm_memory::GuestMemoryMmap;
 const PARKING_TIME: Duration = Duration::from_secs(10);
 
 /// Why a machine was not paused or resumed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// It has not started yet, or has ended.
     #[error("the guest is not running")]

@@ -67,7 +67,7 @@ struct Shared {
 }
 
 /// What may wait, and how long the guest waits for that.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Room {
     capacity: usize,
     patience: Duration,

@@ -27,7 +27,7 @@ const MOST_PAGE_BYTES: f64 = 15.0;
 const GROWTH: f64 = 1.25;
 
 /// A form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Form {
     Events,

@@ -23,7 +23,7 @@ const KEPT_FROM: f64 = 0.01;
 const NAMED: usize = 3;
 
 /// Instructions of a record.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Count {
     instructions: f64,
     /// Those of functions that have many, without what they call.
@@ -71,7 +71,7 @@ fn rounded(instructions: f64) -> f64 {
 }
 
 /// The counts of all paths, and what they depend on.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Counts {
     pub(super) rustc: String,
     pub(super) valgrind: String,

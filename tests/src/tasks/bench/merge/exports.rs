@@ -20,7 +20,7 @@ const RATE: f64 = 2.0;
 const GROWTH: f64 = 1.25;
 
 /// What an export took.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct ExportRow {
     format: &'static str,
     /// Whether it had one processor only; otherwise all there are.

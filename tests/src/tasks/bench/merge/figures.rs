@@ -5,7 +5,7 @@ use super::super::usage::Usage;
 use serde::Serialize;
 
 /// What a program took for some records, over all samples.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(in super::super) struct Taken {
     /// Records a second: median and quartiles.
     pub(in super::super) events_per_second: f64,

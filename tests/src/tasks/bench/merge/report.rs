@@ -37,7 +37,7 @@ pub(super) struct Measured {
 }
 
 /// A case's results.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     program: Program,
     form: Form,

@@ -22,7 +22,7 @@ const RATE: f64 = 4.0;
 const GROWTH: f64 = 1.25;
 
 /// What a report took.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct ReportRow {
     pub(super) report: &'static str,
     #[serde(flatten)]

@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 pub const BUFFER: u32 = 64 << 10;
 
 /// The guest has broken the rules of a connection, which ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the guest broke the rules of a connection")]
 pub struct Broken;
 
 /// How far a connection is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The host asks the guest for it.
     Requested,

@@ -56,7 +56,7 @@ struct Peer {
 }
 
 /// A packet for the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// Id of the connection, or 0.
     pub connection: u64,

@@ -13,7 +13,7 @@ pub const TAKES_NO_MORE: u32 = 1;
 pub const SENDS_NO_MORE: u32 = 2;
 
 /// What a packet is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Operation {
     /// Asks for a connection.
@@ -48,7 +48,7 @@ impl Operation {
 }
 
 /// What names a connection: its port in the guest and its port on the host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     /// In the guest.
     pub guest: u32,
@@ -57,7 +57,7 @@ pub struct Ports {
 }
 
 /// What a header says beside the addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Which connection it is about.
     pub ports: Ports,

@@ -22,7 +22,7 @@ const PATH_MAX: usize = 107 - "_4294967295".len();
 const BACKLOG: i32 = 64;
 
 /// A socket device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VsockConfig {
     /// The guest's address (context identifier).
     pub cid: u32,

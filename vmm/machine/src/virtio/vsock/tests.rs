@@ -87,7 +87,7 @@ impl VsockHost for TestHost {
 }
 
 /// A packet for the guest: what it is for, the ports in the guest and on the host, flags, credit, data.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Came {
     op: u16,
     guest: u32,
