@@ -66,7 +66,7 @@ enum Task {
     Documents,
     /// Take the documents' pictures anew, of the shipped recording: of the page and of Perfetto's viewer.
     Pictures,
-    /// Check the sources for what no lint finds: imports in one block, names without articles, shell programs.
+    /// Check the sources for what no lint finds: imports in one block, derives in one order, shell programs.
     Sources,
     /// Check the crates that the workspace is built from: reasons in docs/dependencies.md, registry, licences,
     /// versions.

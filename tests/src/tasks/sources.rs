@@ -1,5 +1,5 @@
 //! Checks of the project's Rust sources that neither the compiler nor its lints make: the imports of a module are one
-//! block, which rustfmt then sorts, no function's name begins with an article, a test that is not run with the others says
+//! block, which rustfmt then sorts, derives are in one order, a test that is not run with the others says
 //! when it is, and no modules of a crate import each other in a circle.
 
 use super::circles::Crate;
@@ -15,8 +15,8 @@ const FOLDERS: [&str; 7] = ["clock-sync", "fuzz", "guest-agent", "shared-ring", 
 const SKIPPED: [&str; 3] = ["target", "corpus", "artifacts"];
 /// Those whose modules may import each other: they are not part of the product.
 const TOOLS: [&str; 2] = ["fuzz", "tests"];
-/// How a name that begins with an article begins.
-const ARTICLES: [&str; 3] = ["a_", "an_", "the_"];
+/// Traits that are derived, in the order in which they stand, before all others.
+const DERIVED: [&str; 8] = ["Clone", "Copy", "Debug", "Default", "PartialEq", "Eq", "PartialOrd", "Ord"];
 /// How the reason of an ignored test begins that `cargo xtask test --all` runs. It runs all of those in these folders.
 const TIER_ALL: &str = "tier all: ";
 const OF_TIER_ALL: [&str; 2] = ["tests/tests", "trace-merge/query"];
@@ -52,7 +52,8 @@ pub fn check(paths: &Paths) -> Result<(), SourcesError> {
         let text = fs::read_to_string(&path).map_err(|source| SourcesError::File { path: path.clone(), source })?;
         let name = path.strip_prefix(workspace).unwrap_or(&path).display().to_string();
         let is_of_tier_all = OF_TIER_ALL.iter().any(|folder| path.starts_with(workspace.join(folder)));
-        let found = split_imports(&text).into_iter().chain(articles(&text)).chain(ignored(&text, is_of_tier_all));
+        let found =
+            split_imports(&text).into_iter().chain(unordered_derives(&text)).chain(ignored(&text, is_of_tier_all));
         findings.extend(found.map(|(line, what)| format!("{name}:{line}: {what}")));
         if let Some((folder, below)) = in_crate(workspace, &path) {
             crates.entry(folder).or_default().add(below, &text);
@@ -132,17 +133,17 @@ fn import(line: &str) -> Option<&str> {
     (visibility.is_empty() || visibility == "pub" || visibility.starts_with("pub(")).then_some(before)
 }
 
-/// Functions whose names begin with an article, by line.
-fn articles(text: &str) -> Vec<(usize, String)> {
-    let name = |line: &str| {
-        let code = line.trim_start();
-        let (before, name) = code.split_once("fn ")?;
-        let is_definition = before.chars().all(|c| c.is_ascii_alphabetic() || "() ".contains(c));
-        let name = name.split(['(', '<']).next()?;
-        (is_definition && ARTICLES.iter().any(|article| name.starts_with(article))).then(|| name.to_owned())
+/// Derives in another order than [`DERIVED`], by line.
+fn unordered_derives(text: &str) -> Vec<(usize, String)> {
+    let is_unordered = |line: &str| {
+        let derived = line.trim_start().strip_prefix("#[derive(")?.split(')').next()?;
+        let places = derived.split(", ").map(|name| DERIVED.iter().position(|known| *known == name));
+        Some(!places.map(|place| place.unwrap_or(DERIVED.len())).is_sorted()).filter(|is_unordered| *is_unordered)
     };
-    let found = (1..).zip(text.lines()).filter_map(|(number, line)| Some((number, name(line)?)));
-    found.map(|(number, name)| (number, format!("'{name}' begins with an article; leave it out"))).collect()
+    let found = (1..).zip(text.lines()).filter(|(_, line)| is_unordered(line).is_some());
+    found
+        .map(|(number, _)| (number, format!("derive in the order {}, and others behind", DERIVED.join(", "))))
+        .collect()
 }
 
 /// Ignored tests whose reason does not say when they are run, by line.
@@ -179,15 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn names_that_begin_with_an_article_are_found_and_other_words_are_not() {
-        let text = ["fn a", "_small() {}\npub(crate) const fn the", "_one<T>() {}\nfn another() {}\nfn thereby() {}\n"];
+    fn derives_in_another_order_are_found() {
+        let text = "#[derive(Clone, Debug, PartialEq, Serialize)]\n#[derive(Debug, Clone)]\n    #[derive(Debug, Error, Clone)]\n";
 
-        assert_eq!(lines(articles(&text.concat())), [1, 2]);
-    }
-
-    #[test]
-    fn text_about_functions_is_not_a_definition() {
-        assert_eq!(lines(articles("/// Calls `fn a_b()`.\nlet text = \"fn a_b()\";\n")), Vec::<usize>::new());
+        assert_eq!(lines(unordered_derives(text)), [2, 3]);
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub enum SuiteError {
     /// The shell programs of scenarios are not as they should be.
     #[error(transparent)]
     Scripts(#[from] ScriptsError),
-    /// A source has imports in several blocks, names that begin with an article, or tests of no tier.
+    /// A source has imports in several blocks, derives in another order, or tests of no tier.
     #[error(transparent)]
     Sources(#[from] SourcesError),
     /// A crate that others can use is not fit for that.

@@ -93,7 +93,7 @@ pub enum RecordError {
 }
 
 /// An event as the kernel names it: `group:name`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventName {
     /// The group, such as `kvm`.
     pub group: String,

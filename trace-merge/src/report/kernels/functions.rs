@@ -319,7 +319,7 @@ impl ReportBuilder for FunctionSampling {
 }
 
 /// A function that was met: name, module, whether it is a symbol, whether it lies in that module for certain.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Function {
     name: String,
     module: String,
