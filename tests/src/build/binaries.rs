@@ -12,6 +12,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The workspace of `strata-query`.
 pub(crate) const QUERY_MANIFEST: &str = "trace-merge/query/Cargo.toml";
+/// Between cargo and rustc: gives packages metadata that does not depend on their folder.
+const SAME_METADATA: &str = "tests/src/build/same-metadata.sh";
 
 /// What a released program says is its version (`strata --version`).
 const VERSION_VARIABLE: &str = "STRATA_VERSION";
@@ -190,6 +192,8 @@ pub fn build_query(paths: &Paths, purpose: Purpose) -> Result<PathBuf, ProcessEr
         }
     };
     set_flags(&mut command, paths, &["-C", "target-feature=+crt-static"]);
+    // Most of our packages lie outside of its workspace.
+    command.env("RUSTC_WRAPPER", paths.workspace().join(SAME_METADATA));
     process::run_logged(&mut command, &paths.logs().join("build-strata-query.log"))?;
     Ok(target_folder.join(TARGET).join(profile).join("strata-query"))
 }
@@ -269,4 +273,31 @@ fn static_build(
     }
     process::run_logged(&mut command, &paths.logs().join(format!("{log}.log")))?;
     Ok(static_folder(paths, purpose))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Shows: Metadata of packages does not depend on the folder that they are built in.
+
+    use super::*;
+
+    /// What rustc is given of the package in `folder`.
+    fn given(folder: &str) -> String {
+        let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(SAME_METADATA);
+        let mut command = Command::new(wrapper);
+        command.args(["echo", "--crate-name", "shared_ring", "-C", "metadata=1f", "-C", "extra-filename=-1f", "a b"]);
+        let package =
+            [("CARGO_MANIFEST_DIR", folder), ("CARGO_PKG_NAME", "shared-ring"), ("CARGO_PKG_VERSION", "0.2.0")];
+        process::capture(command.envs(package)).unwrap()
+    }
+
+    #[test]
+    fn metadata_of_our_packages_is_their_name_and_that_of_others_is_cargos() {
+        let ours = given("/home/user/strata/shared-ring");
+        let theirs = given("/home/user/.cargo/registry/src/index.crates.io-1/arrow-59.0.0");
+
+        let [before, behind] = ["--crate-name shared_ring -C metadata=", " -C extra-filename=-1f a b"];
+        assert_eq!(ours.trim(), format!("{before}shared-ring-0.2.0{behind}"));
+        assert_eq!(theirs.trim(), format!("{before}1f{behind}"));
+    }
 }
