@@ -14,7 +14,7 @@ const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/example.stra
 /// What `strata` offers a bash for the last of `words`, with VMs in the folder `runtime`.
 fn offered(runtime: &Path, words: &[&str]) -> Vec<String> {
     let mut strata = Command::new(env!("CARGO_BIN_EXE_strata"));
-    strata.env("COMPLETE", "bash").env("_CLAP_IFS", "\n").env("STRATA_RUNTIME_DIR", runtime);
+    strata.env("STRATA_COMPLETE", "bash").env("_CLAP_IFS", "\n").env("STRATA_RUNTIME_DIR", runtime);
     strata.env("_CLAP_COMPLETE_INDEX", words.len().to_string()).args(["--", "strata"]).args(words);
     let output = strata.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -59,7 +59,7 @@ fn script_of_each_shell_asks_this_program() {
 
         let script = String::from_utf8(output.stdout).unwrap();
         assert!(
-            output.status.success() && script.contains("COMPLETE") && script.contains("strata"),
+            output.status.success() && script.contains("STRATA_COMPLETE") && script.contains("strata"),
             "{shell}: {script}"
         );
     }

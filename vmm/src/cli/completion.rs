@@ -19,7 +19,7 @@ use trace_merge::report::description::Description;
 use trace_merge::report::registry::REPORTS;
 
 /// The variable that a shell's function sets to ask, to the shell's name.
-const VARIABLE: &str = "COMPLETE";
+const VARIABLE: &str = "STRATA_COMPLETE";
 const PROGRAM: &str = "strata";
 /// zsh finds the function by the name of a file, which it takes for the function's body: without this, the first attempt
 /// to complete would only define what answers.
@@ -33,7 +33,7 @@ pub fn answer(program: impl Fn() -> Command) {
 /// What `shell` has to read once.
 ///
 /// # Errors
-/// None: it is made in memory.
+/// When there are no completions for it.
 pub fn script(shell: Shell) -> io::Result<String> {
     let mut text = Vec::new();
     let shells = Shells::builtins();

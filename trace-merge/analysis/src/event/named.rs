@@ -111,7 +111,7 @@ impl Named {
             Kind::Exception => names::vector::exception(number).map(Into::into),
             Kind::Signal => names::signal::name(number).map(Into::into),
             Kind::Lock => Some(names::lock::kind(number.cast_unsigned()).into()),
-            Kind::Device => Some(names::device::name(u32::try_from(number).ok()?).into()),
+            Kind::Device => Some(names::device::name(u64::try_from(number).ok()?).into()),
             Kind::PageFault => Some(names::access::page_fault(number.cast_unsigned()).into()),
             Kind::Mmio => names::access::mmio(number).map(Into::into),
             Kind::Port => names::access::port(number).map(Into::into),

@@ -17,6 +17,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
 use strata_analysis::event::{self, BlockRequest, Event};
+use strata_analysis::names::device;
 use strata_analysis::timeline::{ChangeKind, Input, Kernel, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::counted::counted;
@@ -37,8 +38,6 @@ pub const DESCRIPTION: Description = Description {
 
 /// Requests under way at once that are followed, by kernel: more than all queues hold.
 const UNDER_WAY: usize = 1 << 16;
-/// The kernel's device number: major above, minor in the lower 20 bits.
-const MINOR_BITS: u32 = 20;
 
 /// Requests to block devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -190,11 +189,6 @@ impl Collector {
     }
 }
 
-/// A device as `major:minor`.
-fn shown(device: u64) -> String {
-    format!("{}:{}", device >> MINOR_BITS, device & ((1 << MINOR_BITS) - 1))
-}
-
 /// What the letters of `rwbs` say.
 fn operation(flags: &[u8]) -> &'static str {
     // A flush before or after a write is marked in front of it.
@@ -237,9 +231,9 @@ impl Analysis for BlockTimes {
         } else if let Some((device, sector, issued)) = collector.complete(request, input.time()) {
             let Issued { operation, bytes, time: begin } = issued;
             let window = Window { begin, end: input.time() };
-            let row = || format!("{}: {operation}", shown(device));
+            let row = || format!("{}: {operation}", device::name(device));
             self.samples.add(kernel.vm(), window.end, window.end.saturating_sub(begin), row);
-            self.kept.add(|| EndedRequest { kernel, window, device: shown(device), operation, sector, bytes });
+            self.kept.add(|| EndedRequest { kernel, window, device: device::name(device), operation, sector, bytes });
         }
     }
 
@@ -259,7 +253,7 @@ impl ReportBuilder for BlockTimes {
         let mut kernels = Vec::new();
         for (kernel, collector) in self.kernels {
             let device = |((device, operation), (bytes, times)): ((u64, &'static str), (u64, Durations))| {
-                DeviceBlocks { device: shown(device), operation, bytes, time: times.distribution(trace.clock()) }
+                DeviceBlocks { device: device::name(device), operation, bytes, time: times.distribution(trace.clock()) }
             };
             let devices: Vec<_> = collector.devices.into_iter().map(device).collect();
             let unfinished = collector.unfinished + collector.under_way.len() as u64;

@@ -9,6 +9,7 @@ use crate::report::statistics::distribution::Durations;
 use crate::report::statistics::samples::{ReportedBy, Samples, reported};
 use foldhash::HashMap;
 use strata_analysis::event::{self, BlockRequest, Event, Interrupt, Tid};
+use strata_analysis::names::device;
 use strata_analysis::timeline::guest::Guest;
 use strata_analysis::timeline::states::{Current, TaskIndex};
 use strata_analysis::timeline::{Input, Origin};
@@ -19,8 +20,6 @@ use strata_recording::reader::{Trace, TraceLayer};
 
 /// Minor numbers of the guest's virtio disks count by partitions: 16 for each disk.
 const MINORS_PER_DISK: u64 = 16;
-/// The kernel's device number: major above, minor in the lower 20 bits.
-const MINOR_BITS: u32 = 20;
 /// What a request does, as far as both sides tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Operation {
@@ -83,7 +82,7 @@ impl Followed for Request {
         let passed = self.passed();
         Flow {
             disk: self.disk.unwrap_or(0),
-            device: self.device.map(|device| format!("{}:{}", device >> MINOR_BITS, minor(device))),
+            device: self.device.map(device::name),
             kind: self.kind.clone(),
             sector: self.sector,
             bytes: self.bytes,
@@ -351,8 +350,9 @@ impl Requests {
             _ => Operation::Other,
         };
         let is_it = |request: &Request| request.is(operation, sector, bytes);
-        let same_number =
-            |request: &Request| request.device.is_some_and(|device| minor(device) / MINORS_PER_DISK == u64::from(disk));
+        let same_number = |request: &Request| {
+            request.device.is_some_and(|device| device::minor(device) / MINORS_PER_DISK == u64::from(disk))
+        };
         let at = self.issued.iter().position(|request| is_it(request) && same_number(request));
         let at = at.or_else(|| self.issued.iter().position(is_it));
         let mut request = match at {
@@ -394,8 +394,4 @@ fn guest_request(reported: &BlockRequest<'_>) -> Option<Request> {
     let mut request = Request::new(operation, sector, sectors.saturating_mul(512));
     request.device = reported.device;
     Some(request)
-}
-
-const fn minor(device: u64) -> u64 {
-    device & ((1 << MINOR_BITS) - 1)
 }
