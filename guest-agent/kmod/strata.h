@@ -29,7 +29,7 @@ struct strata_cpu {
 	 */
 	u64 context;
 	/* Owned by the Rust half. */
-	u64 opaque[30];
+	u64 opaque[38];
 } __aligned(64);
 
 struct strata_slot {

@@ -62,6 +62,27 @@ pub trait Storage {
     /// As for [`load`](Self::load).
     unsafe fn fetch_add(&self, offset: usize, value: u64) -> u64;
 
+    /// [`compare_exchange`](Self::compare_exchange) of the word `AT` bytes behind `offset`, which need no instruction of
+    /// their own where the processor's adds them.
+    ///
+    /// # Safety
+    /// As for [`load`](Self::load), of `offset + AT`.
+    #[inline(always)]
+    unsafe fn compare_exchange_at<const AT: usize>(&self, offset: usize, current: u64, new: u64) -> bool {
+        // SAFETY: passed on from the caller.
+        unsafe { self.compare_exchange(offset + AT, current, new) }
+    }
+
+    /// [`fetch_add`](Self::fetch_add) in the same way.
+    ///
+    /// # Safety
+    /// As for [`load`](Self::load), of `offset + AT`.
+    #[inline(always)]
+    unsafe fn fetch_add_at<const AT: usize>(&self, offset: usize, value: u64) -> u64 {
+        // SAFETY: passed on from the caller.
+        unsafe { self.fetch_add(offset + AT, value) }
+    }
+
     /// Keeps earlier loads and stores before later stores, as a reader sees them that keeps its loads in order.
     fn fence_release(&self);
 
@@ -253,21 +274,48 @@ impl Storage for CpuLocal {
 
     #[inline(always)]
     unsafe fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
-        let swapped: u8;
+        // SAFETY: passed on from the caller.
+        unsafe { self.compare_exchange_at::<0>(offset, current, new) }
+    }
+
+    /// The outcome is in the flags, so that a jump is all that is left to do.
+    #[cfg(asm_label)]
+    #[inline(always)]
+    unsafe fn compare_exchange_at<const AT: usize>(&self, offset: usize, current: u64, new: u64) -> bool {
         // SAFETY: the word lies inside the storage (contract of the method). The asm block may touch memory (no
         // `nomem`), so the compiler moves no access across it.
         unsafe {
             core::arch::asm!(
-                "cmpxchg qword ptr [{word}], {new}",
-                "sete {swapped}",
+                "cmpxchg qword ptr [{word} + {at}], {new}",
+                "jne {changed}",
                 word = in(reg) self.smp.base.add(offset),
+                at = const AT,
                 new = in(reg) new,
-                swapped = lateout(reg_byte) swapped,
                 inout("rax") current => _,
+                changed = label { return false },
                 options(nostack),
             );
         }
-        swapped != 0
+        true
+    }
+
+    /// The same for older compilers.
+    #[cfg(not(asm_label))]
+    #[inline(always)]
+    unsafe fn compare_exchange_at<const AT: usize>(&self, offset: usize, current: u64, new: u64) -> bool {
+        let found: u64;
+        // SAFETY: as above.
+        unsafe {
+            core::arch::asm!(
+                "cmpxchg qword ptr [{word} + {at}], {new}",
+                word = in(reg) self.smp.base.add(offset),
+                at = const AT,
+                new = in(reg) new,
+                inout("rax") current => found,
+                options(nostack),
+            );
+        }
+        found == current
     }
 
     #[inline(always)]
@@ -278,13 +326,20 @@ impl Storage for CpuLocal {
 
     #[inline(always)]
     unsafe fn fetch_add(&self, offset: usize, value: u64) -> u64 {
+        // SAFETY: passed on from the caller.
+        unsafe { self.fetch_add_at::<0>(offset, value) }
+    }
+
+    #[inline(always)]
+    unsafe fn fetch_add_at<const AT: usize>(&self, offset: usize, value: u64) -> u64 {
         let before: u64;
         // SAFETY: as for `compare_exchange`.
         unsafe {
             core::arch::asm!(
-                "xadd qword ptr [{base} + {offset}], {value}",
+                "xadd qword ptr [{base} + {offset} + {at}], {value}",
                 base = in(reg) self.smp.base,
                 offset = in(reg) offset,
+                at = const AT,
                 value = inout(reg) value => before,
                 options(nostack),
             );

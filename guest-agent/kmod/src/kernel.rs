@@ -16,7 +16,7 @@ use shared_ring::producer::{Abandoned, NotReserved, RawReservation, Reservation}
 use shared_ring::storage::CpuLocal;
 
 /// Bytes of C's `struct strata_cpu`.
-const CPU_SIZE: usize = 256;
+const CPU_SIZE: usize = 320;
 /// Bytes of C's `struct strata_slot`.
 const SLOT_SIZE: usize = 48;
 

@@ -77,6 +77,10 @@ pub struct Geometry {
     sub_buffer_mask: u64,
     /// Those that say in which sub-buffer.
     index_mask: u64,
+    /// Bytes of a sub-buffer: multiplying takes fewer instructions than shifting by a variable amount.
+    sub_buffer_size: u64,
+    /// Bytes of all sub-buffers together.
+    data_size: u64,
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits on every supported target")]
@@ -107,6 +111,8 @@ impl Geometry {
             table_order: sub_buffer_order - SUB_BUFFER_ENTRY_SIZE.trailing_zeros() as u8,
             sub_buffer_mask,
             index_mask: ((1 << ring_order) - 1) & !sub_buffer_mask,
+            sub_buffer_size,
+            data_size: 1 << ring_order,
         }
     }
 
@@ -127,7 +133,7 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn sub_buffer_size(self) -> u64 {
-        self.sub_buffer_mask + 1
+        self.sub_buffer_size
     }
 
     /// Number of sub-buffers.
@@ -141,7 +147,7 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn data_size(self) -> u64 {
-        self.index_mask + self.sub_buffer_mask + 1
+        self.data_size
     }
 
     /// Bytes of a ring: control words, data and, in flight-recorder mode, the consumer's spare sub-buffer.
@@ -152,7 +158,7 @@ impl Geometry {
             Mode::Discard => 0,
             Mode::FlightRecorder => self.sub_buffer_size() as usize,
         };
-        RING_HEADER_SIZE + (1 << self.ring_order) + spare
+        RING_HEADER_SIZE + self.data_size as usize + spare
     }
 
     /// Position in its sub-buffer of free-running offset `count`.
@@ -215,7 +221,7 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn at_number(self, sub_buffers: u64) -> u64 {
-        sub_buffers << self.sub_buffer_order
+        sub_buffers * self.sub_buffer_size
     }
 
     /// Offset in the ring of physical sub-buffer `physical`: the spare of a flight recorder is number
@@ -230,7 +236,14 @@ impl Geometry {
     #[must_use]
     #[inline(always)]
     pub const fn table_offset(self, count: u64) -> usize {
-        RING_SUB_BUFFER_TABLE + (self.start(count) >> self.table_order) as usize
+        RING_SUB_BUFFER_TABLE + self.offset_in_table(count)
+    }
+
+    /// The same from the beginning of the table.
+    #[must_use]
+    #[inline(always)]
+    pub const fn offset_in_table(self, count: u64) -> usize {
+        (self.start(count) >> self.table_order) as usize
     }
 
     /// Offset in the ring of the commit count of sub-buffer `index`.

@@ -18,7 +18,7 @@
 
 /* As in guest-agent/kmod/strata.h and strata_event.h. */
 struct strata_cpu {
-	uint64_t words[32];
+	uint64_t words[40];
 } __attribute__((aligned(64)));
 
 struct strata_region {
