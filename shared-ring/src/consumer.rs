@@ -667,8 +667,6 @@ impl<M: RingMemory> Consumer<M> {
             let bytes = committed.checked_sub(geometry.committed_before(self.read_count));
             bytes.filter(|&bytes| bytes <= geometry.sub_buffer_size()).unwrap_or(0)
         };
-        let prefix = || of_lap(self.memory.load(geometry.commit_prefix_offset(index)));
-        let too_early = mutated!(PrefixReadFirst).then(prefix);
         // All of it is whole if everything reserved is committed. The write count is read after the commit count: then it
         // counts every record that is counted there. It is read after the loss counts, too: if the sub-buffer
         // is still open then, nothing of what they count was lost behind it.
@@ -676,8 +674,8 @@ impl<M: RingMemory> Consumer<M> {
         let lost = self.live_lost();
         let reached = self.memory.load(RING_WRITE_COUNT).wrapping_sub(self.read_count);
         let is_whole = committed == reached.min(geometry.sub_buffer_size());
-        // Read last: whoever has reserved since the commit count was read has said before what was whole by then.
-        let prefix = too_early.unwrap_or_else(prefix);
+        // Read last: there are producers that say what is whole only before they reserve more.
+        let prefix = of_lap(self.memory.load(geometry.commit_prefix_offset(index)));
         let content = if is_whole { committed } else { prefix };
         if content <= PACKET_HEADER_SIZE as u64 {
             return Unfinished::Empty;

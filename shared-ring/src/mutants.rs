@@ -95,12 +95,12 @@ mod switch {
         ReuseBeforeRelease,
         /// A flight recorder counts what is committed as whole although earlier bytes of the sub-buffer are not.
         PrefixOverHole,
-        /// A flight recorder says that what is committed is whole after it has reserved more, which hides what lies before.
-        PrefixAfterReserve,
+        /// A flight recorder's record goes on with what is whole although as much is not committed as lies before it.
+        PrefixOutOfOrder,
+        /// A flight recorder's record that another one got in the way of leaves unsaid what is whole.
+        PrefixLeftBehind,
         /// A flight recorder compares what is committed with what was reserved earlier.
         PrefixOfLater,
-        /// A snapshot reads how much is whole before it looks whether everything reserved is committed.
-        PrefixReadFirst,
         /// A flight recorder's read count is pushed by a store, over what the consumer or a nested context stored.
         PushNotAtomic,
         /// A forced switch that another context's record got in the way of is taken for done.

@@ -14,12 +14,11 @@
 //!   sub-buffer can be read after a crash up to its first hole.
 //! - In flight-recorder mode nobody clears, and the hole is found by counting. While everything that is reserved in the
 //!   sub-buffer is committed (`commit_count` equals what `write_count` says, read after it), a reader sees that all of it is
-//!   whole. Only the context that reserves can end that: it first raises `commit_prefix` to the commit count,
-//!   where the hole that it may leave begins. Of nested contexts only the outermost does; the others find a hole.
-//!   The word is never lowered, so
-//!   that a crash at any instruction hides nothing that lies before the first hole. Comparing with the beginning of one's
-//!   own record alone would not do: two nested records of equal size commit as many bytes as the interrupted one has
-//!   reserved.
+//!   whole. Otherwise the hole begins at `commit_prefix`, which a record raises from its beginning to its end when it is
+//!   committed. Where the word, or the commit count, does not say the record's beginning, another context was or is inside
+//!   this one; then the word is raised if all that is reserved is committed. So it says all that returned contexts have
+//!   recorded before the first hole. It is never lowered. To compare the commit count alone with the record's beginning
+//!   would not do: two nested records of equal size commit as many bytes as the interrupted one has reserved.
 //! - In flight-recorder mode a sub-buffer is entered for a new lap only after `commit_seq` of the last one was published,
 //!   which comes after its exchange word was released; see [`exchange`].
 //! - A flight recorder's record that stays inside a sub-buffer which a writer holds already goes where the exchange word
@@ -50,7 +49,7 @@ use crate::layout::{
     RING_SUB_BUFFER_TABLE, RING_WRITE_COUNT, RecordHeader, SUB_BUFFER_ENTRY_SIZE, padded,
 };
 use crate::storage::{ATTEMPTS, Storage};
-use core::mem::offset_of;
+use core::mem::{ManuallyDrop, offset_of};
 
 /// Counts a record of the event `id` with `payload` bytes as larger than a sub-buffer of the ring `storage`, and notes it if
 /// it is the largest so far: where contexts lose records at once, one of theirs. In any context.
@@ -71,6 +70,9 @@ pub unsafe fn lose_too_large<S: Storage>(storage: &S, id: u16, payload: usize) {
         }
     }
 }
+
+/// Where `commit_prefix` of the first sub-buffer lies.
+const PREFIX_IN_TABLE: usize = RING_SUB_BUFFER_TABLE + ENTRY_COMMIT_PREFIX;
 
 /// One ring's recording side.
 ///
@@ -208,8 +210,8 @@ impl<S: Storage> Producer<S> {
         fill: F,
     ) -> Result<(), F> {
         match self.reserve_inside(mode, now, id, payload) {
-            Some(reservation) => {
-                Self::finish(reservation, fill);
+            Some((reservation, end)) => {
+                Self::finish(mode, reservation, end, fill);
                 Ok(())
             }
             None => Err(fill),
@@ -237,27 +239,28 @@ impl<S: Storage> Producer<S> {
     ) -> Result<(), (NotReserved, F)> {
         match self.reserve_slowly(now, id, payload) {
             Ok(reservation) => {
-                Self::finish(reservation, fill);
+                let end = reservation.end();
+                Self::finish(self.mode, reservation, end, fill);
                 Ok(())
             }
             Err(why) => Err((why, fill)),
         }
     }
 
-    /// Writes a record by `fill`, and commits it.
+    /// Writes a record, which ends `end` bytes behind the beginning of its sub-buffer, by `fill`, and commits it. `mode` is
+    /// the producer's.
     #[inline(always)]
-    fn finish(mut reservation: Reservation<'_, S>, fill: impl FnOnce(&mut Reservation<'_, S>)) {
+    fn finish(mode: Mode, mut reservation: Reservation<'_, S>, end: u64, fill: impl FnOnce(&mut Reservation<'_, S>)) {
         if mutated!(CommitBeforeWrite) {
-            reservation.commit_early();
+            reservation.commit_in(mode, end);
         }
         if mutated!(HeaderBeforePayload) {
             reservation.write_header();
         }
         fill(&mut reservation);
-        if mutated!(CommitBeforeWrite) {
-            core::mem::forget(reservation);
-        } else {
-            reservation.commit();
+        let mut reservation = ManuallyDrop::new(reservation);
+        if !mutated!(CommitBeforeWrite) {
+            reservation.commit_in(mode, end);
         }
     }
 
@@ -288,13 +291,14 @@ impl<S: Storage> Producer<S> {
             Mode::FlightRecorder => self.reserve_inside(Mode::FlightRecorder, &now, id, payload),
         };
         match inside {
-            Some(reservation) => Ok(reservation),
+            Some((reservation, _)) => Ok(reservation),
             None => self.reserve_slowly(now, id, payload),
         }
     }
 
     /// RESERVESLOT's fast path, for most records: inside a sub-buffer that a writer holds, with a short header, and no
-    /// other context in between. Else, or if `now` is `None`, `None`; nothing was reserved then.
+    /// other context in between. Else, or if `now` is `None`, `None`; nothing was reserved then. Also gives where the record
+    /// ends in its sub-buffer.
     ///
     /// `mode` is the producer's, known to the compiler.
     #[inline(always)]
@@ -304,8 +308,9 @@ impl<S: Storage> Producer<S> {
         now: &impl Fn() -> Option<u64>,
         id: u16,
         payload: usize,
-    ) -> Option<Reservation<'_, S>> {
-        let geometry = self.geometry;
+    ) -> Option<(Reservation<'_, S>, u64)> {
+        // By reference: most of it is used once, by the instruction that loads it.
+        let geometry = &self.geometry;
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
         // SAFETY: a ring's control word.
         let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
@@ -316,67 +321,31 @@ impl<S: Storage> Producer<S> {
         let start = match mode {
             Mode::Discard => geometry.start(write),
             // SAFETY: the storage covers a flight-recorder ring (contract of `new`).
-            Mode::FlightRecorder => unsafe { exchange::peek_held(&self.storage, geometry, write) }?,
+            Mode::FlightRecorder => unsafe { exchange::peek_held(&self.storage, *geometry, write) }?,
         };
         let packet = RING_HEADER_SIZE + in_memory(start);
         let time = too_early.or_else(now)?;
         // The time affects only a branch, not the new write count: so the clock's latency stays out of the chain from
         // record to record.
-        if self.is_extended(packet, time) || !self.advance(mode, write, write + size) {
+        if self.is_extended(packet, time) || !self.advance(write, write + size) {
             return None;
         }
         if mode == Mode::FlightRecorder {
             exchange::show_hold(&self.storage);
         }
-        let at = packet + in_memory(used);
-        Some(self.reservation(Place { position: write, at, extended: false, opens: false }, time, id, payload))
+        let place = Place { position: write, at: packet + in_memory(used), extended: false, opens: false };
+        Some((self.reservation(place, time, id, payload), used + size))
     }
 
-    /// Moves `write_count` from `write` to `new`; `false` when it was not `write` any more. `mode` is the producer's.
+    /// Moves `write_count` from `write` to `new`; `false` when it was not `write` any more.
     #[inline(always)]
-    fn advance(&self, mode: Mode, write: u64, new: u64) -> bool {
-        if mode == Mode::FlightRecorder && !mutated!(PrefixAfterReserve) && !self.note_whole(write) {
-            return false;
-        }
+    fn advance(&self, write: u64, new: u64) -> bool {
         if mutated!(ReserveNotAtomic) {
             // SAFETY: a ring's control word.
             unsafe { self.storage.store(RING_WRITE_COUNT, write) };
         }
         // SAFETY: a ring's control word.
-        let is_reserved = unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, new) };
-        if mode == Mode::FlightRecorder && is_reserved && mutated!(PrefixAfterReserve) {
-            self.note_whole(write);
-        }
-        is_reserved
-    }
-
-    /// Raises `commit_prefix` to what is committed in the sub-buffer that `write` lies in, if that is all that was reserved
-    /// there: whoever reserves next may leave a hole behind it. `false` when another context was faster.
-    #[inline(always)]
-    fn note_whole(&self, write: u64) -> bool {
-        let geometry = self.geometry;
-        let entry = geometry.table_offset(write);
-        // The write count is looked at again behind the commit count: else records that were reserved in between would count
-        // there for as much as an earlier one has reserved and not committed.
-        // SAFETY: control words of the ring.
-        let (committed, reserved) =
-            unsafe { (self.storage.load_acquire(entry), self.storage.load_acquire(RING_WRITE_COUNT)) };
-        if reserved != write && !mutated!(PrefixOfLater) {
-            return false;
-        }
-        // Of one lap, no more is committed than was reserved: the remainders agree only if the counts do.
-        if geometry.within(committed ^ write) != 0 && !mutated!(PrefixOverHole) {
-            return true;
-        }
-        // SAFETY: control words of the ring.
-        unsafe {
-            let prefix = self.storage.load(entry + ENTRY_COMMIT_PREFIX);
-            if mutated!(PublishGoesBack) {
-                self.storage.store_release(entry + ENTRY_COMMIT_PREFIX, committed);
-                return true;
-            }
-            prefix >= committed || self.storage.compare_exchange(entry + ENTRY_COMMIT_PREFIX, prefix, committed)
-        }
+        unsafe { self.storage.compare_exchange(RING_WRITE_COUNT, write, new) }
     }
 
     /// RESERVESLOT in whichever way leads there.
@@ -436,7 +405,7 @@ impl<S: Storage> Producer<S> {
             return self.try_open(write, self.end_of_sub_buffer(write), time, payload);
         }
         let lost = self.lost();
-        if !self.advance(self.mode, write, write + size) {
+        if !self.advance(write, write + size) {
             return Attempt::Retry;
         }
         let at = self.enter(write);
@@ -478,7 +447,7 @@ impl<S: Storage> Producer<S> {
         let lost = self.lost();
         let first = target.wrapping_add(PACKET_HEADER_SIZE as u64);
         let size = record_bytes(payload, false);
-        if !self.advance(self.mode, write, first.wrapping_add(size)) {
+        if !self.advance(write, first.wrapping_add(size)) {
             return Attempt::Retry;
         }
         if self.mode == Mode::FlightRecorder {
@@ -555,7 +524,7 @@ impl<S: Storage> Producer<S> {
     fn try_switch(&self, write: u64, time: u64) -> bool {
         let next = self.end_of_sub_buffer(write);
         let lost = self.lost();
-        let is_switched = self.advance(self.mode, write, next);
+        let is_switched = self.advance(write, next);
         if is_switched {
             self.leave(write, time, &lost);
         }
@@ -609,7 +578,7 @@ impl<S: Storage> Producer<S> {
         let at = self.enter(position);
         self.close(at - in_memory(geometry.within(position)), time, used, lost);
         if !mutated!(PaddingNotCommitted) {
-            self.add_committed(geometry.table_offset(position), geometry.sub_buffer_size() - used);
+            self.add_committed(position, geometry.sub_buffer_size() - used);
         }
         if mutated!(PublishWhenLeft) {
             let committed = geometry.committed_before(position) + geometry.sub_buffer_size();
@@ -649,18 +618,78 @@ impl<S: Storage> Producer<S> {
         }
     }
 
-    /// Adds `bytes` to the commit count at offset `word`, and publishes its sub-buffer when they were the last ones missing.
+    /// COMMITSLOT (algorithm 3) of a record that ends `end` bytes behind the beginning of its sub-buffer, whose entry lies at
+    /// `entry` of the sub-buffer table: adds its `bytes` to the commit count, and does what follows from that. `mode` is
+    /// the producer's.
     #[inline(always)]
-    fn add_committed(&self, word: usize, bytes: u64) {
-        let before = if mutated!(CommitCountNotAtomic) {
-            self.add_in_two_steps(word, bytes)
-        } else {
-            // SAFETY: a control word of the ring.
-            unsafe { self.storage.fetch_add(word, bytes) }
-        };
+    fn commit_in(&self, mode: Mode, entry: usize, bytes: u64, end: u64) {
+        let before = self.add_to_count(entry, bytes);
         let committed = before.wrapping_add(bytes);
+        let is_done = match mode {
+            Mode::Discard => self.geometry.within(committed) != 0,
+            Mode::FlightRecorder => self.extend_prefix(entry, before, committed, end),
+        };
+        if !is_done {
+            self.note_committed(RING_SUB_BUFFER_TABLE + entry, committed);
+        }
+    }
+
+    /// Raises `commit_prefix` from `before` to `committed`, the commit count around a record that ends at `end`: if as much
+    /// was committed before as lies before the record, and none of that was a hole, there is none before its end. `false` if
+    /// not all of this is so, or the sub-buffer is full.
+    #[inline(always)]
+    fn extend_prefix(&self, entry: usize, before: u64, committed: u64, end: u64) -> bool {
+        let reached = self.geometry.within(committed);
+        let is_next = reached == end || mutated!(PrefixOutOfOrder) && reached != 0;
+        // SAFETY: a control word of the ring.
+        is_next && unsafe { self.storage.compare_exchange_at::<PREFIX_IN_TABLE>(entry, before, committed) }
+    }
+
+    /// Commits `bytes` of the sub-buffer around `position` that are no record, or not this context's.
+    fn add_committed(&self, position: u64, bytes: u64) {
+        let entry = self.geometry.offset_in_table(position);
+        let before = self.add_to_count(entry, bytes);
+        self.note_committed(RING_SUB_BUFFER_TABLE + entry, before.wrapping_add(bytes));
+    }
+
+    /// Adds `bytes` to the commit count at `entry` of the sub-buffer table; what it was.
+    #[inline(always)]
+    fn add_to_count(&self, entry: usize, bytes: u64) -> u64 {
+        if mutated!(CommitCountNotAtomic) {
+            return self.add_in_two_steps(RING_SUB_BUFFER_TABLE + entry, bytes);
+        }
+        // SAFETY: a control word of the ring.
+        unsafe { self.storage.fetch_add_at::<RING_SUB_BUFFER_TABLE>(entry, bytes) }
+    }
+
+    /// Publishes the sub-buffer whose commit count, at offset `entry`, has become `committed`, if nothing is missing;
+    /// otherwise a flight recorder says what is whole.
+    #[cold]
+    #[inline(never)]
+    fn note_committed(&self, entry: usize, committed: u64) {
         if self.geometry.within(committed) == 0 {
-            self.publish(word, committed);
+            self.publish(entry, committed);
+        } else if self.mode == Mode::FlightRecorder {
+            self.note_whole(entry);
+        }
+    }
+
+    /// Raises `commit_prefix` to what is committed in the sub-buffer with the table entry at offset `entry`, if it is the
+    /// open one and that is all that was reserved there.
+    fn note_whole(&self, entry: usize) {
+        let geometry = self.geometry;
+        // The write count is looked at behind the commit count: else records that were reserved in between would count for
+        // as much as an earlier one has reserved and not committed.
+        // SAFETY: control words of the ring.
+        let (committed, write) = unsafe {
+            let too_early = mutated!(PrefixOfLater).then(|| self.storage.load(RING_WRITE_COUNT));
+            let committed = self.storage.load_acquire(entry);
+            (committed, too_early.unwrap_or_else(|| self.storage.load_acquire(RING_WRITE_COUNT)))
+        };
+        let reserved = geometry.committed_before(write).wrapping_add(geometry.within(write));
+        let is_whole = geometry.table_offset(write) == entry && committed == reserved || mutated!(PrefixOverHole);
+        if is_whole && !mutated!(PrefixLeftBehind) {
+            self.raise(entry + ENTRY_COMMIT_PREFIX, committed);
         }
     }
 
@@ -690,6 +719,10 @@ impl<S: Storage> Producer<S> {
             if mutated!(PublishWithoutRelease) {
                 // SAFETY: a control word of the ring.
                 return unsafe { self.storage.store(word, committed) };
+            }
+            if mutated!(PublishGoesBack) {
+                // SAFETY: a control word of the ring.
+                return unsafe { self.storage.store_release(word, committed) };
             }
             // SAFETY: a control word of the ring.
             if !is_newer || unsafe { self.storage.compare_exchange(word, published, committed) } {
@@ -764,7 +797,7 @@ impl<S: Storage> Producer<S> {
                 payload_offset,
                 size: record_bytes(payload, place.extended) + if place.opens { PACKET_HEADER_SIZE as u64 } else { 0 },
                 header: header.to_word(),
-                commit_count: self.geometry.table_offset(place.position),
+                entry: self.geometry.offset_in_table(place.position),
             })
         }
     }

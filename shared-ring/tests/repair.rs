@@ -144,6 +144,25 @@ fn ring_without_open_records_is_left_as_it_is() {
 }
 
 #[test]
+fn repair_says_for_the_next_one_what_is_whole() {
+    let mut ring = Ring::new(Mode::FlightRecorder, 4096);
+    ring.record(0..1);
+    let prefix = ring.geometry.commit_prefix_offset(0);
+    let before = ring.memory.load(prefix);
+    ring.record(1..2);
+    // The second record's context died right after it had committed.
+    ring.memory.store(prefix, before);
+
+    let is_lost = ring.repair(Abandoned::One);
+    ring.abandon(40);
+    ring.repair(Abandoned::One);
+    ring.record(2..3);
+    ring.producer.force_switch(|| ring.now());
+
+    assert_eq!((is_lost, ring.deliver(), ring.consumer.rejected_bytes()), (false, vec![0, 1, 2], 0));
+}
+
+#[test]
 fn hole_larger_than_a_record_can_be_is_covered() {
     for mode in MODES {
         let mut ring = Ring::new(mode, 1 << 18);

@@ -229,7 +229,7 @@ impl<S: Storage> Producer<S> {
         } else if hole.is_lost && !mutated!(RepairUncovered) {
             self.cover(packet, hole);
         }
-        self.add_committed(geometry.table_offset(begin), filled.reserved - filled.committed);
+        self.add_committed(begin, filled.reserved - filled.committed);
     }
 
     /// Makes records that readers pass over of `hole`.
@@ -276,14 +276,14 @@ impl<S: Storage> Producer<S> {
     }
 
     /// All that is reserved in the sub-buffer at `begin`, `committed` bytes, is committed: who committed the last of them may
-    /// not have come to say so.
+    /// not have come to say so. The next hole of a flight recorder is looked for where that says that it begins.
     fn publish_again(&self, begin: u64, committed: u64) {
         let geometry = self.geometry;
         let count = geometry.committed_before(begin).wrapping_add(committed);
         // SAFETY: a control word of the ring.
         let is_published = || unsafe { self.storage.load(geometry.commit_seq_offset(geometry.index(begin))) } == count;
-        if committed == geometry.sub_buffer_size() && !is_published() {
-            self.publish(geometry.table_offset(begin), count);
+        if committed < geometry.sub_buffer_size() || !is_published() {
+            self.note_committed(geometry.table_offset(begin), count);
         }
     }
 }

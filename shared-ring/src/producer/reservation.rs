@@ -1,7 +1,7 @@
 //! A record between reserve and commit.
 
 use super::Producer;
-use crate::layout::{EXTENDED_ID, HOLE_ID, RECORD_HEADER_SIZE, RecordHeader};
+use crate::layout::{EXTENDED_ID, HOLE_ID, Mode, RECORD_HEADER_SIZE, RING_HEADER_SIZE, RecordHeader};
 use crate::storage::{MappedStorage, Storage};
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -96,8 +96,8 @@ pub struct RawReservation<S> {
     /// The header word, made up already: put together in memory from its three fields, it would be read back by one load
     /// that has to wait for three stores.
     pub(super) header: u64,
-    /// Offset in the ring of the commit count of the record's sub-buffer.
-    pub(super) commit_count: usize,
+    /// Where in the sub-buffer table the entry of the record's sub-buffer lies.
+    pub(super) entry: usize,
 }
 
 /// Bytes were to be written outside the payload that was reserved.
@@ -150,7 +150,7 @@ impl<S: Storage> Reservation<'_, S> {
     #[inline(always)]
     pub fn commit(self) {
         // The record is committed, not discarded.
-        ManuallyDrop::new(self).commit_early();
+        ManuallyDrop::new(self).commit_as_reserved();
     }
 
     /// Commits the record's bytes without the record: the consumer passes over them. The same as dropping it.
@@ -188,11 +188,23 @@ impl<S: Storage> Reservation<'_, S> {
         unsafe { &*self.raw.producer }
     }
 
-    /// What [`commit`](Self::commit) does; apart from it, only a mutant calls this.
+    /// Commits the record in whichever mode and place it was reserved.
     #[inline(always)]
-    pub(super) fn commit_early(&mut self) {
+    fn commit_as_reserved(&mut self) {
+        self.commit_in(self.producer().mode, self.end());
+    }
+
+    /// What [`commit`](Self::commit) does, where the producer's `mode` and the record's [`end`](Self::end) are known.
+    #[inline(always)]
+    pub(super) fn commit_in(&mut self, mode: Mode, end: u64) {
         self.write_header();
-        self.producer().add_committed(self.raw.commit_count, self.raw.size);
+        self.producer().commit_in(mode, self.raw.entry, self.raw.size, end);
+    }
+
+    /// Bytes from the beginning of its sub-buffer to the end of the record, where the packet header is not committed with it.
+    #[inline(always)]
+    pub(super) const fn end(&self) -> u64 {
+        self.producer().geometry.within((self.raw.header_offset - RING_HEADER_SIZE) as u64) + self.raw.size
     }
 
     /// Stores the header word, which says that the record is whole.
@@ -211,7 +223,7 @@ impl<S: Storage> Reservation<'_, S> {
             return;
         }
         if mutated!(DiscardDelivered) {
-            return self.commit_early();
+            return self.commit_as_reserved();
         }
         if header.id == EXTENDED_ID {
             let id = self.raw.header_offset + RECORD_HEADER_SIZE + 8;
@@ -221,7 +233,7 @@ impl<S: Storage> Reservation<'_, S> {
             // A time that is not zero, since a header word of zero is a record that was never committed.
             self.raw.header = RecordHeader { time_low: u32::MAX, id: HOLE_ID, payload: header.payload }.to_word();
         }
-        self.commit_early();
+        self.commit_as_reserved();
     }
 }
 
