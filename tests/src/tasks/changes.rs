@@ -1,5 +1,6 @@
 //! What has changed since the branch left the main one, committed or not, and which packages of the workspace that concerns.
 
+use crate::build::binaries::QUERY_MANIFEST;
 use crate::paths::Paths;
 use crate::process::{self, ProcessError};
 use serde::Deserialize;
@@ -77,6 +78,8 @@ pub struct Concerned {
     pub all: Vec<String>,
     /// Whether one of the latter has a library.
     pub has_library: bool,
+    /// Whether `strata-query` is among them, which is a workspace of its own.
+    pub query: bool,
 }
 
 /// The packages that the changes in the working tree and since the main branch concern.
@@ -87,7 +90,8 @@ pub struct Concerned {
 pub fn concerned(paths: &Paths) -> Result<Concerned, ChangesError> {
     let files = files(paths)?;
     let files: Vec<_> = files.iter().map(|file| paths.workspace().join(file)).collect();
-    Ok(of(&packages(paths)?, paths.workspace(), &files))
+    let query = packages_of(paths, QUERY_MANIFEST)?;
+    Ok(of(&packages(paths)?, &query, paths.workspace(), &files))
 }
 
 /// The packages of the workspace.
@@ -96,8 +100,14 @@ pub fn concerned(paths: &Paths) -> Result<Concerned, ChangesError> {
 ///
 /// When cargo does not say.
 pub(super) fn packages(paths: &Paths) -> Result<Vec<Package>, ChangesError> {
+    packages_of(paths, "Cargo.toml")
+}
+
+/// Those of the workspace with this manifest.
+fn packages_of(paths: &Paths, manifest: &str) -> Result<Vec<Package>, ChangesError> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(paths.workspace());
+    command.args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path", manifest]);
+    command.current_dir(paths.workspace());
     let metadata: Metadata = serde_json::from_str(&process::capture(&mut command)?)?;
     Ok(metadata.packages)
 }
@@ -115,12 +125,13 @@ fn files(paths: &Paths) -> Result<Vec<String>, ProcessError> {
     Ok(changed.lines().chain(new.lines()).map(str::to_owned).collect())
 }
 
-fn of(packages: &[Package], workspace: &Path, files: &[PathBuf]) -> Concerned {
+fn of(packages: &[Package], query: &[Package], workspace: &Path, files: &[PathBuf]) -> Concerned {
     let is_everywhere = |file: &PathBuf| EVERYWHERE.iter().any(|name| *file == workspace.join(name));
+    let is_apart = |file: &PathBuf| file.starts_with(workspace.join(APART));
     let changed: BTreeSet<&str> = if files.iter().any(is_everywhere) {
         packages.iter().map(|package| package.name.as_str()).collect()
     } else {
-        let here = files.iter().filter(|file| !file.starts_with(workspace.join(APART)));
+        let here = files.iter().filter(|file| !is_apart(file));
         here.filter_map(|file| Some(owner(packages, file)?.name.as_str())).collect()
     };
     let mut all = changed.clone();
@@ -133,8 +144,10 @@ fn of(packages: &[Package], workspace: &Path, files: &[PathBuf]) -> Concerned {
         all.extend(more);
     }
     let has_library = packages.iter().any(|package| all.contains(package.name.as_str()) && package.has_library());
+    let is_concerned = |package: &Package| all.iter().any(|name| package.depends_on(name));
+    let query = files.iter().any(is_apart) || query.iter().any(is_concerned);
     let owned = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect();
-    Concerned { changed: owned(changed), all: owned(all), has_library }
+    Concerned { changed: owned(changed), all: owned(all), has_library, query }
 }
 
 /// The package in whose folder `file` lies: of packages inside each other, the inner one.
@@ -146,6 +159,13 @@ fn owner<'p>(packages: &'p [Package], file: &Path) -> Option<&'p Package> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is apart uses the library `top`.
+    fn query() -> Vec<Package> {
+        let text = r#"{"packages": [{"name": "query", "manifest_path": "/w/trace-merge/query/Cargo.toml",
+             "dependencies": [{"name": "top", "path": "/w/top"}], "targets": [{"kind": ["bin"]}]}]}"#;
+        serde_json::from_str::<Metadata>(text).unwrap().packages
+    }
 
     /// A program `tool` uses the library `top`, that uses `base`, which lies in the folder of `top`.
     fn packages() -> Vec<Package> {
@@ -159,10 +179,9 @@ mod tests {
         serde_json::from_str::<Metadata>(text).unwrap().packages
     }
 
-    fn concerned_by(files: &[&str]) -> (Vec<String>, Vec<String>, bool) {
+    fn concerned_by(files: &[&str]) -> Concerned {
         let files: Vec<_> = files.iter().map(|file| Path::new("/w").join(file)).collect();
-        let concerned = of(&packages(), Path::new("/w"), &files);
-        (concerned.changed, concerned.all, concerned.has_library)
+        of(&packages(), &query(), Path::new("/w"), &files)
     }
 
     fn names(names: &[&str]) -> Vec<String> {
@@ -171,25 +190,32 @@ mod tests {
 
     #[test]
     fn packages_that_depend_on_a_changed_one_are_concerned() {
-        let (changed, all, has_library) = concerned_by(&["top/base/src/lib.rs"]);
+        let concerned = concerned_by(&["top/base/src/lib.rs"]);
 
-        assert_eq!((changed, all, has_library), (names(&["base"]), names(&["base", "tool", "top"]), true));
+        let (changed, all) = (names(&["base"]), names(&["base", "tool", "top"]));
+        assert_eq!(concerned, Concerned { changed, all, has_library: true, query: true });
     }
 
     #[test]
     fn program_alone_has_no_library() {
-        assert_eq!(concerned_by(&["tool/src/main.rs"]), (names(&["tool"]), names(&["tool"]), false));
+        let (changed, all) = (names(&["tool"]), names(&["tool"]));
+
+        assert_eq!(concerned_by(&["tool/src/main.rs"]), Concerned { changed, all, has_library: false, query: false });
     }
 
     #[test]
-    fn documents_and_the_workspace_apart_concern_no_package() {
-        assert_eq!(concerned_by(&["docs/a.md", "trace-merge/query/src/main.rs"]), (vec![], vec![], false));
+    fn documents_concern_no_package_and_the_workspace_apart_concerns_itself() {
+        let [document, apart] = ["docs/a.md", "trace-merge/query/src/main.rs"].map(|file| concerned_by(&[file]));
+
+        assert_eq!(document, Concerned::default());
+        assert_eq!(apart, Concerned { query: true, ..Concerned::default() });
     }
 
     #[test]
     fn lock_file_of_the_workspace_concerns_all() {
-        let (changed, all, _) = concerned_by(&["Cargo.lock"]);
+        let concerned = concerned_by(&["Cargo.lock"]);
 
-        assert_eq!((changed, all), (names(&["base", "tool", "top"]), names(&["base", "tool", "top"])));
+        let all = names(&["base", "tool", "top"]);
+        assert_eq!(concerned, Concerned { changed: all.clone(), all, has_library: true, query: true });
     }
 }

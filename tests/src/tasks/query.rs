@@ -54,7 +54,7 @@ pub enum QueryError {
 pub fn run(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
     let python = progress::step("DuckDB and pandas", || duckdb(paths))?;
     progress::step("format check", || cargo(paths, &["fmt", "--check"], []))?;
-    progress::step("lints", || cargo(paths, &["clippy", "--quiet", "--all-targets"], []))?;
+    progress::step("lints", || lints(paths))?;
     let trace = trace.map(absolute);
     let trace = trace.as_deref().map(|trace| ("STRATA_DUCKDB_TRACE", trace.as_os_str()));
     let python = ("STRATA_DUCKDB_PYTHON", python.as_os_str());
@@ -62,6 +62,15 @@ pub fn run(paths: &Paths, trace: Option<&Path>) -> Result<(), QueryError> {
         cargo(paths, &["test", "--quiet", "--", "--include-ignored"], std::iter::once(python).chain(trace))
     })?;
     Ok(())
+}
+
+/// Its lints, with SQL.
+///
+/// # Errors
+///
+/// When there are some, or cargo fails.
+pub(super) fn lints(paths: &Paths) -> Result<(), ProcessError> {
+    cargo(paths, &["clippy", "--quiet", "--all-targets"], [])
 }
 
 /// Builds the program with optimisation: its folder.

@@ -18,6 +18,7 @@ use crate::tasks::dependencies::{self, DependenciesError};
 use crate::tasks::documents::{self, DocumentsError};
 use crate::tasks::library_crates::{self, LibraryCrateError};
 use crate::tasks::markers::{self, MarkersError};
+use crate::tasks::query;
 use crate::tasks::scripts::{self, ScriptsError};
 use crate::tasks::sources::{self, SourcesError};
 use crate::tasks::summary::{STANDARD_OUTPUT, Summary, SummaryError};
@@ -226,12 +227,16 @@ impl<'p> Run<'p> {
         Ok(Self { paths, program, lab_seed, _goes: GoesOnSignal::new(scratch.path()), scratch, tests: Vec::new() })
     }
 
-    /// Format, lints and unit tests, the latter of what depends on a changed crate, too.
+    /// Format, lints and unit tests, the latter of what depends on a changed crate, too. `strata-query`, which the usual tier
+    /// builds without SQL, has its lints.
     fn quick(&mut self) -> Result<(), SuiteError> {
         self.format()?;
         let concerned = changes::concerned(self.paths)?;
+        if concerned.query {
+            progress::step("lints of strata-query", || query::lints(self.paths))?;
+        }
         if concerned.changed.is_empty() {
-            progress::note("no crate has changed");
+            progress::note("no crate of the workspace has changed");
             return Ok(());
         }
         let packages = |names: &[String]| names.iter().flat_map(|name| ["-p".to_owned(), name.clone()]).collect();

@@ -76,7 +76,8 @@ async fn print_table(answer: &mut SendableRecordBatchStream, out: &mut dyn Write
             table.row(formatters.iter().map(|formatter| harmless(&formatter.value(row).to_string())));
         }
     }
-    table.write(out).map_err(QueryError::Write)?;
+    let mut text = Vec::new();
+    table.write(&mut text).and_then(|()| out.write_all(&text)).map_err(QueryError::Write)?;
     if let Some(more @ 1..) = rows.checked_sub(SHOWN) {
         writeln!(out, "… and {more} more rows: --json or --save FILE has all").map_err(QueryError::Write)?;
     }
