@@ -729,19 +729,20 @@ impl<M: RingMemory> Consumer<M> {
         self.memory.read(offset, packet);
     }
 
-    /// Gives a sub-buffer back after `read` of its bytes were read, and, if it is `damaged`, others may not be zero.
-    fn give_back(&mut self, is_complete: bool, damaged: bool, read: usize) {
+    /// Gives a sub-buffer back that had these `contents`. Where some were rejected, bytes behind those that were read may
+    /// not be zero.
+    fn give_back(&mut self, copied: &Copied, contents: &Contents) {
         let next = self.read_count + self.geometry.sub_buffer_size();
         match self.mode {
             Mode::Discard => {
-                let used = if damaged { self.packet_size() } else { read };
+                let used = if contents.rejected > 0 { self.packet_size() } else { contents.read };
                 if !mutated!(GiveBackUncleared) {
                     self.memory.clear(self.geometry.data_offset(self.read_count), used);
                 }
                 self.memory.store(RING_READ_COUNT, next);
             }
             // Fails when the producer has pushed the count, or when this was read before. What is not complete stays.
-            Mode::FlightRecorder if is_complete => {
+            Mode::FlightRecorder if copied.is_complete => {
                 let _ = self.memory.compare_exchange(RING_READ_COUNT, self.read_count, next);
             }
             Mode::FlightRecorder => {}
@@ -818,7 +819,7 @@ impl<'c, M: RingMemory> Delivered<'c, M> {
         }
         consumer.reject((contents.rejected as u64).saturating_add(copied.uncommitted));
         consumer.exhausted |= copied.is_last;
-        consumer.give_back(copied.is_complete, contents.rejected > 0, contents.read);
+        consumer.give_back(&copied, &contents);
         if contents.records == 0 {
             return None;
         }

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use strata_clock::{HostClock, HostTime, KVM_DEBUGFS};
-use strata_host_kernel::namespace::ThreadIdError;
+use strata_host_kernel::namespace::{Rights, ThreadIdError};
 use strata_host_kernel::{Tracefs, TracefsError, namespace};
 use strata_machine::{KvmKind, KvmProbe, VhostError, check_vhost_net, probe_kvm};
 use strata_recorder::drain::cpu_list::CpuList;
@@ -86,7 +86,7 @@ pub fn diagnose() -> Diagnosis {
         attach_finding(namespace::check_thread_ids(), fs::read_dir(KVM_DEBUGFS).map(drop)),
         jail_finding(strata_jail::files::version(), strata_jail::filter::is_available()),
         vhost_finding(check_vhost_net()),
-        permission_finding(rustix::process::geteuid().is_root(), namespace::has_first_users(), &probed.kind),
+        permission_finding(Rights::of_this_process(), &probed.kind),
         placement_finding(CpuList::of_this_thread().as_ref()),
         headers_finding(&installed_headers(Path::new("/lib/modules"))),
     ];
@@ -237,18 +237,18 @@ fn vhost_finding(opened: Result<(), VhostError>) -> Finding {
     }
 }
 
-fn permission_finding(root: bool, has_first_users: bool, kvm: &KvmKind) -> Finding {
-    match (root, kvm) {
-        (true, _) if !has_first_users => Finding::limited(
+fn permission_finding(rights: Rights, kvm: &KvmKind) -> Finding {
+    match (rights, kvm) {
+        (Rights::NamespaceRoot, _) => Finding::limited(
             "permissions",
             "root of a user namespace: guests run, the host-kernel layer needs the host's root",
             "run strata outside of the user namespace (podman: start it with sudo)",
         ),
-        (true, _) => Finding::works("permissions", "root: permissions keep no layer from being traced"),
-        (false, KvmKind::NoPermission) => {
+        (Rights::HostRoot, _) => Finding::works("permissions", "root: permissions keep no layer from being traced"),
+        (Rights::User, KvmKind::NoPermission) => {
             Finding::missing("permissions", "neither KVM nor tracefs", "run as root, or join the group 'kvm'")
         }
-        (false, _) => {
+        (Rights::User, _) => {
             Finding::limited("permissions", "not root: guests run, the host-kernel layer needs more", "run as root")
         }
     }
@@ -339,7 +339,7 @@ mod tests {
         let findings = [
             tracefs_finding(Err(ThreadIdError::PidNamespace.into())),
             attach_finding(Err(ThreadIdError::PidNamespace), Ok(())),
-            permission_finding(true, false, &KvmKind::Hardware),
+            permission_finding(Rights::NamespaceRoot, &KvmKind::Hardware),
         ];
 
         let helps = ["--pid=host", "--pid=host", "sudo"];

@@ -1,7 +1,7 @@
 //! The timeline: who runs where, and in which state, at each moment of a recording.
 //!
 //! A [`Timeline`] takes in records and gaps in time order. It keeps what is now, not what was: memory is proportional
-//! to the number of CPUs, vCPUs and tasks, and does not grow with the recording. A state that has ended is told as a
+//! to the number of CPUs, vCPUs and tasks, and does not grow with the recording. The end of a state is reported as a
 //! [`Change`], which analyses take in. What the records do not tell is *unknown*, never guessed: before the first
 //! record about a subject, and from where records are missing that could have changed it.
 
@@ -114,7 +114,7 @@ impl Timeline {
 
     /// The timeline of `vm` as its host's kernel tells it while it runs, before the first record: of one host, whose
     /// kernel `records` the events that it says it does. What the VMM records is not among them: its part of an exit is
-    /// told by KVM's return to it and the next entry.
+    /// by KVM's return to it and the next entry.
     #[must_use]
     pub fn of_running_vm(vm: &VmDescription, clock: &Clock, records: impl Fn(&str) -> bool) -> Self {
         let kvm_reports = ["kvm:kvm_entry", "kvm:kvm_exit"].into_iter().all(&records);
@@ -259,12 +259,12 @@ impl Timeline {
     /// The states that ended with the record or gap that was taken in last.
     #[must_use]
     pub fn changes(&self) -> &[Change] {
-        self.changes.told()
+        self.changes.all()
     }
 
-    /// Tells only changes of the kinds that are `wanted`.
-    pub(crate) fn tell_only(&mut self, wanted: impl Fn(ChangeKind) -> bool) {
-        self.changes.tell_only(wanted);
+    /// Reports only changes of the kinds that are `wanted`.
+    pub(crate) fn report_only(&mut self, wanted: impl Fn(ChangeKind) -> bool) {
+        self.changes.report_only(wanted);
     }
 
     /// Takes in a record. Records and gaps come in time order.
@@ -384,7 +384,7 @@ impl Timeline {
     }
 
     /// Whether a CPU without any record has run no task so far: it never began to record, and a layer whose
-    /// records are all there would have told of its vCPU's entering the guest.
+    /// records are all there would have shown its vCPU's entering the guest.
     fn never_ran(&self, vm: usize, cpu: u32) -> bool {
         let Some(vm) = self.vms.get(vm).filter(|vm| vm.never_joined.contains(&cpu)) else { return false };
         let Some(vcpu) = vm.vcpus.get(cpu) else { return false };
@@ -476,7 +476,7 @@ impl Timeline {
                 let Some((vm, vcpu)) = self.vcpu_of_event(index, tid, vcpu) else { return };
                 self.hand_over(time, index, (vm, vcpu), tid);
                 self.with_vcpu(time, vm, vcpu, |vcpu| {
-                    vcpu.apply(event, true, returns_are_recorded);
+                    vcpu.apply_of_kvm(event, returns_are_recorded);
                     vcpu.set_thread(of_crossing(cpu, event, is_in_gap));
                 });
                 self.may_have_run(time, vm, vcpu);
@@ -486,7 +486,7 @@ impl Timeline {
                 let Some((vm, vcpu)) = self.vcpu_of_event(index, tid, None) else { return };
                 self.hand_over(time, index, (vm, vcpu), tid);
                 self.with_vcpu(time, vm, vcpu, |vcpu| {
-                    vcpu.apply(event, true, returns_are_recorded);
+                    vcpu.apply_of_kvm(event, returns_are_recorded);
                     vcpu.set_thread(of_crossing(cpu, event, is_in_gap));
                 });
             }
@@ -504,17 +504,17 @@ impl Timeline {
 
     fn apply_to_vmm(&mut self, time: u64, index: usize, event: &Event<'_>) {
         let Some(vm) = self.vms.get(index) else { return };
-        let (host, kvm_reports, returns_are_recorded) = (vm.host, vm.kvm_reports, vm.returns_are_recorded);
+        let (host, kvm_reports) = (vm.host, vm.kvm_reports);
         match *event {
             Event::VcpuThread { vcpu, tid } => {
                 self.vcpu_threads.insert((host, tid), (index, vcpu));
-                self.with_vcpu(time, index, vcpu, |state| state.apply(event, kvm_reports, returns_are_recorded));
+                self.with_vcpu(time, index, vcpu, |state| state.apply_of_vmm(event, kvm_reports));
             }
             Event::VmmEnter { vcpu } | Event::VmmExit { vcpu, .. } => {
                 let hides = |state: &Vcpu| self.hosts.get(host).is_some_and(|host| host.hides_crossings(state.thread));
                 let is_hidden = vm.vcpus.get(vcpu).is_some_and(hides);
                 self.with_vcpu(time, index, vcpu, |state| {
-                    state.apply(event, kvm_reports, returns_are_recorded);
+                    state.apply_of_vmm(event, kvm_reports);
                     // It goes into KVM, and when it is in the guest from there is not recorded.
                     if is_hidden && matches!(event, Event::VmmEnter { .. }) {
                         state.lose_location();

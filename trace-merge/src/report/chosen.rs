@@ -37,23 +37,28 @@ pub fn run(
     if choice.csv || options.json {
         notices.extend(chosen.left_out());
     }
-    match write(&chosen, completeness, choice.csv, options.json, out).and_then(|()| out.flush()) {
+    let written = if choice.csv {
+        chosen.write_csv(out)
+    } else if options.json {
+        write_json(&chosen, completeness, out)
+    } else {
+        write_text(&chosen, completeness, out)
+    };
+    match written.and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Write(error)),
         _ => Ok(notices),
     }
 }
 
-fn write(chosen: &Chosen, completeness: Completeness, csv: bool, json: bool, out: &mut dyn Sink) -> io::Result<()> {
-    if csv {
-        return chosen.write_csv(out);
-    }
-    if json {
-        let mut value = chosen.to_json();
-        value.insert("json_version".into(), JSON_VERSION.into());
-        value.insert("completeness".into(), serde_json::to_value(completeness)?);
-        serde_json::to_writer_pretty(HarmlessJson(&mut *out), &value)?;
-        return writeln!(out);
-    }
+fn write_json(chosen: &Chosen, completeness: Completeness, out: &mut dyn Sink) -> io::Result<()> {
+    let mut value = chosen.to_json();
+    value.insert("json_version".into(), JSON_VERSION.into());
+    value.insert("completeness".into(), serde_json::to_value(completeness)?);
+    serde_json::to_writer_pretty(HarmlessJson(&mut *out), &value)?;
+    writeln!(out)
+}
+
+fn write_text(chosen: &Chosen, completeness: Completeness, out: &mut dyn Sink) -> io::Result<()> {
     completeness.line().into_iter().try_for_each(|line| writeln!(out, "{}", harmless(&line)))?;
     chosen.write_text(out)
 }

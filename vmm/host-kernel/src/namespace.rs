@@ -1,5 +1,6 @@
 //! Whether this process is where the host's kernel counts threads and users: in the namespaces that it began with.
 
+use rustix::process::geteuid;
 use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -88,14 +89,31 @@ pub fn recorded_thread_id(tid: i32) -> i32 {
     if *THREAD_IDS == ThreadIds::Host { tid } else { !tid }
 }
 
-/// Whether root is the host's root here; also where there is no `/proc` to tell by.
-#[must_use]
-pub fn has_first_users() -> bool {
-    has_first_users_of(Path::new(THIS_PROCESS))
+/// Whose rights a process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Those of a user who is not root.
+    User,
+    /// Those of a user namespace's root, who is another user on the host.
+    NamespaceRoot,
+    /// Those of the host's root; also where there is no `/proc` to tell by.
+    HostRoot,
 }
 
-fn has_first_users_of(process: &Path) -> bool {
-    fs::read_link(process.join("ns/user")).map_or(true, |namespace| namespace == Path::new(FIRST_USER))
+impl Rights {
+    /// Those of this process.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        if geteuid().is_root() { Self::of_root(Path::new(THIS_PROCESS)) } else { Self::User }
+    }
+
+    /// Those of the process of root that has this folder in `/proc`.
+    fn of_root(process: &Path) -> Self {
+        match fs::read_link(process.join("ns/user")) {
+            Ok(namespace) if namespace != Path::new(FIRST_USER) => Self::NamespaceRoot,
+            _ => Self::HostRoot,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -140,6 +158,9 @@ mod tests {
     fn root_of_another_user_namespace_is_not_the_hosts() {
         let others = [&[("user", FIRST_USER)][..], &[("user", "user:[4026532178]")], &[]].map(process);
 
-        assert_eq!(others.map(|process| has_first_users_of(process.path())), [true, false, true]);
+        assert_eq!(
+            others.map(|process| Rights::of_root(process.path())),
+            [Rights::HostRoot, Rights::NamespaceRoot, Rights::HostRoot]
+        );
     }
 }

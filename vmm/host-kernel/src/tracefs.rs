@@ -6,12 +6,11 @@
 
 pub(crate) mod removal_guard;
 
-use super::namespace::{self, ThreadIdError};
+use super::namespace::{Rights, ThreadIdError};
 use super::schema::{EventName, EventSchema, SchemaError};
 use super::stats::{CpuStats, parse_stats};
 use removal_guard::RemovalGuard;
 use rustix::mount::{MountFlags, mount};
-use rustix::process::geteuid;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -95,9 +94,7 @@ impl TracefsError {
             Self::ThreadIds(error) => error.fix(),
             Self::NotSupported => "use a kernel with CONFIG_EVENT_TRACING",
             Self::Mount(source) | Self::File { source, .. } => match source.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    fix_of_permissions(geteuid().is_root(), namespace::has_first_users())
-                }
+                io::ErrorKind::PermissionDenied => fix_of_permissions(Rights::of_this_process()),
                 io::ErrorKind::ReadOnlyFilesystem => {
                     "run strata outside of the container, or make tracefs writable in it"
                 }
@@ -111,14 +108,14 @@ impl TracefsError {
     }
 }
 
-/// What helps against the kernel's refusal, for a process that calls itself root or not, of the host's users or not.
-const fn fix_of_permissions(is_root: bool, has_first_users: bool) -> &'static str {
-    match (is_root, has_first_users) {
-        (false, _) => "run strata as root",
-        (true, false) => {
+/// What helps a process with `rights` against the kernel's refusal.
+const fn fix_of_permissions(rights: Rights) -> &'static str {
+    match rights {
+        Rights::User => "run strata as root",
+        Rights::NamespaceRoot => {
             "run strata as the host's root: root is another user in a user namespace (podman: start it with sudo)"
         }
-        (true, true) => {
+        Rights::HostRoot => {
             "give the container the right to trace (--privileged); a host in lockdown=confidentiality traces nothing"
         }
     }
@@ -656,10 +653,9 @@ mod tests {
 
     #[test]
     fn missing_permission_is_fixed_by_what_is_missing() {
-        let nobody = [fix_of_permissions(false, true), fix_of_permissions(false, false)];
-        let (mapped, contained) = (fix_of_permissions(true, false), fix_of_permissions(true, true));
+        let [user, mapped, contained] = [Rights::User, Rights::NamespaceRoot, Rights::HostRoot].map(fix_of_permissions);
 
-        assert_eq!(nobody, ["run strata as root"; 2]);
+        assert_eq!(user, "run strata as root");
         assert!(mapped.contains("user namespace") && contained.contains("--privileged"), "{mapped} {contained}");
     }
 }

@@ -17,7 +17,7 @@ pub enum Location {
         /// Why the guest was left; `None` before it was entered for the first time.
         reason: Option<ExitReason>,
     },
-    /// In KVM; the record that told why the guest was left is missing. The VMM's own reason does not say whether the vCPU is
+    /// In KVM; the record of why the guest was left is missing. The VMM's own reason does not say whether the vCPU is
     /// halted.
     KvmAfterLoss,
     /// In the VMM.
@@ -114,13 +114,16 @@ impl Vcpu {
         }
     }
 
-    /// Takes in an event that is about this vCPU. `kvm_reports` says whether KVM's events are recorded: then the VMM's do not
-    /// have to stand for them. `returns_are_recorded` says whether KVM's returns to the VMM are among them.
-    pub(super) fn apply(&mut self, event: &Event<'_>, kvm_reports: bool, returns_are_recorded: bool) {
-        let left_for = match self.location {
+    /// Why the guest was left, where that is known.
+    const fn left_for(&self) -> Option<ExitReason> {
+        match self.location {
             Location::Kvm { reason } | Location::Vmm { reason } => reason,
             Location::Unknown | Location::Guest | Location::KvmAfterLoss | Location::KvmRun => None,
-        };
+        }
+    }
+
+    /// Takes in an event of KVM's that is about this vCPU. `returns_are_recorded` says whether KVM's returns to the VMM are.
+    pub(super) fn apply_of_kvm(&mut self, event: &Event<'_>, returns_are_recorded: bool) {
         self.location = match *event {
             Event::KvmEntry { .. } => Location::Guest,
             // Without the VMM's records it is not known when KVM is done, unless KVM tells that it returns to the VMM.
@@ -134,7 +137,16 @@ impl Vcpu {
                 self.lost += 1;
                 Location::Unknown
             }
-            Event::KvmUserspaceExit { .. } => Location::Vmm { reason: left_for },
+            Event::KvmUserspaceExit { .. } => Location::Vmm { reason: self.left_for() },
+            _ => return,
+        };
+    }
+
+    /// Takes in an event of the VMM's that is about this vCPU. `kvm_reports` says whether KVM's events are recorded: then
+    /// this one does not have to stand for them.
+    pub(super) fn apply_of_vmm(&mut self, event: &Event<'_>, kvm_reports: bool) {
+        let left_for = self.left_for();
+        self.location = match *event {
             Event::VmmEnter { .. }
                 if kvm_reports
                     && self.lost > 0
@@ -444,12 +456,12 @@ mod tests {
     }
 
     #[test]
-    fn without_kvms_events_the_guest_and_kvm_are_not_told_apart() {
+    fn without_kvms_events_the_guest_and_kvm_are_not_distinguished() {
         let mut vcpu = Vcpu::new(None);
         let events = [Event::VmmEnter { vcpu: 0 }, Event::VmmExit { vcpu: 0, reason: KVM_IO }];
 
         let states = events.map(|event| {
-            vcpu.apply(&event, false, true);
+            vcpu.apply_of_vmm(&event, false);
             vcpu.current_state(false, |_| HostCpuState::Unknown)
         });
 
