@@ -72,7 +72,7 @@ impl fmt::Display for HullError {
                 write!(
                     formatter,
                     "the pairs contradict each other: no constant rate and offset fits; by the others, tick {} of the \
-                     second clock is {order} tick {} of the first, against what the pair says",
+                     second clock is {order} tick {} of the first, against the pair",
                     point.other, point.reference
                 )
             }

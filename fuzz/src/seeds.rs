@@ -583,7 +583,7 @@ const TRIGGERS: [(&str, &str); 5] = [
     ("filters", "exit_reason==msr && ret<=-EPERM comm=\"a && b\""),
 ];
 
-/// What a VM does that one of each thing is said of.
+/// A VM of whose kinds of events each occurs once.
 fn live() -> Live {
     let mut times = Times::default();
     times.add(5_000);

@@ -109,7 +109,7 @@ fn forks() -> Result<()> {
     Ok(())
 }
 
-/// Forks by handlers of signals, most of which come in the midst of a record.
+/// Forks by handlers of signals; most come in the midst of a record.
 const FORKS: u32 = 1000;
 /// Time from arming the timer until such a signal, µs.
 const FORK_AFTER: i64 = 20;

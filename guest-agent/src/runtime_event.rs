@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_one_name_are_told_apart() {
+    fn fields_of_one_name_are_distinguished() {
         let long = "x".repeat(MAX_NAME);
         let fields = ["a", "a", "a_2", "a", &long, &long].map(|name| (name, FieldType::U8, false));
 

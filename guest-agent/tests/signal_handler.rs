@@ -14,7 +14,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// Counts what is asked of it by a handler.
+/// Counts the requests of a handler.
 struct Watched;
 
 /// Id of the thread that is in a handler; 0 when none is.

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_sub_buffer_that_is_not_said_to_be_complete_shows_nothing_of_its_last_lap() {
+    fn closed_sub_buffer_without_a_claim_to_be_complete_shows_nothing_of_its_last_lap() {
         let (memory, producer) = recorder();
         record(&producer, 0..4 * PER_SUB_BUFFER + 1);
         producer.force_switch(|| 1000 + 5 * PER_SUB_BUFFER);

@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn guest_is_told_of_the_doorbell_and_nothing_else_changes() {
+    fn guest_learns_of_the_doorbell_and_nothing_else_changes() {
         let (memory, mut region) = region();
         let reported = || *RegionView::read(|offset| memory.load(offset), memory.size() as u64).unwrap().superblock();
         let before = reported();

@@ -87,7 +87,7 @@ fn tail(memory: &HostMemory, sequence: u64) -> Vec<u64> {
 }
 
 #[test]
-fn consumer_begins_where_it_is_told_or_with_the_oldest_that_is_left() {
+fn consumer_begins_at_the_given_record_or_with_the_oldest_that_is_left() {
     let (memory, producer) = recorder();
     let recorded = 10 * PER_SUB_BUFFER + 3;
 

@@ -421,7 +421,7 @@ fn far_record_after_the_packet_began_is_believed() {
 
 /// 64 event types are remembered at a time, by the low bits of their ids.
 #[test]
-fn event_types_with_equal_low_bits_are_told_apart() {
+fn event_types_with_equal_low_bits_are_distinguished() {
     let number = EventDescription::from(&NUMBER);
     let text = EventDescription { id: NUMBER.id + 64, ..EventDescription::from(&TEXT) };
     let mut packet = packet(1000, &[(1000, false), (1001, false), (1002, false)]);

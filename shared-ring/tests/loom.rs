@@ -268,7 +268,7 @@ fn consumer(memory: &ModelMemory, mode: Mode) -> Consumer<ModelMemory> {
     Consumer::new(memory.of(Side::Consumer), geometry(), mode, 0)
 }
 
-/// Two sub-buffers, each of which holds one record of 96 payload bytes, or two of 40.
+/// Two sub-buffers; each holds one record of 96 payload bytes, or two of 40.
 const fn geometry() -> Geometry {
     Geometry::for_verification(256, 2)
 }
@@ -505,7 +505,7 @@ fn forced_switch(mode: Mode) -> impl Fn() + Send + Sync + 'static {
         thread.join().expect("a switch does not panic");
         assert!(reader.is_flushed(request), "the request was not honoured");
         let mut packet = Vec::new();
-        let mut delivered = accept(reader.poll(&mut packet).ready().expect("what was asked for is ready"));
+        let mut delivered = accept(reader.poll(&mut packet).ready().expect("the requested packet is ready"));
         assert_eq!(delivered.first(), Some(&(0, time_of(0))), "what was recorded before is missing");
         while let Some(found) = reader.poll_stopped(&mut packet).ready() {
             delivered.extend(accept(found));

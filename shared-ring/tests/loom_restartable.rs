@@ -4,7 +4,7 @@
 //!
 //! The crate's own producer and consumer run over the checker's atomics; a sequence is `publish_by_steps`, whose last
 //! store is a release operation, as every store is on x86. As in `tests/loom.rs`, a thread reads what only itself
-//! writes without telling the checker. Of a sub-buffer's bytes it is told only of the words in which two laps differ:
+//! writes without the checker's knowledge. Of a sub-buffer's bytes it sees only the words in which two laps differ:
 //! the packet's begin and sequence number, a record's header and the first word of its payload. More would be too many
 //! executions.
 //!
@@ -27,7 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Counter;
 
-/// Of each sub-buffer, the words that the checker is told of.
+/// Of each sub-buffer, the words that the checker sees.
 const TOLD: [usize; 4] = [24, 56, 128, 136];
 
 enum Word {
@@ -213,7 +213,7 @@ impl RestartableThread<ModelMemory> for Undisturbed {
     fn end(&self) {}
 }
 
-/// Two sub-buffers, each of which holds one record of 88 payload bytes.
+/// Two sub-buffers; each holds one record of 88 payload bytes.
 const fn geometry() -> Geometry {
     Geometry::for_verification(256, 2)
 }

@@ -334,7 +334,7 @@ fn closing_without_a_fence_gives_rings_away_that_are_recorded_into() {
 }
 
 #[test]
-fn rings_given_away_unasked_are_recorded_into() {
+fn rings_given_away_unrequested_are_recorded_into() {
     assert_eq!(survives(Mutant::FreeUnasked, sessions_that_follow_one_another(1)), None);
 }
 
@@ -371,11 +371,11 @@ fn let_go_of_a_session() {
     INTERRUPTED.set((Some(&raw const rings), 0));
     // SAFETY: this thread is the vCPU, and not within a record.
     unsafe { rings.release() };
-    assert_eq!(INTERRUPTED.replace((None, 0)).1, 0, "an interrupt recorded when the host was told that nobody does");
+    assert_eq!(INTERRUPTED.replace((None, 0)).1, 0, "an interrupt recorded after the host had read that nobody does");
 }
 
 #[test]
-fn nothing_is_recorded_once_the_host_was_told() {
+fn nothing_is_recorded_once_the_host_knows() {
     assert_eq!(explore(let_go_of_a_session), Some(1));
 }
 

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn second_holder_is_refused_and_told_of_the_first_until_that_is_gone() {
+    fn second_holder_is_refused_with_the_first_ones_name_until_that_is_gone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("made/lock");
 

@@ -239,7 +239,7 @@ impl Silence {
 const IDLE: u32 = 200;
 
 /// Starts `command` in a process group of its own, and waits for its end. The whole group is killed when `given_up`,
-/// which is asked again and again for how long the file `heartbeat` has not grown, answers with a reason.
+/// which gets, again and again, for how long the file `heartbeat` has not grown, returns a reason.
 ///
 /// # Errors
 ///

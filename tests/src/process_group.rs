@@ -1,7 +1,7 @@
 //! Groups of processes that do not outlive this one. A signal that ends it ends them first, then removes what they had
 //! half made; where it is killed outright, the kernel ends the process that leads each.
 
-#![allow(unsafe_code)] // A child is told what ends it before it becomes another program.
+#![allow(unsafe_code)] // A child learns what ends it before it becomes another program.
 
 use crate::progress;
 use rustix::process::{

@@ -252,7 +252,7 @@ fn kernels_and_agent_locked(paths: &Paths) -> Result<(Kernels, PathBuf), Provisi
 struct BuiltInRun {
     /// Names the run in which it was built last.
     marker: PathBuf,
-    /// This run; `None` where none is told.
+    /// This run; `None` without one.
     run: Option<String>,
 }
 

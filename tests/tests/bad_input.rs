@@ -289,7 +289,7 @@ fn missing_agent_is_named() {
 }
 
 #[test]
-fn machine_without_kvm_is_told_so() {
+fn machine_without_kvm_is_named_as_the_reason() {
     let bench = Bench::new();
     let trace = bench.path("trace");
     // an empty /dev in a mount namespace of its own
@@ -306,7 +306,7 @@ fn machine_without_kvm_is_told_so() {
 }
 
 #[test]
-fn kvm_without_permission_is_told_so() {
+fn kvm_without_permission_is_named_as_the_reason() {
     let bench = Bench::new();
     let paths = Paths::of_workspace();
     // another user must be able to reach the program and the kernel

@@ -62,7 +62,7 @@ fn values<'s>(threads: &'s str, field: &str) -> Vec<&'s str> {
 }
 
 #[test]
-fn jail_without_landlock_and_namespaces_are_told_and_the_rest_holds() {
+fn jail_without_landlock_and_namespaces_are_reported_and_the_rest_holds() {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
     let image = paths.images().join("bare-host.cpio");

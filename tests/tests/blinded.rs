@@ -39,7 +39,7 @@ fn unknown<'t>(tasks: impl Iterator<Item = &'t TaskReport>) -> BTreeMap<&'static
     unknown
 }
 
-/// Asserts that the guest whose second vCPU never comes has tasks of which as much is known as where there is no such vCPU.
+/// Asserts that the guest whose second vCPU never comes has tasks, and as much is known of them as without such a vCPU.
 #[track_caller]
 fn assert_absent_vcpu_leaves_tasks_known(absent: &Path, alone: &Path) {
     let [absent, alone] = [absent, alone].map(|trace| Trace::open(trace).unwrap());

@@ -1,4 +1,4 @@
-//! Containers of the image that `cargo xtask dist` makes: in each a guest runs, and what cannot be recorded is told.
+//! Containers of the image that `cargo xtask dist` makes: in each a guest runs, and strata says what it cannot record.
 //!
 //! Shows: In a container of `dist`'s image a guest is recorded; with the host's PID namespace, in every layer (`--all`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]

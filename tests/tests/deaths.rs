@@ -52,7 +52,7 @@ impl Death {
 }
 
 #[test]
-fn every_death_is_told_with_what_each_cpu_did() {
+fn every_death_is_reported_with_what_each_cpu_did() {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
     let results = Results(deaths::run(&lab, "deaths").unwrap().output);

@@ -11,7 +11,7 @@ use lab::scenarios::{flight_check, flight_recorder};
 use serde_json::Value;
 
 #[test]
-fn flight_recorder_is_there_when_asked_for_after_a_panic_and_after_a_kill() {
+fn flight_recorder_is_there_when_requested_after_a_panic_and_after_a_kill() {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
     let folder = flight_recorder::run(&lab, "flight", flight_recorder::SECONDS).unwrap().output;

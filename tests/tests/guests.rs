@@ -321,7 +321,7 @@ fn interrupt_from_the_keyboard_ends_the_run_with_the_trace_complete() {
 }
 
 #[test]
-fn trace_with_a_truncated_stream_is_read_up_to_there_and_said_so() {
+fn trace_with_a_truncated_stream_is_read_up_to_there_and_reported_as_such() {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("trace");
     process::capture(Command::new("cp").arg("-r").arg(trace("reboot")).arg(&copy)).unwrap();

@@ -1,4 +1,4 @@
-//! A guest whose rings are much too small for what it records: the loss is told everywhere, and nothing else is wrong.
+//! A guest whose rings are much too small for what it records: every report shows the loss, and nothing else is wrong.
 //!
 //! Shows: Every report tells what rings that are too small lost; nothing else is wrong.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
@@ -35,7 +35,7 @@ fn strata(program: &Path, arguments: &[&str], trace: &Path) -> String {
 }
 
 #[test]
-fn loss_in_rings_that_are_too_small_is_told_and_harms_nothing_else() {
+fn loss_in_rings_that_are_too_small_is_reported_and_harms_nothing_else() {
     let paths = Paths::of_workspace();
     let lab = provision::lab(&paths).unwrap();
     let image = paths.images().join("lossy.cpio");

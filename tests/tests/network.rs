@@ -285,7 +285,7 @@ fn guest_behind_passt_gets_its_address_from_it_and_reaches_the_host() {
 }
 
 #[test]
-fn taps_that_cannot_be_had_are_told_in_a_line() {
+fn taps_that_cannot_be_had_are_reported_in_a_line() {
     let (missing, busy) = (text("missing.log"), text("busy.log"));
 
     assert!(missing.contains("there is no tap 'strata-none': make it with `ip tuntap add"), "{missing}");

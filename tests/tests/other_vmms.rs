@@ -59,7 +59,7 @@ impl Recorded {
         report.vms[0].vcpus.iter().map(of).collect()
     }
 
-    /// Asserts that the VM, whose process is called `process`, was found and recorded, is told of completely, and ended as
+    /// Asserts that the VM, whose process is called `process`, was found and recorded, is described completely, and ended as
     /// it would have without that, and that its vCPUs computed for as long as they did.
     #[track_caller]
     fn assert_is_whole(&self, process: &str) {

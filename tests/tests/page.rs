@@ -159,7 +159,7 @@ fn row_of_exits_leads_to_the_longest_of_them() {
 }
 
 #[test]
-fn distributions_are_drawn_as_counted_and_told_column_by_column() {
+fn distributions_are_drawn_as_counted_and_reported_column_by_column() {
     let (mut opened, trace) = Opened::new(20_000, |_| ());
     let reasons = exits::report(&trace, Window::ALL).unwrap().vms.remove(0).reasons;
     let (place, reason) = reasons.iter().enumerate().max_by_key(|(_, reason)| reason.time.count).unwrap();
@@ -709,7 +709,7 @@ fn small_window_has_room_for_rows() {
 }
 
 #[test]
-fn what_is_not_recorded_is_hatched_and_said() {
+fn what_is_not_recorded_is_hatched_and_named() {
     let damage = |made: &Path| {
         for layer in Trace::open(made).unwrap().layers() {
             if matches!(layer.description.kind, LayerKind::HostKernel | LayerKind::GuestKernel) {

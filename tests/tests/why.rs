@@ -186,7 +186,7 @@ fn competitor_for_a_cpu_is_who_ran_instead() {
 }
 
 #[test]
-fn sleep_that_was_asked_for_is_told_as_that() {
+fn sleep_that_was_requested_is_reported_as_that() {
     let load = known("nap");
 
     let path = whole_life(load["pid"]);

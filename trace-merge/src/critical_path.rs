@@ -399,7 +399,7 @@ fn critical_paths_within(
     let mut warnings = of_vm.map_or_else(Vec::new, report::scheduling::vcpu_events::warnings);
     if !found.records_interrupts {
         warnings.push(
-            "no irq:softirq_entry or no irq_vectors:* of the guest's kernel: who woke a task is not told from an interrupt \
+            "no irq:softirq_entry or no irq_vectors:* of the guest's kernel: who woke a task cannot be distinguished from an interrupt \
              on top of it, so that waits are not followed"
                 .into(),
         );

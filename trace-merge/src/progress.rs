@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_said_from_a_second_on() {
+    fn progress_is_reported_from_a_second_on() {
         let printed = Mutex::new(Vec::new());
         let notify = |line: &str| printed.lock().unwrap().push(line.to_string());
 

@@ -165,7 +165,7 @@ fn parts_of_one_recording_that_overlap_are_refused_and_others_are_not() {
 }
 
 #[test]
-fn vms_of_one_name_are_told_apart_and_share_the_host() {
+fn vms_of_one_name_are_distinguished_and_share_the_host() {
     let dir = TempDir::new().unwrap();
 
     let (joined, trace) = merge(&dir, &[Run::at(1_000, 100), Run::at(5_000, 200), Run::at(9_000, 300)]).unwrap();

@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn address_in_use_is_said_with_the_way_out() {
+    fn address_in_use_is_reported_with_the_way_out() {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let args = MetricsArgs { listen: taken.local_addr().unwrap(), hosts: Vec::new() };
 

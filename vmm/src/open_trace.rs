@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn port_in_use_is_said_with_the_way_out() {
+    fn port_in_use_is_reported_with_the_way_out() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
 

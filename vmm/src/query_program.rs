@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_program_is_said_in_one_line_with_its_package() {
+    fn absent_program_is_reported_in_one_line_with_its_package() {
         let line = QueryProgramError::NotThere.to_string();
 
         assert!(line.ends_with("install the package strata-query"), "{line}");

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_without_a_module_is_told_the_command_that_builds_it() {
+    fn kernel_without_a_module_gets_the_command_that_builds_it() {
         let folder = folder_with(&["6.12.95-cloud-amd64", "7.3.4-amd64"]);
         fs::create_dir(folder.path().join("6.1.0-56-cloud-amd64")).unwrap();
 

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn monitors_are_told_the_file_and_its_size() {
+    fn monitors_get_the_file_and_its_size() {
         let text = instructions(Path::new("/dev/shm/web"), 64 << 20);
 
         for part in [
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_something_else_to_a_monitor_are_told_differently() {
+    fn names_that_mean_something_else_to_a_monitor_are_written_differently() {
         let elsewhere = instructions(Path::new("/mnt/a,b"), 1 << 20);
         let odd = instructions(Path::new("/dev/shm/a'b\""), 1 << 20);
         let to_shell = instructions(Path::new("/mnt/a b;"), 1 << 20);

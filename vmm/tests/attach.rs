@@ -144,7 +144,7 @@ impl Bench {
         let all = [&["attach", &pid, "--trace", &trace, "--name", "tiny"], arguments].concat();
         let mut command = self.command(WITH_DEBUGFS, &all);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        // What is said before is about a region.
+        // The lines before are about a region.
         let mut printed = BufReader::new(child.stderr.as_mut().unwrap());
         let mut first = String::new();
         let begins = format!("attached to process {pid} as tiny");
@@ -362,7 +362,7 @@ fn time_of_others(pid: &str) -> Duration {
 }
 
 #[test]
-fn time_that_a_control_group_throttles_is_told_as_not_allowed_and_no_more_of_it() {
+fn time_that_a_control_group_throttles_is_reported_as_not_allowed_and_no_more_of_it() {
     let bench = Bench::new();
     let Some(group) = LimitedGroup::create("throttled") else {
         eprintln!("SKIPPED: no control group of this host can be limited");
@@ -396,7 +396,7 @@ fn time_that_a_control_group_throttles_is_told_as_not_allowed_and_no_more_of_it(
 }
 
 #[test]
-fn recording_from_outside_is_listed_asked_refused_to_others_and_detached() {
+fn recording_from_outside_is_listed_queried_refused_to_others_and_detached() {
     let bench = Bench::new();
     let vmm = Vmm::start(60);
     let recording = bench.attach(&vmm, &[]);
@@ -428,7 +428,7 @@ fn recording_from_outside_is_listed_asked_refused_to_others_and_detached() {
 }
 
 #[test]
-fn flight_recorder_of_another_vmm_is_written_when_asked_and_when_its_time_is_over() {
+fn flight_recorder_of_another_vmm_is_written_on_request_and_when_its_time_is_over() {
     let bench = Bench::new();
     let vmm = Vmm::start(60);
     let recording = bench.attach(&vmm, &["--mode", "flight-recorder", "--duration", "8s"]);

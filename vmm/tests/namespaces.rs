@@ -49,7 +49,7 @@ fn numbers_of_a_pid_namespace_are_refused_with_the_option_that_helps() {
 }
 
 #[test]
-fn process_that_proc_does_not_show_is_told_to_mount_it() {
+fn process_that_proc_does_not_show_gets_the_advice_to_mount_it() {
     let printed = [refusal(&WITHOUT_PROC), diagnosis(&WITHOUT_PROC, "tracefs")];
 
     for text in printed {
@@ -58,14 +58,14 @@ fn process_that_proc_does_not_show_is_told_to_mount_it() {
 }
 
 #[test]
-fn pid_namespace_is_told_under_the_hosts_proc_too() {
+fn pid_namespace_is_recognised_under_the_hosts_proc_too() {
     let printed = refusal(&["--pid", "--fork"]);
 
     assert!(printed.contains("--pid=host"), "{printed}");
 }
 
 #[test]
-fn root_of_a_user_namespace_is_not_told_to_become_root() {
+fn root_of_a_user_namespace_gets_no_advice_to_become_root() {
     let printed = diagnosis(&["--user", "--map-root-user"], "permissions");
 
     assert!(printed.contains("user namespace") && printed.contains("sudo"), "{printed}");

@@ -69,7 +69,7 @@ fn filter_of_what_no_event_has_is_refused_and_one_that_finds_nothing_says_so() {
 
     assert!(unknown.contains("is not a field of kvm:kvm_exit (nearest: exit_reason"), "{unknown}");
     assert!(none.status.success() && none.stdout.is_empty());
-    assert!(String::from_utf8_lossy(&none.stderr).contains("no record is all of what is asked for"));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no record passes all of these filters"));
 }
 
 #[test]

@@ -213,7 +213,7 @@ impl World<'_> {
         }
     }
 
-    /// The counter changes its speed; the monitor is told within the promised number of cycles.
+    /// The counter changes its speed; the monitor learns of it within the promised number of cycles.
     fn change_speed(&mut self, which: usize) {
         let pause = self.draw_change();
         let fraction = self.chance.up_to(1023);

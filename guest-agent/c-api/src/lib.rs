@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_said_in_the_same_words_each_time() {
+    fn error_is_reported_in_the_same_words_each_time() {
         let (first, second) = (strata_error(), strata_error());
 
         assert_eq!(first, second);

@@ -144,7 +144,7 @@ fn set_policy(policy: i32) -> Result<()> {
 /// Lets this thread read and write `port` by itself.
 #[allow(unsafe_code, reason = "no library makes this call")]
 fn set_port_access(port: u16) -> Result<()> {
-    // SAFETY: allows port accesses, each of which is unsafe by itself.
+    // SAFETY: allows port accesses; each is unsafe by itself.
     let result = unsafe { libc::ioperm(port.into(), 1, 1) };
     ensure!(result == 0, "cannot use port {port:#x}: {}", std::io::Error::last_os_error());
     Ok(())

@@ -36,7 +36,7 @@ fn without_folders(tree: &Path, folder: &Path) -> String {
     format!("-ffile-prefix-map={}/= -ffile-prefix-map={}/=/usr/src/", folder.display(), headers.display())
 }
 
-/// The variable by which the kernel's build is told to use LLVM's tools: those of the version `major` where they have it in
+/// The variable that makes the kernel's build use LLVM's tools: those of the version `major` where they have it in
 /// their names, as Debian's do.
 fn llvm(major: u32) -> String {
     if is_installed(&format!("clang-{major}")) { format!("LLVM=-{major}") } else { "LLVM=1".to_owned() }

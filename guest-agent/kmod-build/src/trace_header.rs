@@ -274,7 +274,7 @@ DECLARE_TRACE(bare, TP_PROTO(int a), TP_ARGS(a));
     }
 
     #[test]
-    fn events_and_bare_tracepoints_are_told_apart() {
+    fn events_and_bare_tracepoints_are_distinguished() {
         let header = header();
 
         assert_eq!((header.system.as_str(), header.file_stem()), ("example", "example"));

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn real_root_is_read_only_unless_said_otherwise() {
+    fn real_root_is_read_only_by_default() {
         let found = root("console=ttyS0 root=/dev/vda1 rootfstype=ext4 rootwait init=/bin/bash");
 
         assert_eq!(found.device.as_deref(), Some("/dev/vda1"));

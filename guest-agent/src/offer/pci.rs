@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn device_is_told_by_its_ids_and_its_memory() {
+    fn device_is_recognised_by_its_ids_and_its_memory() {
         let folder = tempfile::tempdir().unwrap();
         let region = [&MAGIC.to_le_bytes()[..], &0x2_0004_u32.to_le_bytes()].concat();
         device(folder.path(), "0000:00:01.0", ["0x8086", "0x1110", "0x01"], Some(&region));

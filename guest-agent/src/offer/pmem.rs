@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_is_told_by_what_it_begins_with() {
+    fn disk_is_recognised_by_its_first_bytes() {
         let (_folder, devices, disks) = folders();
         let region = [&MAGIC.to_le_bytes()[..], &0x2_0005_u32.to_le_bytes()].concat();
         device(&devices, "virtio0", "0x0002");

@@ -1,5 +1,5 @@
 //! rseq areas that this library registers itself, for threads whose C library registers none: musl's, glibc's before
-//! 2.35, and where glibc is told not to.
+//! 2.35, and where glibc's tunable turns it off.
 //!
 //! A thread gets its area with its first record, which a signal handler may make: nothing here takes memory of the
 //! allocator, or a lock that a handler could wait for. The areas are not thread-local memory. The kernel writes into an

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_that_comes_online_is_told_to_active_slots_only() {
+    fn cpu_that_comes_online_is_announced_to_active_slots_only() {
         let sides = sides();
         claim(&sides, 1, &[u16::MAX; MAX_VCPUS as usize]);
         let table = offset_of!(ProcessHeader, vcpu_of_cpu);

@@ -173,7 +173,7 @@ fn forced_switch_of_a_flight_recorder() {
 }
 
 #[test]
-fn flush_request_is_honoured_when_it_is_said_to_be() {
+fn flush_request_is_honoured_when_it_claims_to_be() {
     verify("flush request", &scenarios::flush_request(), 1_000);
 }
 

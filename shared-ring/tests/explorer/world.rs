@@ -548,7 +548,7 @@ impl World {
             }
             let prefix = RingMemory::load(&memory, self.geometry.commit_prefix_offset(index));
             if prefix > expected {
-                oracle.violate(|| format!("sub-buffer {index} is said to be whole up to {prefix}, not {expected}"));
+                oracle.violate(|| format!("sub-buffer {index} claims to be whole up to {prefix}, not {expected}"));
             }
         }
         for counter in [RING_LOST_FULL, RING_LOST_WRAPPED, RING_LOST_TOO_LARGE] {
@@ -573,7 +573,7 @@ impl World {
         }
         let lost = oracle.attempts.iter().filter(|attempt| attempt.lost.is_some()).count() as u64;
         if consumer.lost().total() != lost {
-            oracle.violate(|| format!("the consumer says {} lost, {lost} were", consumer.lost().total()));
+            oracle.violate(|| format!("the consumer counts {} lost, {lost} were", consumer.lost().total()));
         }
         oracle.ended();
     }

@@ -423,7 +423,7 @@ impl World {
         let word = |cpu: usize, offset: usize| self.rings[cpu][offset / 8].get();
         let lost: u64 = (0..CPUS).map(|cpu| word(cpu, RING_LOST_FULL) + word(cpu, RING_LOST_TOO_LARGE)).sum();
         if count(Recorded::Yes) != written || count(Recorded::Lost) as u64 != lost {
-            self.violate(|| format!("{written} records, {lost} lost: not what threads were told: {outcomes:?}"));
+            self.violate(|| format!("{written} records, {lost} lost: not what threads got as results: {outcomes:?}"));
         }
         for cpu in 0..CPUS {
             if self.scenario.mode == Mode::FlightRecorder {
@@ -440,7 +440,7 @@ impl World {
                 self.violate(|| format!("{} of {} records were delivered", truth.delivered, truth.written.len()));
             }
             if consumer.lost().full != truth.lost_before.len() as u64 {
-                self.violate(|| format!("the consumer says {:?} lost", consumer.lost()));
+                self.violate(|| format!("the consumer counts {:?} lost", consumer.lost()));
             }
             let given_back = word(cpu, RING_READ_COUNT);
             if given_back % self.geometry.sub_buffer_size() != 0 {

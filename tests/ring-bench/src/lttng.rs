@@ -1,5 +1,5 @@
 //! LTTng-UST from the distribution's packages: a flight-recorder session, a traced program with the default clock and
-//! one with a clock plugin that reads the TSC, both of which record when they are asked.
+//! one with a clock plugin that reads the TSC; both record on request.
 
 use crate::measured_program::{INCLUDES, MeasuredProgram, run};
 use crate::ring_cases::{SUB_BUFFER_SIZE, SUB_BUFFERS};
@@ -147,7 +147,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         let _ = self.lttng(&["destroy", SESSION]);
         if let Some(daemon) = &mut self.daemon {
-            // It ends its consumer daemons itself when it is asked to; they would outlive it otherwise.
+            // On SIGTERM it ends its consumer daemons itself; they would outlive it otherwise.
             let _ = run(Command::new("kill").arg(daemon.id().to_string()));
             let _ = daemon.wait();
         }

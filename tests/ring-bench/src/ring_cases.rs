@@ -347,6 +347,6 @@ fn copy_payload<const WORDS: usize>(to: *mut u8, value: u64) {
         *word = (value ^ number).to_le_bytes();
     }
     let bytes = words.as_flattened();
-    // SAFETY: the one caller keeps `to..to + 8 * WORDS` inside its buffer, of which it is the only user.
+    // SAFETY: the one caller keeps `to..to + 8 * WORDS` inside its buffer, which nobody else uses.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
 }

@@ -79,7 +79,7 @@ enum Task {
         /// Compare what DuckDB reads of this recording with its reports, too; with --spark, copy it.
         #[arg(long, value_name = "DIR")]
         trace: Option<PathBuf>,
-        /// Test the job on Spark instead: 60 recordings, three workers, one of which is killed.
+        /// Test the job on Spark instead: 60 recordings, three workers; one worker is killed.
         #[arg(long)]
         spark: bool,
     },
@@ -198,7 +198,7 @@ enum BenchTask {
     },
     /// Bringing a recording into each form on one processor, beside babeltrace2's text; ready questions beside DuckDB.
     Export {
-        /// Turns, in each of which every program runs once, at least 5.
+        /// Turns, at least 5; in each, every program runs once.
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
         repetitions: u16,
         /// Records of the recording; another of ten times as many is made for what memory they take.
@@ -235,7 +235,7 @@ enum BenchTask {
     /// What recording the host's kernel costs the recorder for each record, beside `trace-cmd record`, which gets the
     /// machine's own trace buffer, and beside moving pages into files.
     Host {
-        /// Turns, in each of which every way records once, at least 5.
+        /// Turns, at least 5; in each, every way records once.
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
         repetitions: u16,
         /// System calls that each of two threads makes, a million and a quarter a second; each is two records.
@@ -294,7 +294,7 @@ enum BenchTask {
     },
     /// Explaining the ten worst waits of a task: time and memory; what ten triggers cost for each record.
     Why {
-        /// Turns, in each of which every program runs once, at least 5.
+        /// Turns, at least 5; in each, every program runs once.
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
         repetitions: u16,
         /// Records of the recording; another of a tenth as many is made for what memory they take.
@@ -351,7 +351,7 @@ enum LabTask {
     ///
     /// Example: cargo xtask lab claims --vcpus 64
     Claims {
-        /// vCPUs of the larger guest, for each of which a slot has a ring.
+        /// vCPUs of the larger guest: a slot has a ring for each.
         #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(3..=128))]
         vcpus: u32,
     },

@@ -36,7 +36,7 @@ pub fn named(programs: &[PathBuf]) -> Result<Vec<(String, PathBuf)>, ProcessErro
 }
 
 /// The absolute paths in the lines of `ldd`: `libm.so.6 => /lib/libm.so.6 (0x…)` and, of the loader,
-/// `/lib64/ld-linux-x86-64.so.2 (0x…)`. Where it is asked about several programs, a line begins with each one's name.
+/// `/lib64/ld-linux-x86-64.so.2 (0x…)`. For several programs, a line begins with each one's name.
 fn paths(ldd: &str) -> Vec<PathBuf> {
     let indented = ldd.lines().filter(|line| line.starts_with(char::is_whitespace));
     let named = indented.filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));

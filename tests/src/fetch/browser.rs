@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// What ends a message.
 const END: u8 = 0;
 
-/// Why a browser did not do what it was told.
+/// Why a browser did not carry out a command.
 #[derive(Debug, thiserror::Error)]
 pub enum BrowserError {
     /// It is missing.

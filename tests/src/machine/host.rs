@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_script_is_told_with_its_last_line() {
+    fn failed_script_is_reported_with_its_last_line() {
         let folder = tempfile::tempdir().unwrap();
         let script_log = folder.path().join("script.log");
         fs::write(&script_log, "begun\nno such thing\n").unwrap();

@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn second_chances_are_told_once() {
+    fn second_chances_are_reported_once() {
         let runs = tempfile::tempdir().unwrap();
         log_second_chance(runs.path(), "run a: died");
         log_second_chance(runs.path(), "run b: died");

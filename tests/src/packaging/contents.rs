@@ -78,10 +78,10 @@ pub enum PackagingError {
     },
 }
 
-/// A package, and what RPM is told of it if it is made as that, too.
+/// A package, and what RPM needs to know if it is made as one, too.
 pub(super) struct Product<'a> {
     pub package: Package<'a>,
-    /// What RPM is told.
+    /// What RPM needs to know.
     pub rpm: Option<rpm::Fields<'a>>,
 }
 
@@ -422,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dkms_is_told_the_version_and_the_program_that_the_package_holds() {
+    fn dkms_gets_the_version_and_the_program_that_the_package_holds() {
         let texts = Texts::read(&Paths::of_workspace()).unwrap();
 
         let configuration = texts.filled("dkms.conf").unwrap();

@@ -11,7 +11,7 @@ use std::process::Command;
 /// Where a container begins: what users mount their kernels and recordings at.
 const WORKING_FOLDER: &str = "/work";
 
-/// Writes an image with the files of `packages`, of which the first names it, and which runs `program`. Returns its file:
+/// Writes an image with the files of `packages`; the first names it. It runs `program`. Returns its file:
 /// an archive of an image layout with the tag `version`, in the folder `out`.
 ///
 /// # Errors

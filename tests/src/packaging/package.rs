@@ -82,7 +82,7 @@ impl<'a> Package<'a> {
         &self.scripts
     }
 
-    /// What lintian is told not to say of it.
+    /// Lintian's findings that do not hold for it.
     #[must_use]
     pub fn lintian_overrides(&self) -> Option<&str> {
         self.lintian_overrides.as_deref()

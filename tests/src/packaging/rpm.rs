@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What RPM is told of a package beside what Debian is told, too.
+/// What RPM needs to know of a package and Debian does not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fields<'a> {
     /// Packages that it needs.

@@ -4,7 +4,7 @@
 //! Each kernel leaves `NAME.log`, `NAME.status` and `NAME.trace` of a guest that panics, with its
 //! bzImage, which moves itself at random; of the first of [`KERNELS`], [`SNAPSHOT`] is a snapshot of its flight recorder while the
 //! guest was at work. `elf` is the ELF image of the first, powered off, with another choice of events and a flight
-//! recorder; `old` is what a kernel before Linux 6.12 is told.
+//! recorder; `old` is what strata says of a kernel before Linux 6.12.
 
 use crate::fetch::kernel_packages::{KernelChoice, Suite};
 use crate::machine::host::{HostResult, HostRun};

@@ -127,7 +127,7 @@ struct HostCpuDeath {
 }
 
 impl VmDeath {
-    /// Whether it is told of both vCPUs what the guest and the vCPU did, up to the guest's last record.
+    /// Whether the reports show of both vCPUs what the guest and the vCPU did, up to the guest's last record.
     fn reports_each_vcpu(&self) -> bool {
         let is_reported = |cpu: &CpuDeath| cpu.guest != "not known" && cpu.vcpu != "unknown" && cpu.last_ns.is_some();
         self.cpus.len() == 2
@@ -135,7 +135,7 @@ impl VmDeath {
             && self.cpus.iter().filter_map(|cpu| cpu.last_ns).max() == Some(0)
     }
 
-    /// Whether it is told of those CPUs of the host that recorded what they ran.
+    /// Whether the reports show what those CPUs of the host ran that recorded it.
     fn reports_to_the_host(&self) -> bool {
         let mut recorded = self.host_cpus.iter().filter(|cpu| cpu.last_ns.is_some()).peekable();
         recorded.peek().is_some() && recorded.all(|cpu| cpu.runs != "not known")
@@ -276,7 +276,7 @@ pub fn check(folder: &Path, strata: &Path) -> Result<Vec<Finding>, FlightCheckEr
         "file_read bytes>1000000000: fired 0 times",
         "nearest: sched:sched_switch",
     ];
-    require("triggers are told", reports.iter().all(|words| printed().contains(words)), printed)?;
+    require("triggers are reported", reports.iter().all(|words| printed().contains(words)), printed)?;
 
     // While it runs: two snapshots, and a session that was made meanwhile.
     let first = results.clean("snapshot1.trace", &["0 violations"])?;

@@ -1,4 +1,4 @@
-//! Flight recorder, control and recovery: one boot of the host in which a guest is asked for snapshots and then panics,
+//! Flight recorder, control and recovery: one boot of the host in which somebody takes snapshots of a guest, which then panics,
 //! and another one's VMM is killed.
 //!
 //! The guests work for as long as is requested: seconds in a test, minutes by `cargo xtask lab flight`.

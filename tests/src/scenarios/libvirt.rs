@@ -4,7 +4,7 @@
 //! domain with a region while it is paused, gets, loses and gets a third vCPU, and is destroyed; beside it
 //! `web-attach.log`, `web-attach.status`, the guest's console `web.log`, the profile that confines its QEMU in
 //! `confined`, and in `known.log` for how long it was paused at least. `by-name`, `by-number` and `by-uuid` are recordings
-//! of a domain whose name has a blank; `by-nobody.log` is what is said of one that is not there.
+//! of a domain whose name has a blank; `by-nobody.log` is the answer for one that is not there.
 
 use crate::build::debian_root::DebianRoot;
 use crate::machine::host::{HostError, HostResult, HostRun};

@@ -5,7 +5,7 @@
 //! trace region as a device and loads the agent's module, `pmem` that of one which has it as persistent memory, `tiny`
 //! that of a VMM of a few lines. `region.log` holds what `strata region create` printed. `plugged` and `again` are two
 //! recordings of another guest under QEMU, which is given a region for each of them while it runs; `refused.log` is what
-//! is said of sockets that do not do, `left.log` what is in `/dev/shm` in the end. Beside them lie `NAME.log` and
+//! strata says of sockets that do not work, `left.log` what is in `/dev/shm` in the end. Beside them lie `NAME.log` and
 //! `NAME.status` of each VMM, and `NAME-attach.log` and `NAME-attach.status`.
 
 use crate::build::guest_image::{self, GuestImage};

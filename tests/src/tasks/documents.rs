@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_the_source_tree_are_told_from_other_code() {
+    fn paths_of_the_source_tree_are_distinguished_from_other_code() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("vmm")).unwrap();
 

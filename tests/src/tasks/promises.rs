@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn test_programs_are_told_from_their_modules() {
+    fn test_programs_are_distinguished_from_their_modules() {
         let folder = Path::new("/w/vmm");
 
         let reported = ["tests/a.rs", "tests/b/main.rs", "tests/b/mod.rs", "tests/b/c/main.rs", "src/tests.rs"]

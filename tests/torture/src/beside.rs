@@ -106,7 +106,7 @@ pub fn run(setup: &Path, folder: &Path, stranger: u32, attacks: &[Attack]) -> an
     Ok(())
 }
 
-/// Asks a stranger's VM for all that is asked.
+/// Sends a stranger's VM every request.
 fn request_status(other: &FoundVm, seen: &mut Seen) {
     for request in [Request::Status, Request::Live] {
         let begun = Instant::now();

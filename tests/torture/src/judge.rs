@@ -158,7 +158,7 @@ pub fn finished(
         // One whose types of events were refused holds as little as one that is not there.
         let layer = layer_of(&trace, honest).filter(|layer| !refused || !layer.description.events.is_empty());
         let Some(layer) = layer else {
-            // One that was refused is told; one that recorded nothing may never have been seen.
+            // A refused one is reported; one that recorded nothing may never have been seen.
             if attempted > 0 && !on_full_disk && !setup.flight_recorder {
                 let reported =
                     if refused { Ok(()) } else { Err(format!("{} of {} is not there", honest.what, setup.name)) };

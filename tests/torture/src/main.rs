@@ -98,7 +98,7 @@ impl Options {
         if self.ends.is_some() { fault::SHORT_STALL } else { fault::STALL }
     }
 
-    /// How many rounds of `faults` there are, if that is said.
+    /// How many rounds of `faults` there are, if there is a limit.
     fn rounds(&self, faults: u64) -> Option<u64> {
         self.ends.map(|ends| ends.div_ceil(VMS) * faults).or(self.rounds)
     }

@@ -41,9 +41,9 @@ const RECORDED: [LayerKind; 3] = [LayerKind::Vmm, LayerKind::GuestKernel, LayerK
 const EVENTS: &str = "guest:*,user:*,vmm:*";
 /// Descriptors that are not for streams of processes: the region, streams of other layers, files being replaced.
 const OWN_DESCRIPTORS: u64 = 32;
-/// How often the recorder is asked how it is.
+/// How often the monitor asks for the recorder's state.
 const ASKING_INTERVAL: Duration = Duration::from_millis(50);
-/// One in so many times it is asked for something else too.
+/// One in so many times the monitor requests something else, too.
 const OTHER_REQUESTS: u32 = 8;
 
 /// What came of a recording.
@@ -152,7 +152,7 @@ pub fn run(setup: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the recording is asked to be.
+/// The recording's options.
 fn recording_request(setup: &VmSetup) -> RecordingRequest {
     let mut recording_request = RecordingRequest::new(&setup.trace);
     let limit = |layer| setup.limit.map(|rate| LayerLimit { layer, per_second: rate, burst: rate });

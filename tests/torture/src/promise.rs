@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// A promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Promise {
-    /// The recorder does not end before it is told to.
+    /// The recorder does not end before a command to do so.
     Up,
     /// It answers.
     Answers,
@@ -31,7 +31,7 @@ pub enum Promise {
     Strata,
     /// So does babeltrace2.
     Babeltrace,
-    /// What fails is told.
+    /// Failures are reported.
     Reported,
     /// One's own VM is found beside those of strangers.
     Found,
@@ -63,7 +63,7 @@ impl Promise {
             Self::Manifest => "`session.json` within what is read, 256 MiB (worst, KiB)",
             Self::Strata => "Strata reads the recording; `check`: no violation in honest layers",
             Self::Babeltrace => "babeltrace2 reads the recording without a complaint",
-            Self::Reported => "what fails is told, in one line or in `session.json`",
+            Self::Reported => "what fails is reported, in one line or in `session.json`",
             Self::Found => "beside another user's folders: one's own VM is found by its name",
             Self::Patience => "what looks at another user's folders or asks its sockets ends within 2 s (worst, ms)",
             Self::Harmless => "no text of another user's or of a forged recording acts on a terminal",

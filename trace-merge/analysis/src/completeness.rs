@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_records_and_the_length_of_their_gaps_are_said() {
+    fn lost_records_and_the_length_of_their_gaps_are_reported() {
         let (_dir, trace) = lossy().open();
 
         let completeness = of(&trace, 0, u64::MAX);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_records_and_vcpus_that_never_joined_are_said() {
+    fn nested_records_and_vcpus_that_never_joined_are_reported() {
         let (dir, trace) = event(event(TestTrace::new(), 0, 1), 1, 9).open();
         let mut manifest = trace.manifest().clone();
         let layer = &mut manifest.layers[0];
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_went_on_are_said_where_others_have_records() {
+    fn streams_that_went_on_are_reported_where_others_have_records() {
         let trace = event(event(event(TestTrace::new(), 0, 1_000), 1, 2_000), 0, 6_000);
         let (_dir, trace) = trace.unfinished().open();
 
@@ -427,14 +427,14 @@ mod tests {
     }
 
     #[test]
-    fn kernel_that_followed_by_kexec_is_said_where_its_gap_is() {
+    fn kernel_that_followed_by_kexec_is_reported_where_its_gap_is() {
         let (_dir, trace) = stopped(1).open();
         let (_unloaded, unloaded) = stopped(0).open();
 
-        let said = [(0, u64::MAX), (0, 1_500), (3_000, 5_000), (8_500, 9_000)]
+        let others = [(0, u64::MAX), (0, 1_500), (3_000, 5_000), (8_500, 9_000)]
             .map(|(begin, end)| of(&trace, begin, end).layers[0].another_kernel);
 
-        assert_eq!(said, [true, false, true, false]);
+        assert_eq!(others, [true, false, true, false]);
         assert!(
             of(&trace, 0, u64::MAX).line().unwrap().contains("vm0/guest-kernel: another kernel ran, 1 gap of 0.003")
         );
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn crash_kernel_is_said_instead_of_streams_that_went_on() {
+    fn crash_kernel_is_reported_instead_of_streams_that_went_on() {
         let (dir, trace) = event(event(TestTrace::new(), 0, 1_000), 1, 2_000).vmm(0, 9_000, "test:event", &[]).open();
         let mut manifest = trace.manifest().clone();
         Layer::note_crash_kernel(&mut manifest.layers, Some(3_000));

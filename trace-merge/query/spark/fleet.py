@@ -60,7 +60,7 @@ OWN = {
     EVENTS: [("fields", "map")],
     "recordings": [
         ("source", "text"),  # where it was taken in from
-        ("source_state", "text"),  # of which size and age its files were: known again by that
+        ("source_state", "text"),  # size and age of its files: known again by that
         ("is_growing", "boolean"),  # whether its recorder had not ended, so that it is taken in again
         ("chosen", "text"),  # the tables that were taken in, with commas between them; null for all
     ],
@@ -88,7 +88,7 @@ PACKED = ".strata"
 WRITING = WriterProperties(compression="ZSTD", max_row_group_size=1 << 17)
 # Rows that are put into the lake at once, and attempts when others write to it.
 BATCH, ATTEMPTS = 1 << 15, 20
-# How often it is said how far the job is, seconds; and how many lines of one kind are said at most.
+# How often the job reports its progress, seconds; and the most lines of one kind that it prints.
 TELL_EVERY, MOST_LINES = 5, 20
 # Files that are joined with others, bytes; and how many are, of a part, host and day, without being asked.
 SMALL, MANY = 64 << 20, 8
@@ -248,7 +248,7 @@ def map_of(columns: dict):
 
 
 def rows_of(tables: pathlib.Path, about: dict):
-    """All rows of a recording's tables, as the lake has them. `about` is said of the recording."""
+    """All rows of a recording's tables, as the lake has them. `about` describes the recording."""
     lake = schema()
     for file in sorted(tables.rglob("*.parquet")):
         parquet = pyarrow.parquet.ParquetFile(file)
@@ -281,7 +281,7 @@ def says_more(known: dict, told: dict) -> bool:
 
 
 def commit(lake: str, tables: pathlib.Path, identity: str, about: dict) -> tuple[str, dict]:
-    """Puts a recording into the lake, or in the place of what that has of it: what was done, and what is said of it."""
+    """Puts a recording into the lake, or in the place of what that has of it: what was done, and what to report of it."""
     file = next((tables / "recordings").rglob("*.parquet"))
     # Its times, of nanoseconds, are no objects of Python's.
     columns = [name for name in SAME if name not in about]
@@ -747,11 +747,11 @@ def ask(spark, lake: str, questions: list[str]) -> bool:
 
 
 def session(master: str | None) -> SparkSession:
-    """Spark, set for these tables; without `master`, as spark-submit was told."""
+    """Spark, set for these tables; without `master`, as spark-submit's options say."""
     if master:
         # Its workers are on this machine, and have the packages that this Python has.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    logging.getLogger("SQLQueryContextLogger").disabled = True  # what is wrong with a question is told in a line
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # one line says what is wrong with a question
     builder = SparkSession.builder.appName("strata-fleet")
     for key, value in {
         # Text stays text, whatever a host is called.

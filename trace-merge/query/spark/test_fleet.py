@@ -539,7 +539,7 @@ class ObjectStore(unittest.TestCase):
 
 
 class Questions(unittest.TestCase):
-    """Questions that a lake of three recordings is asked, one of which grows and one has few tables."""
+    """Questions for a lake of three recordings: one grows, one has few tables."""
 
     @classmethod
     def setUpClass(cls):

@@ -1,5 +1,5 @@
 //! `strata-query`: what `strata export --format parquet` and `strata query` run.
-#![allow(unsafe_code)] // The C library's allocator is told what it does with large blocks.
+#![allow(unsafe_code)] // Sets how the C library's allocator handles large blocks.
 
 #[cfg(feature = "sql")]
 mod question;

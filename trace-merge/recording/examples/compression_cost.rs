@@ -78,7 +78,7 @@ fn write(trace: &Trace, dir: &Path, compression: Option<Compression>) -> Result<
     Ok(manifest.save(dir)?)
 }
 
-/// How many records `trace` holds, each of which is looked at.
+/// How many records `trace` holds: reads each.
 fn read(trace: &Trace) -> u64 {
     let streams = trace.layers().iter().flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream)));
     streams.map(|(layer, stream)| layer.records(stream).count() as u64).sum()

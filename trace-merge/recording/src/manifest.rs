@@ -424,7 +424,7 @@ pub struct Layer {
     /// while its VM goes on; that of the host's kernel did not in a trace that was recovered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<bool>,
-    /// Of a guest: whether its kernel was left for its crash kernel, of which nothing is recorded. It has not ended then, and
+    /// Of a guest: whether its crash kernel, which records nothing, took over from its kernel. It has not ended then, and
     /// its streams are complete until that moment.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub another_kernel: bool,

@@ -548,7 +548,7 @@ fn record_outside_its_period_by_less_than_the_bound_disproves_what_the_trace_sup
 }
 
 #[test]
-fn record_beyond_a_bound_that_was_only_observed_is_no_violation_and_is_said() {
+fn record_beyond_a_bound_that_was_only_observed_is_no_violation_and_is_reported() {
     let records = [(0, 15_000), (0, 20_900), (0, 21_400)];
     let mut builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &records);
 
@@ -581,7 +581,7 @@ fn record_of_a_vcpu_that_was_never_in_the_guest_is_a_violation_on_any_clock() {
 }
 
 #[test]
-fn records_of_processes_outside_the_periods_are_said() {
+fn records_of_processes_outside_the_periods_are_reported() {
     let records = [(0, 9_900), (0, 15_000)];
 
     let result = Builder::new().host(HOST, 0).guest(LayerKind::GuestUser, &records).check().unwrap();

@@ -176,7 +176,7 @@ fn half_as_many_rounds_are_a_change_of_the_number_and_not_of_the_times() {
 }
 
 #[test]
-fn what_only_one_has_recorded_is_said_and_not_compared() {
+fn what_only_one_has_recorded_is_reported_and_not_compared() {
     let diff = compared(PLAIN, Load { seed: 7, locks: true, ..PLAIN });
 
     let reason = "recorded in B only: guest-kernel:lock:contention_begin".to_string();
@@ -187,7 +187,7 @@ fn what_only_one_has_recorded_is_said_and_not_compared() {
 }
 
 #[test]
-fn parts_with_lost_records_are_left_out_and_too_many_of_them_are_said() {
+fn parts_with_lost_records_are_left_out_and_too_many_of_them_are_reported() {
     let diff = compared(PLAIN, Load { seed: 7, lost: 9, ..PLAIN });
 
     let not_compared: Vec<&str> = diff.not_compared.iter().map(|not| not.report.as_str()).collect();

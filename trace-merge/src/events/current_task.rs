@@ -7,7 +7,7 @@
 //! its name.
 
 use strata_analysis::event;
-use strata_analysis::event::runner::{RunnerEvents, Says};
+use strata_analysis::event::runner::{RunnerChange, RunnerEvents};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Stream, StreamRecord, StreamRecords, TraceLayer};
 
@@ -85,14 +85,14 @@ impl<'t> CurrentTask<'t> {
         if record.after_gap && !matches!(self.now, Now::Begin) {
             self.now = Now::AfterGap;
         }
-        let told = self.events.of(record);
-        let by = told.recorded_by(record);
-        let task = match told.runner(record) {
-            Some(Says::Switch { prev, next }) => {
+        let reader = self.events.of(record);
+        let by = reader.recorded_by(record);
+        let task = match reader.runner(record) {
+            Some(RunnerChange::Switch { prev, next }) => {
                 self.now = Now::Known(next.into());
                 Some(prev.into())
             }
-            Some(Says::Rename(rename)) => {
+            Some(RunnerChange::Rename(rename)) => {
                 let task = self.find(record);
                 if let Some(renamed) = task.and_then(|task| task.renamed(&rename)) {
                     self.now = Now::Known(renamed);
@@ -147,8 +147,8 @@ impl<'t> CurrentTask<'t> {
                     break;
                 }
                 match self.events.read(&earlier) {
-                    Some(Says::Switch { next, .. }) => task = Some(next.into()),
-                    Some(Says::Rename(rename)) => task = task.and_then(|task| task.renamed(&rename)).or(task),
+                    Some(RunnerChange::Switch { next, .. }) => task = Some(next.into()),
+                    Some(RunnerChange::Rename(rename)) => task = task.and_then(|task| task.renamed(&rename)).or(task),
                     None => {}
                 }
             }
@@ -164,14 +164,14 @@ impl<'t> CurrentTask<'t> {
         let behind = self.behind(record);
         let states = |later: StreamRecord<'t>| self.events.read(&later);
         let unbroken = behind.clone().take_while(|later| !later.after_gap).filter_map(states);
-        let prev = { unbroken }.find_map(|states| match states {
-            Says::Switch { prev, .. } => Some(prev),
-            Says::Rename(_) => None,
+        let prev = { unbroken }.find_map(|change| match change {
+            RunnerChange::Switch { prev, .. } => Some(prev),
+            RunnerChange::Rename(_) => None,
         })?;
         // It may have got its name on the way.
-        let task = { std::iter::once(*record).chain(behind).filter_map(states) }.find_map(|states| match states {
-            Says::Switch { .. } => Some(prev),
-            Says::Rename(rename) => {
+        let task = { std::iter::once(*record).chain(behind).filter_map(states) }.find_map(|change| match change {
+            RunnerChange::Switch { .. } => Some(prev),
+            RunnerChange::Rename(rename) => {
                 rename.ends_with(prev).then_some(event::Task { tid: prev.tid, comm: rename.before })
             }
         });

@@ -27,7 +27,7 @@ pub(super) fn reason(trace: &Trace, options: &EventsOptions) -> Option<String> {
     let missing = missing.or_else(|| beside_the_window(trace, options, &window));
     let EventsOptions { utc, json, count, .. } = *options;
     let is_filtered = *options != EventsOptions { utc, json, count, ..EventsOptions::default() };
-    missing.or_else(|| is_filtered.then(|| "no record is all of what is asked for at once".into()))
+    missing.or_else(|| is_filtered.then(|| "no record passes all of these filters at once".into()))
 }
 
 /// Names the last record before the window and the first one behind it that are all else that `options` ask for.

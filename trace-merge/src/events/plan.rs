@@ -470,7 +470,7 @@ fn parts(fields: &[FieldDescription], plans: &[FieldPlan], is_call: bool, kept: 
     parts
 }
 
-/// Whether a field holds addresses or the like, few of which are met again.
+/// Whether a field holds addresses or the like: few of them are met again.
 fn is_address(field: &FieldDescription, plan: &FieldPlan) -> bool {
     let is_long = field.ty.integer().is_some_and(|integer| integer.size() == 8);
     plan.names.as_ref().map_or(field.hex && is_long, |names| !names.names.are_few())

@@ -194,7 +194,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn window_behind_the_end_is_said_and_is_the_reason_where_there_is_no_report() {
+    fn window_behind_the_end_is_reported_and_is_the_reason_where_there_is_no_report() {
         let (_dir, trace) = scenario::preempted_in_an_exit().open();
         let report = |name: &str, from| {
             let options = ReportOptions { from: Some(Duration::from_secs(from)), ..ReportOptions::default() };

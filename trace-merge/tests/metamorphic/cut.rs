@@ -52,7 +52,7 @@ fn known_within(dir: &Path, window: Window) -> Vec<Figures> {
 }
 
 #[test]
-fn figures_of_a_part_are_the_originals_once_its_records_have_told_the_states() {
+fn figures_of_a_part_are_the_originals_once_its_records_have_shown_the_states() {
     let (dir, part) = cut_out(7, &[], (60_000, 200_000)).unwrap();
     let reported = Window { begin: 120_000, ..part };
 

@@ -45,7 +45,7 @@ pub fn has_offset(vcpu: &VcpuFd) -> bool {
 pub fn set_offset(vcpu: &VcpuFd, offset: i64) -> Result<(), errno::Error> {
     let value = offset.cast_unsigned();
     let attribute = offset_attribute(&raw const value);
-    // SAFETY: the file is a vCPU; KVM reads the structure and the eight bytes it points at, both of which
+    // SAFETY: the file is a vCPU; KVM reads the structure and the eight bytes it points at; both
     // outlive the call.
     let result = unsafe { ioctl_with_ref(vcpu, KVM_SET_DEVICE_ATTR(), &attribute) };
     if result == 0 { Ok(()) } else { errno::errno_result() }

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_told_apart_by_their_full_names() {
+    fn counts_are_distinguished_by_their_full_names() {
         let stats = parse_stats(
             "entries: 3\noverrun: 5\ncommit overrun: 7\nbytes: 64\noldest event ts:     0.000000\n\
              now ts:   615.570896\ndropped events: 11\nread events: 13\n",

@@ -134,7 +134,7 @@ fn conditions(only: Only, watched: Option<u32>) -> Result<Vec<SeccompCondition>,
 
 #[cfg(test)]
 mod tests {
-    //! Shows: Each thread's filter ends the process at a forbidden call; a run asked for everything needs none.
+    //! Shows: Each thread's filter ends the process at a forbidden call; a run with every option needs none.
 
     use super::*;
     use crate::last_word;
@@ -159,7 +159,7 @@ mod tests {
 
     /// Does nothing unless a test below runs it.
     #[test]
-    fn child_that_does_what_it_is_told() {
+    fn child_that_makes_the_given_call() {
         let Ok(deed) = std::env::var(DEED_VARIABLE) else { return };
         let (thread, deed) = deed.split_once(':').unwrap();
         let thread = Thread::ALL.into_iter().find(|kind| kind.name() == thread).unwrap();
@@ -200,7 +200,7 @@ mod tests {
 
     fn run(thread: Thread, deed: &str) -> Output {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "filter::tests::child_that_does_what_it_is_told", "--nocapture"]);
+        child.args(["--exact", "filter::tests::child_that_makes_the_given_call", "--nocapture"]);
         child.env(DEED_VARIABLE, format!("{}:{deed}", thread.name())).env("RUST_BACKTRACE", "1");
         child.output().unwrap()
     }
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn end_by_a_forbidden_call_is_told() {
+    fn end_by_a_forbidden_call_is_reported() {
         let ended = run(Thread::Recorder, "execve");
 
         let reported = String::from_utf8_lossy(&ended.stderr);

@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_of_another_format_is_refused_unless_it_is_said_to_be_raw() {
+    fn disk_of_another_format_is_refused_unless_its_option_says_raw() {
         let folder = TempDir::new().unwrap();
         let disk = disk(&folder, 1000);
         fs::write(&disk.path, [&b"QFI\xfb"[..], &[0; 508]].concat()).unwrap();

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_nobody_asked_for_is_named() {
+    fn exit_nobody_requested_is_named() {
         let actions = [VcpuExit::Hlt, VcpuExit::Unsupported(77)].map(|exit| handled(exit, None).0);
         assert_eq!(actions, [5, 77].map(|reason| ExitAction::Unexpected { reason }));
     }

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_device_and_a_missing_permission_are_told_apart() {
+    fn missing_device_and_a_missing_permission_are_distinguished() {
         let errors = [libc::ENOENT, libc::EACCES].map(|code| unopened(errno::Error::new(code)));
         assert!(matches!(errors, [MachineError::NoKvm, MachineError::NoPermission]));
     }

@@ -1,5 +1,5 @@
 //! The machine: a KVM virtual machine that boots a stock 64-bit Linux kernel. It knows nothing of tracing: what happens
-//! is told to an [`Observer`], and memory that the guest shares with the host is a [`SharedSlot`].
+//! goes to an [`Observer`], and memory that the guest shares with the host is a [`SharedSlot`].
 //!
 //! [`Machine::new`] checks the configuration, creates the virtual machine with its memory and vCPUs and loads the
 //! kernel; [`Machine::run`] adds the devices, starts a thread per vCPU and drives the devices on the calling thread

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_that_are_missing_are_told_with_the_number_that_must_be_there() {
+    fn huge_pages_that_are_missing_are_reported_with_the_number_that_must_be_there() {
         let pool = HugePagePool { total: 100, free: 40, promised: 30 };
         let source = MmapRegionError::Mmap(std::io::Error::from_raw_os_error(libc::ENOMEM));
 

@@ -66,11 +66,11 @@ fn register_kick() -> Result<(), errno::Error> {
 pub struct VcpuContext {
     /// The machine's devices.
     pub peripherals: Arc<Peripherals>,
-    /// Told of every entry and exit.
+    /// Gets every entry and exit.
     pub observer: Arc<dyn Observer>,
     /// Keeps the vCPUs' clock entries, if the guest has any.
     pub clock: Option<Arc<VcpuClocks>>,
-    /// Told of the outcome by the vCPU that brings it about, and to look when the guest said that it panicked.
+    /// Gets the outcome from the vCPU that brings it about, and looks when the guest said that it panicked.
     pub end: RunEnd,
 }
 

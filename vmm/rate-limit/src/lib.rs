@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_is_counted_once_however_often_it_is_asked_about() {
+    fn wait_is_counted_once_however_often_somebody_queries_it() {
         let begin = Instant::now();
         let (mut throttle, counts) = throttle(&[(Resource::Operations, LIMIT)], MS, begin);
         throttle.charge(4, 0, begin);
@@ -292,7 +292,7 @@ mod tests {
 
     proptest::proptest! {
         /// Whoever asks whenever, and takes whatever: no more than the burst, the rate and one deed; and who waits as
-        /// he is told gets something.
+        /// long as the answer says gets something.
         #[test]
         fn rate_is_kept_and_nobody_waits_in_vain(
             per_second in 1u64..100_000,

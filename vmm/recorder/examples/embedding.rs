@@ -115,7 +115,7 @@ pub fn run(
     let mut vcpu = machine.create_vcpu(u64::from(VCPU))?;
     announce(&kvm, &vcpu, region.layout().size)?;
 
-    // 4. The VMM's own events, in rings of the same folder. The last argument is told of the vCPUs' threads.
+    // 4. The VMM's own events, in rings of the same folder. The last argument gets the vCPUs' threads.
     let memory = mapped_file::map(&directory.create_vmm_rings()?, VmmTracer::memory_size(VCPUS, rings))?;
     let chosen = |event: &str| recording.selection().includes(LayerKind::Vmm, event);
     let vmm = Arc::new(VmmTracer::new(VCPUS, rings, memory, clock.time, chosen, Box::new(|_, _| ())));

@@ -486,7 +486,7 @@ impl Session {
     }
 
     /// Writes what stopped producers have left and how the session ended, if it has a folder; returns the manifest.
-    /// Triggers are shown the last records, too. What led to a snapshot that was not taken in time is said with the
+    /// Triggers see the last records, too. What led to a snapshot that was not taken in time stands with the
     /// end: the recording itself is that snapshot.
     ///
     /// # Errors

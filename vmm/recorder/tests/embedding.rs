@@ -65,7 +65,7 @@ fn monitor_records_itself_and_its_guest_and_answers_meanwhile() {
     let of_event = |name: &str| lines.lines().filter(|line| line.contains(name)).count();
     assert_eq!(printed, MAGIC.to_le_bytes());
     assert!(matches!(status, Some(Answer::Status(status)) if status.name == "embedded" && status.trace.is_some()));
-    // It leaves the guest for each byte that is said, and to halt.
+    // It leaves the guest for each byte that it prints, and to halt.
     assert_eq!([of_event("vmm:vcpu_exit"), of_event("test:number")], [MAGIC.to_le_bytes().len() + 1, 3]);
     assert_eq!(manifest.outcome.as_deref(), Some("the guest halted"));
     // The VM's folder has gone with it.

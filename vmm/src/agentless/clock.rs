@@ -2,7 +2,7 @@
 //!
 //! The ring has the kernel's `local` clock, nanoseconds of its scheduler. In a guest with kvm-clock that is kvm-clock
 //! less what it showed when the kernel began to use it, a number in the kernel's memory. What kvm-clock shows at one
-//! time of the host's TSC is told by KVM, and between two settings by KVM it goes as the TSC does, at the rate that KVM
+//! time of the host's TSC comes from KVM, and between two settings by KVM it goes as the TSC does, at the rate that KVM
 //! has for it. KVM sets it to the host's monotonic clock whenever a vCPU joins it, so that it may have moved by what
 //! the two drifted apart since: that is measured over the whole run, and is the bound.
 

@@ -39,7 +39,7 @@ pub enum EventsError {
     /// The description cannot be read.
     #[error("its description of types (BTF) cannot be read: use --agent")]
     Btf(#[from] BtfError),
-    /// It is too old to put a ring where it is told to.
+    /// It is too old to put a ring where its command line says.
     #[error("it is older than Linux 6.12, whose ring is the first that can lie where the host says: use --agent")]
     TooOld,
     /// It has no tables of symbols, or only those of functions.

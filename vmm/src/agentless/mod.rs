@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn guest_without_room_for_the_ring_is_told_how_much_it_needs() {
+    fn guest_without_room_for_the_ring_is_refused_with_how_much_it_needs() {
         let refused = |size, cpus, memory, initrd| place(size, cpus, memory, initrd).unwrap_err().to_string();
 
         assert!(refused(16 * MIB, 1, 128 * MIB, 0).contains("give the guest 256 MiB"));

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn times_never_go_back_and_overwriting_is_told() {
+    fn times_never_go_back_and_overwriting_is_reported() {
         let mut memory = memory(&LINUX_6_12, &[0, 1, 2, 3], 2, 1);
         put(&mut memory, 2, 100, 7);
         put(&mut memory, 3, 50, 8);

@@ -1,4 +1,4 @@
-//! The kernel's ring in the memory that it was told to use: which of its pages hold records, in which order.
+//! The kernel's ring in the memory that its command line names: which of its pages hold records, in which order.
 //!
 //! Pure, and the memory is the guest's, which may write there what it likes: every number is checked against what the
 //! host knows, and a page is visited at most once.
@@ -29,7 +29,7 @@ pub struct RingLayout {
 }
 
 impl RingLayout {
-    /// As the kernel's types are; `None` if it has no ring that lies where it was told to.
+    /// As the kernel's types are; `None` if it has no ring where its command line puts it.
     #[must_use]
     pub fn new(btf: &Btf<'_>) -> Option<Self> {
         let member = |name, path| usize::try_from(btf.member(name, &[path])?.bytes()).ok();

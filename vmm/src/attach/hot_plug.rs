@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn machine_without_a_free_port_is_told_the_option() {
+    fn machine_without_a_free_port_gets_the_option_as_advice() {
         let (qmp, _qemu) = scripted(|command, _| if command == "qom-list" { entries(&[]) } else { done() });
 
         let found = free_port(&mut qmp.unwrap()).unwrap();
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn region_that_qemu_keeps_is_told_to_who_takes_it_away() {
+    fn region_that_qemu_keeps_is_reported_to_who_takes_it_away() {
         let folder = tempfile::tempdir().unwrap();
         let plugged = HotPlugged {
             socket: folder.path().join("nobody"),

@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_runs_it_is_said_how_to_start_it() {
+    fn where_nothing_runs_the_advice_is_how_to_start_it() {
         let error = find(&["/nonexistent".into()], "web").unwrap_err().to_string();
 
         assert!(error.contains("virsh start web"), "{error}");
     }
 
     #[test]
-    fn domains_of_one_name_are_told_apart_by_their_processes() {
+    fn domains_of_one_name_are_distinguished_by_their_processes() {
         let (system, session) = (folder(&[("web.pid", "1")]), folder(&[("web.pid", "2")]));
 
         let error = find_in(&[&system, &session], "web").unwrap_err();

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_known_vmms_are_told_by_their_names() {
+    fn threads_of_known_vmms_are_recognised_by_their_names() {
         let names =
             ["CPU 3/KVM", "CPU 12/TCG", "vcpu0", "fc_vcpu 2", "crosvm_vcpu1", "qemu-system-x86", "vcpu", "CPU x"];
 

@@ -95,7 +95,7 @@ fn newest_kernel_is_booted_where_there_is_no_link() {
 }
 
 #[test]
-fn kernel_without_an_initrd_is_booted_and_that_is_said() {
+fn kernel_without_an_initrd_is_booted_and_that_is_reported() {
     let files: [(&str, &[u8]); 2] = [("boot/vmlinuz-6.1", b"kernel"), ("boot/initrd.img-6.0", b"another's")];
 
     let found = find_in_bytes(&file_system(&files, &[])).unwrap();

@@ -78,7 +78,7 @@ pub fn advised(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     error
 }
 
-/// What is said of `kind` in `error`, where that is text.
+/// What `error` has as `kind`, where that is text.
 fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text),
@@ -86,7 +86,7 @@ fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     }
 }
 
-/// Whether `strata run` is told neither of a kernel nor of an image.
+/// Whether `strata run` has neither a kernel nor an image.
 fn is_without_kernel(error: &clap::Error, words: &[String]) -> bool {
     let names_kernel = |missing: &[String]| matches!(missing, [one] if one.starts_with("--kernel"));
     words.first().is_some_and(|command| command == "run")
@@ -94,7 +94,7 @@ fn is_without_kernel(error: &clap::Error, words: &[String]) -> bool {
         && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(missing)) if names_kernel(missing))
 }
 
-/// What the words behind `strata`, of which `error` refuses one, may have meant.
+/// What the words behind `strata` may have meant; `error` refuses one of them.
 fn advice(error: &clap::Error, words: &[String]) -> Option<String> {
     let (command, rest) = words.split_first()?;
     let argument = || text(error, ContextKind::InvalidArg);
@@ -151,7 +151,7 @@ fn task_of_why(task: &str, rest: &[String]) -> Option<String> {
     Some(format!("`strata why {}` explains that task", quoted(&words)))
 }
 
-/// The advice to name the VM before what is asked of it; `rest` is what follows `strata ctl`.
+/// The advice to name the VM before the request; `rest` is what follows `strata ctl`.
 fn vm_first(rest: &[String]) -> Option<String> {
     let (command, others) = rest.split_first()?;
     let vm = others.first().map_or_else(|| "VM".into(), shell_word);

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_printed_unless_it_is_asked_for() {
+    fn nothing_is_printed_unless_it_is_requested() {
         let matches = Cli::command().try_get_matches_from(["strata", "run", "--kernel", "k"]).unwrap();
 
         assert_eq!(printed(&Cli::command(), &matches).unwrap(), None);

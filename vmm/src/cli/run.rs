@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn vm_goes_on_without_its_trace_unless_it_is_said_otherwise() {
+    fn vm_goes_on_without_its_trace_by_default() {
         let reaction = |args: &[&str]| {
             let run = ["strata", "run", "--kernel", "k", "--trace", "t"].iter().chain(args);
             let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn reboot_ends_the_run_unless_it_is_said_otherwise() {
+    fn reboot_ends_the_run_without_the_option() {
         let reaction = |args: &[&str]| {
             let run = ["strata", "run", "--kernel", "k"].iter().chain(args);
             let Command::Run(args) = Cli::try_parse_from(run).ok()?.command else { return None };

@@ -80,7 +80,7 @@ pub(super) fn on_failure(
 
 #[cfg(test)]
 mod tests {
-    //! Shows: A VM whose trace fails goes on, pauses or stops, as asked.
+    //! Shows: A VM whose trace fails goes on, pauses or stops, as requested.
 
     use super::*;
     use std::time::Duration;

@@ -147,7 +147,7 @@ fn clients_have_files_made_where_the_recording_may_make_them_and_nowhere_else() 
 }
 
 #[test]
-fn recording_that_is_asked_for_everything_makes_no_forbidden_call() {
+fn recording_with_every_option_makes_no_forbidden_call() {
     let bench = Bench::new();
     let region = bench.path("region").display().to_string();
     let made = ["--cpus", "2", "--process-slots", "1", "--mode", "flight-recorder"];
@@ -359,7 +359,7 @@ fn recording_that_is_killed_leaves_no_process_and_its_region_to_the_next_one() {
 }
 
 #[test]
-fn host_that_hides_processes_is_told_what_the_jail_costs_there() {
+fn host_that_hides_processes_is_warned_of_what_the_jail_costs_there() {
     let bench = Bench::new();
     let vmm = bench.vmm_of_nobody();
     let hidden = format!("mount -t proc -o hidepid=2,gid=65534 proc /proc; {WITH_DEBUGFS}");

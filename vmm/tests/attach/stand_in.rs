@@ -1,5 +1,5 @@
 //! What the VMM of these tests does beside its guest: it maps a region, or speaks as much of QEMU's machine protocol as
-//! strata uses, and keeps a log of what it was told.
+//! strata uses, and keeps a log of its requests.
 
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -98,7 +98,7 @@ impl Qemu {
     }
 }
 
-/// What the VMM that listens on `socket` was told.
+/// The requests that the VMM got that listens on `socket`.
 pub fn reported(socket: &Path) -> Vec<String> {
     let log = fs::read_to_string(socket.with_extension("log")).unwrap();
     log.lines().map(str::to_owned).collect()

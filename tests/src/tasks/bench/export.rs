@@ -25,7 +25,7 @@ const BABELTRACE: Tool = Tool { program: "babeltrace2", package: "babeltrace2" }
 /// How to run it.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Turns, in each of which every program runs once.
+    /// Turns; in each, every program runs once.
     pub repetitions: usize,
     /// Records of the recording.
     pub events: u64,

@@ -30,7 +30,7 @@ pub fn run(paths: &Paths, recordings: u16, events: u64) -> anyhow::Result<()> {
     println!("{}; load {:.2}\n", report::machine(), report::load_average());
     let mut bench = Command::new(python);
     bench.arg("bench_fleet.py").arg(&made).arg(&exporter).current_dir(query::job(paths));
-    // What the job's tests, whose views it takes, are told.
+    // The job's tests, whose views it takes, read these.
     bench.env("STRATA_QUERY", &exporter).env("STRATA_FLEET_RECORDING", &made);
     process::run_visible(bench.env("PYTHONDONTWRITEBYTECODE", "1"))?;
     Ok(())

@@ -362,7 +362,7 @@ fn markdown(report: &Report) -> String {
 mod tests {
     use super::*;
 
-    /// Guests of which each measures `ns` or a little more.
+    /// Guests that each measure `ns` or a little more.
     fn guests(ns: f64, exits: f64) -> Guests {
         (0..5)
             .map(|turn| vec![ns + f64::from(turn)])

@@ -36,7 +36,7 @@ const EVENTS: [(&str, &str, &str); 2] = [
 /// How to run it.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Turns, in each of which every way records once.
+    /// Turns; in each, every way records once.
     pub repetitions: usize,
     /// System calls of each thread.
     pub calls: u64,
@@ -57,7 +57,7 @@ enum Way {
 }
 
 impl Way {
-    /// What the program is told to do that is measured.
+    /// The arguments of the measured program.
     const fn mode(self) -> &'static str {
         match self {
             Self::Strata | Self::Beside => "record",

@@ -31,7 +31,7 @@ struct Way {
     name: &'static str,
     /// The most that it may take once it is as it should be.
     goal: Option<f64>,
-    /// What the program is asked for.
+    /// The program's arguments.
     arguments: &'static [&'static str],
 }
 

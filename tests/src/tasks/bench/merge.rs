@@ -58,7 +58,7 @@ pub struct Options {
     pub update_document: bool,
 }
 
-/// What a program is asked for.
+/// What a program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Form {

@@ -31,7 +31,7 @@ const DELAY_MS: f64 = 200.0;
 /// How to run it.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Turns, in each of which every program runs once.
+    /// Turns; in each, every program runs once.
     pub repetitions: usize,
     /// Records of the recording.
     pub events: u64,

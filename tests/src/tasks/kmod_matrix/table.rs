@@ -155,7 +155,7 @@ fn described(left_out: &BTreeMap<Reason, usize>) -> String {
     if reasons.is_empty() { "0".to_owned() } else { format!("{total}: {}", reasons.join(", ")) }
 }
 
-/// The table of the document: a row for each suite of which a kernel was unpacked, with its cloud, generic and RT kernels.
+/// The table of the document: a row for each suite with an unpacked kernel, with its cloud, generic and RT kernels.
 pub(super) fn document(rows: &[Row]) -> String {
     Suite::WITH_MODULE
         .into_iter()

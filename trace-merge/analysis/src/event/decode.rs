@@ -531,7 +531,7 @@ pub struct Decoder {
 
 impl Decoder {
     /// Reads only events that come in pairs, and those that explain why one is alone: of the host's kernel and the VMM the
-    /// entries of vCPUs into the guest and their exits, and what the VMM was told; of the guest's kernel what
+    /// entries of vCPUs into the guest and their exits, and the VMM's control requests; of the guest's kernel what
     /// its tasks and interrupts begin and end. The tasks that they tell have no names.
     #[must_use]
     pub fn of_pairs() -> Self {

@@ -1,13 +1,13 @@
-//! What the records of a kernel say about the task that runs on their CPU.
+//! Which task runs on a kernel's CPU, by its records.
 
 use super::fields::{RenameFields, THREAD, TaskFields};
 use super::{Rename, Task, Tid, name};
 use strata_recording::reader::{StreamRecord, TraceLayer};
 use strata_recording::schema::{IntegerField, Schema};
 
-/// What a record says about the task that runs.
+/// A record that changes who runs, or its name.
 #[derive(Clone, Copy, Debug)]
-pub enum Says<'t> {
+pub enum RunnerChange<'t> {
     /// Who ran, and who runs now (`sched:sched_switch`).
     Switch {
         /// The task that ran.
@@ -19,7 +19,7 @@ pub enum Says<'t> {
     Rename(Rename<'t>),
 }
 
-/// What an event type says about the task that runs.
+/// An event type of such records.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Switch(TaskFields, TaskFields),
@@ -28,44 +28,44 @@ enum Kind {
 
 impl Kind {
     #[inline(never)]
-    fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Says<'t>> {
+    fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<RunnerChange<'t>> {
         Some(match self {
-            Self::Switch(prev, next) => Says::Switch { prev: prev.read(record)?, next: next.read(record)? },
-            Self::Rename(fields) => Says::Rename(fields.read(record)?),
+            Self::Switch(prev, next) => RunnerChange::Switch { prev: prev.read(record)?, next: next.read(record)? },
+            Self::Rename(fields) => RunnerChange::Rename(fields.read(record)?),
         })
     }
 }
 
-/// How the event types of a kernel's layer tell who runs. Reads no others, which most records are.
+/// The event types of a kernel's layer that change who runs. Reads no others, which most records are.
 #[derive(Debug)]
 pub struct RunnerEvents {
     /// By the event type's position in its layer.
     types: Vec<EventType>,
-    /// What event types say about who runs; few say anything.
+    /// How those few are read.
     kinds: Vec<Kind>,
 }
 
-/// What an event type tells.
+/// What is known of an event type.
 #[derive(Clone, Copy, Debug)]
 struct EventType {
-    /// Index of what it says about who runs, where it says something.
+    /// Index of how it is read, where it changes who runs.
     kind: Option<usize>,
-    /// The thread that made the record, where it says so.
+    /// The thread that made the record, where the record names it.
     recorded_by: Option<IntegerField>,
 }
 
-/// What the records of one type say.
+/// How the records of one type are read.
 #[derive(Clone, Copy, Debug)]
-pub struct Told<'e> {
+pub struct TypeReader<'e> {
     kind: Option<&'e Kind>,
     recorded_by: Option<&'e IntegerField>,
 }
 
-impl Told<'_> {
-    /// What `record` says about the task that runs; `None` where it says nothing.
+impl TypeReader<'_> {
+    /// What `record` changes of the task that runs; `None` where that is nothing.
     #[inline]
     #[must_use]
-    pub fn runner<'t>(&self, record: &StreamRecord<'t>) -> Option<Says<'t>> {
+    pub fn runner<'t>(&self, record: &StreamRecord<'t>) -> Option<RunnerChange<'t>> {
         self.kind?.read(record)
     }
 
@@ -101,20 +101,20 @@ impl RunnerEvents {
         Self { types, kinds }
     }
 
-    /// What records of the type of `record` tell.
+    /// How records of the type of `record` are read.
     #[inline]
     #[must_use]
-    pub fn of(&self, record: &StreamRecord<'_>) -> Told<'_> {
+    pub fn of(&self, record: &StreamRecord<'_>) -> TypeReader<'_> {
         let Some(EventType { kind, recorded_by }) = self.types.get(record.schema.position()) else {
-            return Told { kind: None, recorded_by: None };
+            return TypeReader { kind: None, recorded_by: None };
         };
-        Told { kind: kind.and_then(|kind| self.kinds.get(kind)), recorded_by: recorded_by.as_ref() }
+        TypeReader { kind: kind.and_then(|kind| self.kinds.get(kind)), recorded_by: recorded_by.as_ref() }
     }
 
-    /// What `record` says about the task that runs; `None` where it says nothing.
+    /// What `record` changes of the task that runs; `None` where that is nothing.
     #[inline]
     #[must_use]
-    pub fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<Says<'t>> {
+    pub fn read<'t>(&self, record: &StreamRecord<'t>) -> Option<RunnerChange<'t>> {
         self.of(record).runner(record)
     }
 

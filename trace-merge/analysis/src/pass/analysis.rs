@@ -5,7 +5,7 @@ use strata_recording::layer::LayerKind;
 
 /// Something that is computed from a recording in one pass.
 ///
-/// What comes before the window is not told, but the timeline knows it: a state is that which the last record before told.
+/// It does not get what comes before the window, but the timeline knows it: a state is that of the last record before.
 pub trait Analysis: Send {
     /// The kinds of layers whose records it asks for. The timeline needs kernels and VMMs.
     fn layers(&self) -> &'static [LayerKind] {

@@ -57,7 +57,7 @@ pub(super) struct Feed<'a> {
 impl<'a> Feed<'a> {
     pub(super) fn new(analyses: Vec<&'a mut dyn Analysis>, mut timeline: Timeline, reported: Reported) -> Self {
         let of_changes = ChangeKind::ALL.map(|kind| places(&analyses, |analysis| analysis.takes_change(kind)));
-        timeline.tell_only(|kind| of_changes.get(kind as usize).is_some_and(|takers| !takers.is_empty()));
+        timeline.report_only(|kind| of_changes.get(kind as usize).is_some_and(|takers| !takers.is_empty()));
         Self { analyses, timeline, reported, of_changes, of_records: Vec::new() }
     }
 

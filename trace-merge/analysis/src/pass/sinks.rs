@@ -21,7 +21,7 @@ pub(super) struct Alone<'a, R> {
     pub items: usize,
     /// Time of the last record, ticks.
     pub until: Option<u64>,
-    /// What is told now and then up to where was read, ticks.
+    /// Gets, now and then, the time up to which the recording was read, ticks.
     pub report: R,
 }
 

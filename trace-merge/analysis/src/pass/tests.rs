@@ -5,7 +5,7 @@ use crate::timeline::{Change, Input};
 use strata_recording::layer::LayerKind;
 use strata_recording::test_trace::TestTrace;
 
-/// Keeps all that it is told.
+/// Keeps all that the pass feeds it.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Heard {
     /// It is unfinished until it has heard a record at this time.
@@ -87,7 +87,7 @@ fn heard(trace: TestTrace, window: Window) -> Heard {
 }
 
 #[test]
-fn records_before_the_window_and_in_it_are_told_apart_and_those_behind_it_are_not_told() {
+fn records_before_the_window_and_in_it_are_distinguished_and_those_behind_it_are_not_reported() {
     let heard = heard(ticks(), Window { begin: 20, end: 40 });
 
     assert_eq!((heard.before, heard.records), (vec![10], vec![20, 30]));
@@ -104,7 +104,7 @@ fn unfinished_analysis_hears_what_comes_behind_the_window_and_a_finished_one_doe
 }
 
 #[test]
-fn it_is_told_up_to_where_the_recording_was_read() {
+fn progress_is_up_to_where_the_recording_was_read() {
     let (_dir, trace) = ticks().open();
 
     let all = [0, 1].map(|feeds| {
@@ -193,7 +193,7 @@ fn states_last_no_longer_than_the_recording() {
 }
 
 #[test]
-fn change_of_the_last_record_is_told_where_the_window_reaches_it() {
+fn change_of_the_last_record_is_reported_where_the_window_reaches_it() {
     let trace = || tick(TestTrace::new(), 10).switch(0, 30, 0, 7);
 
     let changed = |end| heard(trace(), Window { begin: 0, end }).moments;
@@ -202,7 +202,7 @@ fn change_of_the_last_record_is_told_where_the_window_reaches_it() {
 }
 
 #[test]
-fn gap_before_the_window_is_told() {
+fn gap_before_the_window_is_reported() {
     let trace = tick(TestTrace::new(), 10).lost(LayerKind::GuestKernel, 0, 3);
 
     let heard = heard(tick(tick(trace, 30), 60), Window { begin: 50, end: 70 });
@@ -213,7 +213,7 @@ fn gap_before_the_window_is_told() {
 }
 
 #[test]
-fn who_runs_is_told_by_the_switch_to_come_at_the_beginning_and_after_a_gap() {
+fn who_runs_follows_from_the_switch_to_come_at_the_beginning_and_after_a_gap() {
     let trace = tick(tick(TestTrace::new(), 10).switch(0, 20, 7, 0), 30).lost(LayerKind::GuestKernel, 0, 3);
 
     let heard = heard(tick(trace, 50).switch(0, 60, 8, 0), Window::ALL);
@@ -222,7 +222,7 @@ fn who_runs_is_told_by_the_switch_to_come_at_the_beginning_and_after_a_gap() {
 }
 
 #[test]
-fn who_runs_is_not_told_by_a_switch_behind_a_gap() {
+fn who_runs_does_not_follow_from_a_switch_behind_a_gap() {
     let trace = tick(TestTrace::new(), 10).lost(LayerKind::GuestKernel, 0, 3).switch(0, 20, 7, 0);
 
     assert_eq!(heard(trace, Window::ALL).recorders, [(10, None), (20, Some(7))]);

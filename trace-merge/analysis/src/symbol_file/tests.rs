@@ -111,7 +111,7 @@ fn symbol_that_lies_where_no_kernel_moves_itself_is_of_another_one() {
 }
 
 #[test]
-fn symbols_that_a_guest_told_say_where_its_kernel_was() {
+fn symbols_that_a_guest_recorded_show_where_its_kernel_was() {
     let reported = |trace: TestTrace, name| trace.symbol(1, TEXT + MOVED + 0x10, name).open();
     let (_dir, mut trace) = reported(TestTrace::new(), "hrtimer_wakeup");
     let (_other_dir, mut other) = reported(TestTrace::new(), "something_else");
@@ -128,7 +128,7 @@ fn symbols_that_a_guest_told_say_where_its_kernel_was() {
 }
 
 #[test]
-fn symbols_of_a_guest_without_records_of_its_own_are_taken_and_said_not_to_be_sure() {
+fn symbols_of_a_guest_without_records_of_its_own_are_taken_as_uncertain() {
     let (_dir, mut trace) = trace_of(TEXT, &ALL);
 
     let printed = give(&mut trace, "vm0", kallsyms(TEXT)).unwrap().unwrap();
@@ -138,7 +138,7 @@ fn symbols_of_a_guest_without_records_of_its_own_are_taken_and_said_not_to_be_su
 }
 
 #[test]
-fn whose_symbols_they_are_must_be_said_where_there_are_several_kernels() {
+fn symbols_need_an_owner_where_there_are_several_kernels() {
     let (_dir, mut trace) = trace_of(TEXT, &ALL);
     let of = |text: &str| SymbolFile::from_str(text).unwrap().give_to(&mut trace).unwrap_err().to_string();
 

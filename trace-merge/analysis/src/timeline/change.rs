@@ -1,4 +1,4 @@
-//! What a timeline tells: states that have ended, and moments in which something has become another.
+//! What a timeline reports: states that have ended, and moments in which something has become another.
 
 use super::fused::Fused;
 use super::states::{CpuView, TaskIndex, TaskState};
@@ -127,17 +127,17 @@ impl Change {
 /// The changes that the last record or gap brought about, of the kinds that anybody wants.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changes {
-    told: Vec<Change>,
+    changes: Vec<Change>,
     /// By kind: whether nobody wants it.
     unwanted: [bool; ChangeKind::ALL.len()],
 }
 
 impl Changes {
-    pub(super) fn told(&self) -> &[Change] {
-        &self.told
+    pub(super) fn all(&self) -> &[Change] {
+        &self.changes
     }
 
-    pub(super) fn tell_only(&mut self, wanted: impl Fn(ChangeKind) -> bool) {
+    pub(super) fn report_only(&mut self, wanted: impl Fn(ChangeKind) -> bool) {
         self.unwanted = ChangeKind::ALL.map(|kind| !wanted(kind));
     }
 
@@ -148,7 +148,7 @@ impl Changes {
 
     #[inline]
     pub(super) fn clear(&mut self) {
-        self.told.clear();
+        self.changes.clear();
     }
 
     /// Adds the end of a state that lasted for `window`, if that is some time.
@@ -163,7 +163,7 @@ impl Changes {
     #[inline]
     pub(super) fn push_moment(&mut self, kind: ChangeKind, make: impl FnOnce() -> Change) {
         if self.wants(kind) {
-            self.told.push(make());
+            self.changes.push(make());
         }
     }
 }

@@ -104,7 +104,7 @@ impl GuestTask {
 pub struct GuestCpu {
     /// Whose turn it is.
     pub current: Current,
-    /// Whose turn it is as the switch to come tells, where no switch has told since the beginning or since records were
+    /// Whose turn it is as the switch to come tells, where there was no switch since the beginning or since records were
     /// lost.
     announced: Current,
     nested: Vec<Interrupt>,
@@ -173,7 +173,7 @@ pub struct Guest {
     gaps: BTreeSet<u32>,
     /// CPUs that go offline: they run no tasks until they record again.
     offline: BTreeSet<u32>,
-    /// CPUs that never record, and whose vCPUs have not been in the guest as far as is told: they run no tasks. With
+    /// CPUs that never record, and whose vCPUs have not been in the guest as far as records show: they run no tasks. With
     /// each, whether its vCPU may have been there before the kernel recorded anything.
     pub(super) unused: BTreeMap<u32, bool>,
     /// Whether the kernel has recorded anything.
@@ -187,7 +187,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// The CPU `cpu`; `None` when no record told of it yet.
+    /// The CPU `cpu`; `None` before its first record.
     #[must_use]
     pub fn cpu(&self, cpu: u32) -> Option<&GuestCpu> {
         self.cpus.get(cpu)

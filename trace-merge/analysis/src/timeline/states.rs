@@ -18,7 +18,7 @@ pub enum Current {
     Task(TaskIndex),
 }
 
-/// Whose turn it is on a CPU, told apart from all others: each CPU has an idle task of its own.
+/// Whose turn it is on a CPU, distinct from all others: each CPU has an idle task of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Runner {
     /// The idle task of a CPU.

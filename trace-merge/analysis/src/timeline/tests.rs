@@ -71,7 +71,7 @@ pub(super) const fn queued(task: Task<'_>, cpu: Option<u32>) -> Event<'_> {
     Event::Wakeup { task, cpu, stage: WakeupStage::Wakeup }
 }
 
-/// A timeline, and all that it told.
+/// A timeline, and all that it reported.
 pub(super) struct Reported {
     pub(super) timeline: Timeline,
     pub(super) changes: Vec<Change>,
@@ -286,7 +286,7 @@ fn cpu_that_is_idle_for_longer_than_it_takes_to_begin_has_not_yet_to_begin() {
 }
 
 #[test]
-fn task_that_is_not_allowed_to_run_is_told_while_its_cpu_is_idle() {
+fn task_that_is_not_allowed_to_run_is_reported_while_its_cpu_is_idle() {
     let steps = [
         host(10, 0, entry(0)),
         guest(15, 0, switch(IDLE, 0, APP)),
@@ -438,7 +438,7 @@ fn recorder_of_a_switch_is_who_gives_the_cpu_away() {
 }
 
 #[test]
-fn name_and_state_of_a_task_are_told_when_they_change() {
+fn name_and_state_of_a_task_are_reported_when_they_change() {
     let step = guest(20, 0, Event::Exec { tid: None, old_tid: None, file: b"/bin/sh" });
     let reported = Reported::new().over(&[guest(10, 0, switch(IDLE, 0, APP)), step, step], 30);
 
@@ -592,7 +592,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn states_that_are_told_agree_with_every_lookup(steps in any_steps()) {
+    fn reported_states_agree_with_every_lookup(steps in any_steps()) {
         let end = steps.last().map_or(1, |(time, ..)| time + 1);
         let mut reported = Reported::new();
         let mut moments = Vec::new();
@@ -660,7 +660,7 @@ proptest! {
     }
 
     #[test]
-    fn no_vcpu_is_told_to_wait_while_host_records_are_missing(steps in any_steps()) {
+    fn no_vcpu_is_reported_to_wait_while_host_records_are_missing(steps in any_steps()) {
         let mut reported = Reported::new();
         for step in &steps {
             reported.feed(step);
@@ -748,7 +748,7 @@ fn states_without(steps: &[Step<'static>], only_kvm: Option<bool>, from: u64, en
 
 proptest! {
     /// A flight recorder's history of KVM's events may begin later than that of the scheduler's, and the other way
-    /// round: what is told then is less, and nothing else.
+    /// round: it reports less then, and nothing else.
     #[test]
     fn shorter_history_of_one_class_tells_less_and_nothing_else(
         acts in proptest::collection::vec(

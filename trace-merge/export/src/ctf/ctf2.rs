@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn numbered_streams_are_told_apart_by_their_packets() {
+    fn numbered_streams_are_distinguished_by_their_packets() {
         let members = |has_numbered_streams| {
             let class = trace_class(&TraceDescription { has_numbered_streams, ..trace() });
             class["packet-header-field-class"]["member-classes"].as_array().unwrap().len()

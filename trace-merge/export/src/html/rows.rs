@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_follow_each_other_and_are_told_by_the_distance() {
+    fn slices_follow_each_other_and_are_found_by_the_distance() {
         let rows = rows(100);
 
         assert_eq!(numbers(&rows.rows[0].encoded()), [3, 3, 10, 0, 10, 3, 20, 10, 10, 3, 0, 1, 0]);

@@ -135,7 +135,7 @@ fn every_fixed_table_has_rows_with_its_columns() {
 }
 
 #[test]
-fn time_counts_from_the_first_record_of_which_utc_is_told() {
+fn time_counts_from_the_first_record_whose_utc_is_written() {
     let (folder, _dir, trace) = exported();
     let first = trace.clock().utc_ns(trace.start().unwrap());
 
@@ -166,7 +166,7 @@ fn states_of_vcpus_add_up_to_the_report() {
 }
 
 #[test]
-fn thief_is_told_with_its_vm() {
+fn thief_is_written_with_its_vm() {
     let folder = TempDir::new().unwrap();
     let (_dir, trace) = scenario::preempted_in_an_exit().with_neighbour("other", 200).open();
 
@@ -341,7 +341,7 @@ fn packets_and_their_steps_are_those_of_the_report() {
 }
 
 #[test]
-fn losses_and_gaps_are_told_and_what_lies_in_them_has_no_time() {
+fn losses_and_gaps_are_rows_and_what_lies_in_them_has_no_time() {
     let (folder, _dir, trace) = exported();
 
     let [losses, gaps, calls] = ["losses", "gaps", "syscalls"].map(|name| Table::read(folder.path(), name));
@@ -388,7 +388,7 @@ fn files_lie_by_host_boot_vm_and_hour_and_say_their_version() {
 }
 
 #[test]
-fn only_the_tables_that_are_asked_for_are_written() {
+fn only_the_tables_that_are_requested_are_written() {
     let (folder, (_dir, trace)) = (TempDir::new().unwrap(), made_recording::open());
     let names = ["exits", "sched.sched_switch"].map(String::from);
 
@@ -434,7 +434,7 @@ fn table_that_the_recording_has_not_is_not_chosen() {
 }
 
 #[test]
-fn rows_that_are_told_are_those_in_the_files() {
+fn counted_rows_are_those_in_the_files() {
     let (folder, (_dir, trace)) = (tempfile::tempdir().unwrap(), made_recording::open());
 
     let reported = super::export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap();
@@ -453,7 +453,7 @@ fn part_of_a_recording_without_records_is_refused() {
 }
 
 #[test]
-fn folder_that_cannot_be_written_is_said() {
+fn folder_that_cannot_be_written_is_reported() {
     let (folder, (_dir, trace)) = (TempDir::new().unwrap(), made_recording::open());
     fs::write(folder.path().join("exits"), "a file in the place of a folder").unwrap();
 

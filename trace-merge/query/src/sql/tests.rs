@@ -174,7 +174,7 @@ fn table_without_rows_is_there() {
 }
 
 #[test]
-fn tables_and_their_columns_can_be_asked() {
+fn tables_and_their_columns_can_be_listed() {
     let folder = tempfile::tempdir().unwrap();
     let (dir, _trace) = made_recording::export(folder.path());
     let question = "select column_name from information_schema.columns

@@ -52,7 +52,7 @@ pub(super) struct Task(u32);
 
 impl Task {
     pub(super) const IDLE: Self = Self(0);
-    /// Of the story: who reads the disk, and the threads of a server, of which the first records events of its own.
+    /// Of the story: who reads the disk, and the threads of a server; the first records events of its own.
     pub(super) const DD: Self = Self(145);
     pub(super) const WEB: [Self; 4] = [Self(812), Self(813), Self(814), Self(815)];
 

@@ -234,7 +234,7 @@ impl Disk {
         machine.host_switch_on(vcpu, DEVICE_CPU, (DEVICE_THREAD, SLEEPS), (0, "swapper"))
     }
 
-    /// The guest is told, and wakes the task.
+    /// The interrupt reaches the guest, which wakes the task.
     pub(super) fn complete(&self, machine: &mut Machine) -> Done {
         let Self { vcpu, reader, sector } = *self;
         machine.inject(vcpu, DISK_VECTOR)?;

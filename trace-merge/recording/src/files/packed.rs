@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_file_of_another_name_is_told_as_before() {
+    fn compressed_file_of_another_name_is_reported_as_before() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("log.zst");
         fs::write(&path, zstd::encode_all(&b"text"[..], 1).unwrap()).unwrap();

@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     #[ignore = "child process: run by the tests below"]
-    fn guards_what_it_is_told_to() {
+    fn guards_the_given_files() {
         let path = std::env::var_os(GUARDED).unwrap();
         let _guard = match std::env::var_os(WAS_THERE) {
             Some(_) => RemovedOnSignal::emptying(Path::new(&path), Mode::from_raw_mode(0o755)),
@@ -141,7 +141,7 @@ mod tests {
 
     /// The same with further variables.
     fn end_with(signal: &str, path: &Path, variables: &[(&str, &str)]) -> ExitStatus {
-        let test = format!("{}::guards_what_it_is_told_to", module_path!().split_once("::").unwrap().1);
+        let test = format!("{}::guards_the_given_files", module_path!().split_once("::").unwrap().1);
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([&test, "--exact", "--nocapture", "--ignored"])
             .env(GUARDED, path)

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guest_without_an_agent_is_told_of_the_size_of_its_own_ring() {
+    fn advice_for_a_guest_without_an_agent_is_the_size_of_its_own_ring() {
         let lost = Lost { full: 7, wrapped: 2, ..Lost::default() };
         let setting = Setting { is_agentless: true, ..Setting::default() };
 

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_ctf_is_told_from_an_empty_folder() {
+    fn foreign_ctf_is_distinguished_from_an_empty_folder() {
         let folder = TempDir::new().unwrap();
 
         assert_eq!(recognised(folder.path()), None);

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_takes_more_than_it_is_said_to() {
+    fn nothing_takes_more_than_its_size() {
         let dir = TempDir::new().unwrap();
         let events = vec![event(1, 0), event(u16::MAX - 1, MAX_FIELDS), event(2, 3)];
         let process = Some(Process { pid: u32::MAX, comm: "\\".repeat(16) });

@@ -149,7 +149,7 @@ fn stream_whose_end_the_manifest_says_is_missing_ends_in_a_gap() {
     assert!(!of_description(&|stream| stream.packets = 0));
 }
 
-/// The end of the stream of [`packets`], the last of which may end later, beside a VMM's that ends at tick 100: what its
+/// The end of the stream of [`packets`], whose last one may end later, beside a VMM's that ends at tick 100: what its
 /// records between 0 and `to` say of it.
 fn end_beside_a_later_stream(to: u64, change: impl FnOnce(&mut Manifest)) -> (bool, Option<u64>) {
     let (dir, _) = packets(|index, header| {

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_behind_a_stream_that_goes_on_is_told_where_others_have_records() {
+    fn gap_behind_a_stream_that_goes_on_is_reported_where_others_have_records() {
         let (_dir, trace) = unfinished(&[vec![vec![1, 8], vec![2]], vec![vec![3, 4]]], |_| ());
 
         assert_eq!(steps(&trace, 0, u64::MAX), ["r0 1", "r1 2", "(1 2", "r2 3", "r2 4", "(2 4", "r0 8"]);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_not_there_is_said() {
+    fn everything_that_is_not_there_is_reported() {
         let totals = Totals {
             lost: Lost { full: 1, wrapped: 2, too_large: 3 },
             rejected_bytes: 4,

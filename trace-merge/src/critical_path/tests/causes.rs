@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn thief_on_the_host_is_named_with_its_share_and_what_told_of_it() {
+fn thief_on_the_host_is_named_with_its_share_and_its_records() {
     let requested = CriticalPathOptions { from: Some(Duration::from_nanos(1_000)), ..options("app") };
 
     let answer = request(scenario::preempted_in_an_exit(), &requested).unwrap();
@@ -197,7 +197,7 @@ fn chain_of_three_tasks_over_two_locks_ends_at_the_disk() {
 }
 
 #[test]
-fn task_that_slept_as_it_asked_for_is_late_only_from_being_woken_on() {
+fn task_that_slept_as_requested_is_late_only_from_being_woken_on() {
     let sleeper = || {
         let scene = Scene::new().switch(0, 1_500, 0, 0, A).call(0, 1_900, NANOSLEEP).switch(0, 2_000, A, 1, 0);
         let scene = scene
@@ -285,7 +285,7 @@ fn vcpu_that_its_host_passes_over_is_limited_and_not_late() {
 }
 
 #[test]
-fn vcpu_that_an_idle_host_runs_late_by_tens_of_milliseconds_is_not_said_to_have_yet_to_begin() {
+fn vcpu_that_an_idle_host_runs_late_by_tens_of_milliseconds_is_not_reported_as_yet_to_begin() {
     let scene = Scene::new().switch(0, 1500, 0, 0, A).exit(0, 2_000, IOIO).host_switch(0, 2_100, VCPU0, 1, 0);
     let scene = scene.host_wake(0, 3_000, 0, VCPU0).host_switch(0, 60_003_000, 0, 0, VCPU0).enter(0, 60_003_100);
 

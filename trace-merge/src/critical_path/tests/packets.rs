@@ -96,7 +96,7 @@ fn request_and_answer_that_wait_for_two_runs_of_a_worker_are_held_up_before_each
 }
 
 #[test]
-fn runs_between_request_and_answer_are_not_counted_and_that_is_said() {
+fn runs_between_request_and_answer_are_not_counted_and_that_is_reported() {
     let path = sent_by_a(NPF, |scene| {
         let scene = scene.host_wake(2, 5_000, NOISY, WORKER).host_switch(2, 6_000, HOG, 0, WORKER);
         scene.host_switch(2, 6_100, WORKER, 1, HOG)
@@ -109,7 +109,7 @@ fn runs_between_request_and_answer_are_not_counted_and_that_is_said() {
 }
 
 #[test]
-fn first_run_that_the_guest_did_not_ask_for_is_not_counted_and_that_is_said() {
+fn first_run_that_the_guest_did_not_ask_for_is_not_counted_and_that_is_reported() {
     let path = sent_by_a(EXTERNAL_INTERRUPT, |scene| scene);
 
     let steps = &path.steps[0].steps;

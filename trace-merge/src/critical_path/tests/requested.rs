@@ -1,4 +1,4 @@
-//! Which tasks and waits are told, for what was asked.
+//! Which tasks and waits are reported, by the request.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn task_that_does_not_exist_is_refused_with_the_nearest() {
     assert!(refused("99").contains("the nearest are 14, 11, 10"), "{}", refused("99"));
 }
 
-/// Whose waits are told, and when.
+/// Whose waits are reported, and when.
 fn waits(answer: &CriticalPaths) -> Vec<(&str, u64, u64)> {
     answer.paths.iter().map(|path| (path.task.as_str(), path.window.begin, path.window.end)).collect()
 }
@@ -64,14 +64,14 @@ fn longest_waits_of_a_name_are_those_of_all_its_threads() {
 }
 
 #[test]
-fn only_the_longest_waits_of_all_threads_are_told() {
+fn only_the_longest_waits_of_all_threads_are_reported() {
     let requested = CriticalPathOptions { worst: Some(1), ..options("w*") };
 
     assert_eq!(waits(&request(threads_of_web(), &requested).unwrap()), [("web/21", 7_000, 20_000)]);
 }
 
 #[test]
-fn one_thread_of_a_name_is_told_as_if_there_were_no_other() {
+fn one_thread_of_a_name_is_reported_as_if_there_were_no_other() {
     let whole = |task: &str| request(threads_of_web(), &options(task)).unwrap();
     let requested = CriticalPathOptions { worst: Some(2), ..options("web/21") };
 

@@ -1,4 +1,4 @@
-//! What records do not tell is said to be unknown, and never guessed.
+//! What records do not show is reported as unknown, and never guessed.
 
 use super::*;
 
@@ -68,7 +68,7 @@ fn task_that_was_not_made_yet_is_followed_to_who_made_it() {
 }
 
 #[test]
-fn wait_that_goes_on_beyond_the_window_is_said_to() {
+fn wait_that_goes_on_beyond_the_window_is_reported_as_such() {
     let requested = CriticalPathOptions { to: Some(Duration::from_nanos(3_000)), ..options("a") };
 
     let path = request(futex_of_b(|scene| scene), &requested).unwrap().paths.remove(0);
@@ -78,7 +78,7 @@ fn wait_that_goes_on_beyond_the_window_is_said_to() {
 }
 
 #[test]
-fn more_than_is_kept_of_a_wait_is_not_known_and_said() {
+fn more_than_is_kept_of_a_wait_is_not_known_and_reported() {
     let (_dir, trace) = futex_of_b(calls_of_b).open();
     let requested = CriticalPathOptions { worst: Some(1), ..options("a") };
 

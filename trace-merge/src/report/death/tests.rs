@@ -63,7 +63,7 @@ fn death(trace: TestTrace, window: Window) -> Death {
 }
 
 #[test]
-fn each_cpu_is_told_as_it_was_at_the_guests_last_record() {
+fn each_cpu_is_reported_as_it_was_at_the_guests_last_record() {
     let death = death(panicked(), Window::ALL);
 
     let [vm] = death.vms.as_slice() else { panic!("{death:?}") };
@@ -122,7 +122,7 @@ fn without_a_guest_layer_the_last_record_of_all_counts() {
 }
 
 #[test]
-fn guest_without_its_hosts_layers_is_told_by_its_own_records() {
+fn guest_without_its_hosts_layers_is_described_by_its_own_records() {
     let call = [("id", Field::Number(1))];
     let trace = TestTrace::new().guest(0, 10_000, "raw_syscalls:sys_enter", &call).guest(1, 9_000, "app:tick", &call);
 
@@ -164,7 +164,7 @@ fn text_says_all_of_it_and_acts_on_no_terminal() {
 }
 
 #[test]
-fn what_was_known_last_is_told_where_the_hosts_records_end_before_the_guests() {
+fn what_was_known_last_is_reported_where_the_hosts_records_end_before_the_guests() {
     let (folder, _) = panicked().open();
     let mut manifest = Manifest::load(folder.path()).unwrap();
     let of_host = manifest.layers.iter_mut().filter(|layer| layer.kind == LayerKind::HostKernel);

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_are_too_large_are_told_the_size_and_not_the_number_of_sub_buffers() {
+    fn advice_for_records_that_are_too_large_is_the_size_and_not_the_number_of_sub_buffers() {
         let lost = Lost { too_large: 2, ..Lost::default() };
 
         let next = next_of(LayerKind::GuestKernel, lost, false);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn layer_at_its_limit_is_told_of_the_limit() {
+    fn advice_for_a_layer_at_its_limit_is_the_limit() {
         let lost = Lost { full: 7, ..Lost::default() };
 
         assert!(next_of(LayerKind::GuestUser, lost, true)[0].contains("--limit"));

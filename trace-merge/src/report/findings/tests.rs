@@ -24,7 +24,7 @@ fn time(count: u64, total_ns: u64, p99_ns: u64) -> Distribution {
     Distribution { count, total_ns, p50_ns: p99_ns / 2, p99_ns, max_ns: p99_ns, ..Distribution::default() }
 }
 
-/// A guest that had tasks running for 2000 ticks, which are 1000 ns, of which `hog` stole `stolen`.
+/// A guest whose tasks ran for 2000 ticks (1000 ns); `hog` stole `stolen` of them.
 fn with_thief(stolen: u64) -> VmTasks {
     let part = Part { state: "stolen", detail: Some("hog/200".into()), ticks: stolen, ns: stolen / 2 };
     let task = TaskReport {
@@ -300,7 +300,7 @@ fn recording_is_a_finding_where_its_share_of_stolen_and_of_all_time_are_large() 
 }
 
 #[test]
-fn thread_of_strata_is_told_as_recording_and_not_as_a_thief() {
+fn thread_of_strata_is_reported_as_recording_and_not_as_a_thief() {
     let (_dir, trace) = scenario::preempted_in_an_exit().strata_thread(200, "strata-recorder", 1).open();
 
     let overview = super::super::make(&trace, Window::ALL, OverviewBuilder::new(&trace, Window::ALL)).unwrap();

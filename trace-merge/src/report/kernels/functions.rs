@@ -151,7 +151,7 @@ impl ReportRow for FunctionSamples {
             "is_certain",
             "",
             Unit::Flag,
-            "Whether `module` is certain: a process's file is not where records are missing since its mapping was told",
+            "Whether `module` is certain: a process's file is not where records are missing since its mapping was recorded",
             |row| row.is_certain.into(),
         ),
     ];

@@ -226,7 +226,7 @@ impl InterruptTimes {
         self.handled.kept.take()
     }
 
-    /// Injected interrupts of which nothing more is to come, since this was asked last; `at_end`, all others, too.
+    /// Injected interrupts that are complete since the last call; `at_end`, all others, too.
     pub fn take_injected(&mut self, at_end: bool) -> impl Iterator<Item = InjectedInterrupt> {
         self.deliveries.take(at_end)
     }

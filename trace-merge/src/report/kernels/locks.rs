@@ -168,7 +168,9 @@ impl ReportRow for Waiter {
 impl ReportRow for Futex {
     const COLUMNS: &'static [Column<Self>] = &[
         column("address", "futex", Unit::Address, "Address of the futex in the process", |row| row.address.into()),
-        column("operation", "operation", Unit::Text, "What was asked of the kernel", |row| (&row.operation).into()),
+        column("operation", "operation", Unit::Text, "What the program requested of the kernel", |row| {
+            (&row.operation).into()
+        }),
         column("pid", "", Unit::Number, "Id of the process", |row| row.pid.into()),
         column("comm", "", Unit::Text, "Its name", |row| (&row.comm).into()),
         column("", "process", Unit::Text, "The process", |row| format!("{}/{}", row.comm, row.pid).into()),

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_interruptions_are_told_apart() {
+    fn errors_and_interruptions_are_distinguished() {
         let mut trace = TestTrace::new().switch(0, 1, 0, 7);
         for (time, ret) in [(10, -2), (20, -512), (30, -516), (40, 3), (50, -4096)] {
             trace = exit(enter(trace, 0, time, 1), 0, time + 5, 1, ret);

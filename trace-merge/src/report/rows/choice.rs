@@ -334,7 +334,7 @@ impl Chosen {
         let why = match &self.missed_task {
             _ if self.is_empty => format!("the table {} of the report has no rows", table_name(self.path)),
             Some(missed) => harmless(missed),
-            None => "no row is all of what is asked for at once".into(),
+            None => "no row passes all of these filters at once".into(),
         };
         (self.rows.is_empty() && self.left_out == 0).then_some(why)
     }

@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_column_is_what_it_says() {
+    fn description_of_a_column_is_what_it_holds() {
         let texts = texts::<Made>();
 
         let (key, heading, unit) = ("address".into(), "at", "hexadecimal text");
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_figures_has_their_keys() {
+    fn description_of_figures_has_their_keys() {
         let texts = texts::<Timed>();
 
         let printed: Vec<_> = texts.iter().map(|text| (&*text.key, text.heading, text.meaning)).collect();

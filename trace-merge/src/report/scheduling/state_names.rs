@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_cpu_and_unknown_preemptor_are_said() {
+    fn idle_cpu_and_unknown_preemptor_are_reported() {
         assert!(preemptor(None, Preemptor::Idle).contains("idle"));
         assert_eq!(preemptor(None, Preemptor::Unknown), "not known");
         let limits = [Preemptor::NotAllowed, Preemptor::IdleForLong].map(|by| preemptor(None, by));

@@ -22,7 +22,7 @@ pub(crate) fn warnings(vm: &Vm) -> Vec<String> {
     if !vm.kvm_reports {
         warnings.push(
             "no kvm:kvm_entry and kvm:kvm_exit of the host's kernel: the guest, exits that KVM handles, and what the host \
-             ran instead are not told apart"
+             ran instead cannot be distinguished"
                 .into(),
         );
     } else if !vm.scheduler_reports {

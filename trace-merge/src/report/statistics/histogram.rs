@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn times_lie_in_the_bins_that_hold_them_and_the_bins_between_are_told() {
+    fn times_lie_in_the_bins_that_hold_them_and_the_bins_between_are_reported() {
         // A tick is half a nanosecond.
         let histogram = classes(&[16, 17, 25, 16]).histogram(&manifest().clock);
 

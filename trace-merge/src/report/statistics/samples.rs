@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn report_that_was_not_asked_keeps_nothing() {
+    fn report_that_was_not_requested_keeps_nothing() {
         let mut samples = Samples::default();
 
         samples.add(None, 1_000, 1, row);

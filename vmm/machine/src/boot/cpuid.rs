@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn virtualisation_and_counters_are_given_when_asked_for() {
+    fn virtualisation_and_counters_are_given_when_requested() {
         let given = |extras| entries(&full(), 0, &CpuidConfig { extras, ..config(1) });
         let nested = given(CpuExtras { nested: true, pmu: false });
         let pmu = given(CpuExtras { nested: false, pmu: true });

@@ -1,7 +1,7 @@
 //! Locks of disk images, and who holds one that could not be had.
 //!
 //! Whoever may read a file may lock it: the kernel's locks are agreements, not rights. So a lock that is not to be had
-//! is told with the process that holds it, and can be done without.
+//! is reported with the process that holds it; `lock=off` does without it.
 
 use rustix::fs::{fstat, major, minor};
 use std::fmt;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_that_this_process_holds_is_told_as_its_own() {
+    fn lock_that_this_process_holds_is_reported_as_its_own() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let open = || File::open(file.path()).unwrap();
         let (first, second) = (open(), open());

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_that_is_told_twice_is_one() {
+    fn panic_that_the_guest_reports_twice_is_one() {
         let ports = PowerPorts::default();
         let requests = [1, 1].map(|event| ports.write(PANIC_PORT, event));
         assert_eq!(requests, [Some(GuestRequest::Panicked), None]);

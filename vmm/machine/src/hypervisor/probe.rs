@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_permission_is_told_from_a_missing_device() {
+    fn missing_permission_is_distinguished_from_a_missing_device() {
         let kinds = [libc::EACCES, libc::ENOENT].map(|code| unopened(errno::Error::new(code)));
         assert_eq!(kinds[0], KvmKind::NoPermission);
         assert!(matches!(kinds[1], KvmKind::Absent { .. }));

@@ -466,7 +466,7 @@ impl MutEventSubscriber for QueueEvents {
         }
         let _ = ops.add(Events::with_data(&self.0.resume, RESUME, EventSet::IN));
         if let Some(source) = &self.0.source {
-            // Told once, when it comes: without buffers of the guest, what has come stays where it is.
+            // Reported once, when it comes: without buffers of the guest, what has come stays where it is.
             let events = EventSet::IN | EventSet::OUT | EventSet::EDGE_TRIGGERED;
             let _ = ops.add(Events::with_data(&source.descriptor, SOURCE, events));
         }

@@ -101,7 +101,7 @@ impl Passt {
         Ok(Self { stream, incoming, outgoing: Vec::new(), sent: 0, is_broken: false })
     }
 
-    /// Whether there is a socket at `path`. It is not connected to: passt serves one guest and then ends, if it is told
+    /// Whether there is a socket at `path`. This does not connect: passt serves one guest and then ends, if it is told
     /// to.
     ///
     /// # Errors
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn path_without_a_socket_is_told_with_the_way_out() {
+    fn path_without_a_socket_is_reported_with_the_way_out() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn program_that_is_missing_is_told_with_the_way_out() {
+    fn program_that_is_missing_is_reported_with_the_way_out() {
         let error = Passt::start_program("strata-no-such-passt").unwrap_err().to_string();
 
         assert!(error.contains("install it") && error.contains("--net passt=SOCKET"), "{error}");
@@ -362,7 +362,7 @@ mod tests {
     fn program_that_is_started_has_the_other_end() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("passt");
-        // Answers with a frame of two bytes on the descriptor that it is told.
+        // Answers with a frame of two bytes on the descriptor of its option.
         let script = "#!/bin/bash\nfor last; do :; done\nprintf '\\0\\0\\0\\002ok' >&$last\n";
         std::fs::write(&program, script).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

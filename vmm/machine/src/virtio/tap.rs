@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_the_kernel_would_complete_or_refuse_are_told() {
+    fn names_that_the_kernel_would_complete_or_refuse_are_reported() {
         let refused = ["", "a/b", "tap%d", "a name", "sixteen-letters-", "a:1", ".."].map(|name| Tap::open(name).err());
 
         assert!(refused.iter().all(|error| matches!(error, Some(TapError::Name(_)))), "{refused:?}");

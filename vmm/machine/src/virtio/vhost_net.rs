@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_of_memory_are_told_by_their_addresses() {
+    fn regions_of_memory_are_found_by_their_addresses() {
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0x1000), 0x2000)]).unwrap();
 
         let reported = memory.iter().map(region).next().unwrap();
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn host_without_it_is_told_what_to_do() {
+    fn host_without_it_gets_advice() {
         let missing = open(Path::new("/nonexistent/vhost-net")).unwrap_err();
         let no_module = cannot_open(io::Error::from_raw_os_error(libc::ENODEV));
         let refused = cannot_open(io::ErrorKind::PermissionDenied.into());
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn jail_allows_what_is_asked_of_the_kernel_while_the_guest_runs() {
+    fn jail_allows_what_a_running_guest_needs_of_the_kernel() {
         use strata_jail::policy::{Group, Only};
         use vhost::vhost_kern::vhost_binding as request;
         let requested = [

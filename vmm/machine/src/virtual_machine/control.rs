@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn machine_that_does_not_run_is_asked_for_no_memory() {
+    fn machine_that_does_not_run_gets_no_request_for_memory() {
         let control = MachineControl::default();
 
         assert_eq!(control.balloon(), Err(ControlError::NotRunning));

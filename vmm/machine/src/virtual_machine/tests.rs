@@ -142,7 +142,7 @@ impl Observer for Log {
     }
 }
 
-/// Runs `machine`; returns its outcome, its console output and what its observer was told.
+/// Runs `machine`; returns its outcome, its console output and what its observer got.
 fn run(machine: Machine, input: Option<File>) -> (Outcome, Vec<u8>, Arc<Log>) {
     let console = Console::default();
     let log = Arc::new(Log::default());
@@ -315,7 +315,7 @@ fn paused_guest_can_be_stopped() {
 }
 
 #[test]
-fn running_machine_is_asked_for_memory_that_it_can_do_without() {
+fn running_machine_gets_a_request_for_memory_that_it_can_do_without() {
     let folder = TempDir::new().unwrap();
     let requested = |balloon: bool, bytes: &'static [u64]| {
         let machine = Machine::new(MachineConfig { balloon, ..config(&folder, SPIN) }).unwrap();

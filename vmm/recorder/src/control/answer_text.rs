@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_pages_and_parts_of_a_size_are_said() {
+    fn refused_pages_and_parts_of_a_size_are_reported() {
         let balloon = BalloonStatus { given: 12 << 10, refused: 7, driven: true, ..BalloonStatus::default() };
 
         let text = self::balloon(&balloon);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn several_of_a_name_are_told_apart_by_process() {
+    fn several_of_a_name_are_distinguished_by_process() {
         let error = choose(vec![found("a", 1, true), found("a", 2, true)], "a").unwrap_err();
 
         assert!(error.to_string().contains("1, 2"), "{error}");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn vms_of_other_users_are_told_apart_by_user_and_process() {
+    fn vms_of_other_users_are_distinguished_by_user_and_process() {
         let vms = vec![of_other("web", 2, 4_000_000_000), of_other("web", 2, 4_000_000_001)];
 
         let error = choose(vms, "web").unwrap_err();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_that_another_process_serves_is_not_asked() {
+    fn socket_that_another_process_serves_gets_no_request() {
         let (_folder, path) = served(|mut client| drop(client.write_all(b"{\"answer\":\"done\",\"message\":\"\"}\n")));
         let this = Peer { pid: std::process::id(), uid: rustix::process::geteuid().as_raw() };
         let socket = |peer| ControlSocket::of_process(path.clone(), peer);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_read_up_to_where_it_is_whole_or_the_other_side_hangs_up() {
+    fn answer_is_read_up_to_where_it_is_whole_or_the_other_side_hangs_up() {
         let (mut states, hears) = UnixStream::pair().unwrap();
         let deadline = Instant::now() + Duration::from_secs(600);
         states.write_all(b"one.").unwrap();

@@ -1,5 +1,5 @@
 //! Waiting for a trigger of a running VM, from outside: whoever waits decides what happens then. The other VMs of the
-//! host can be frozen with it: each flight recorder is asked for a snapshot at once.
+//! host can be frozen with it: each flight recorder gets a request for a snapshot at once.
 
 use super::client::{self, ClientError};
 use super::directory::FoundVm;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn triggers_are_told_apart_though_others_come_and_go_meanwhile() {
+    fn triggers_are_distinguished_though_others_come_and_go_meanwhile() {
         let before = [status(1, 0, 1), status(2, 0, 5)];
 
         assert_eq!(done(&[status(2, 0, 5), status(3, 0, 1)], &before), [3]);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn first_cpu_is_told_apart_where_there_are_others() {
+    fn first_cpu_is_distinguished_where_there_are_others() {
         let (first, others) = list("0-3").split_first().unwrap();
 
         assert_eq!((first.to_string(), others.to_string()), ("0".into(), "1-3".into()));

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn recorder_that_was_late_is_told() {
+    fn recorder_that_was_late_is_reported() {
         let (reported, _) = watched(SOON, |watchdog| {
             watchdog.looked(false, SOON);
             policy_in_time(libc::SCHED_OTHER, || ());
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn recorder_that_was_woken_is_told_once() {
+    fn recorder_that_was_woken_is_reported_once() {
         let (reported, _) = watched(HOUR, |watchdog| {
             let before = watchdog.was_late();
             watchdog.was_woken();

@@ -171,7 +171,7 @@ mod tests {
             scope.spawn(move || {
                 alarms.watch_this_thread();
                 ready.send(()).unwrap();
-                // Sleeps until it is told to work, which it does until the sleeper was woken.
+                // Sleeps until the test wants work, and works until the sleeper was woken.
                 reported.recv().unwrap();
                 while reported.try_recv().is_err() {
                     std::hint::spin_loop();

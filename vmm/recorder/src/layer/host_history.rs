@@ -648,7 +648,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_the_file_has_no_room_for_is_kept_in_memory_and_said_once() {
+    fn what_the_file_has_no_room_for_is_kept_in_memory_and_reported_once() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut history = History::new(LIMIT, &events(), Some(full));
 

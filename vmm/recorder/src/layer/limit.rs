@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_that_was_met_is_told_once_with_how_to_raise_it() {
+    fn limit_that_was_met_is_reported_once_with_how_to_raise_it() {
         let begin = Instant::now();
         let mut limiter = RecordLimiter::new(LIMIT, begin);
         limiter.take(100, begin);

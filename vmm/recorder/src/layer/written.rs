@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn end_is_told_once_with_its_reason_and_what_to_do() {
+    fn end_is_reported_once_with_its_reason_and_what_to_do() {
         let mut end = LayerEnd::default();
 
         let before = end.report(LayerKind::Vmm);

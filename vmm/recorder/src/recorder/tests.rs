@@ -1,5 +1,5 @@
 //! Shows: A layer's limit holds, its loss is exact, others lose nothing.
-//! Shows: A VM whose trace fails goes on, pauses or stops, as asked.
+//! Shows: A VM whose trace fails goes on, pauses or stops, as requested.
 //! Shows: A recording keeps within its size, holds the newest records, and is readable while it grows.
 
 mod bench;
@@ -54,7 +54,7 @@ fn event_of_the_test_is_one_that_a_guest_could_have() {
 }
 
 #[test]
-fn guest_that_writes_over_the_hosts_words_while_it_is_drained_is_told_and_its_records_are_read() {
+fn guest_that_writes_over_the_hosts_words_while_it_is_drained_is_reported_and_its_records_are_read() {
     let bench = Bench::behind_device(Mode::Discard);
     let (memory, host_area) = (bench.region.memory().clone(), bench.region.layout().guest_writable);
     bench.greet();
@@ -79,7 +79,7 @@ fn guest_that_writes_over_the_hosts_words_while_it_is_drained_is_told_and_its_re
     assert_eq!(kernel.streams.iter().map(|stream| kernel.records(stream).count()).sum::<usize>(), 200);
 }
 
-/// What is told of wake-ups in `mode`, first of one in a sub-buffer that stays open, then of as many as fill the ring.
+/// What triggers report of wake-ups in `mode`, first of one in a sub-buffer that stays open, then of as many as fill the ring.
 fn wakeups_in(mode: Mode) -> (u64, u64, String) {
     let bench = Bench::new(mode);
     bench.wake_up(mode, 7);
@@ -99,12 +99,12 @@ fn wakeups_in(mode: Mode) -> (u64, u64, String) {
 }
 
 #[test]
-fn wakeups_of_the_guest_are_told_while_it_is_written() {
+fn wakeups_of_the_guest_are_reported_while_it_is_written() {
     assert_eq!(wakeups_in(Mode::Discard), (1, 192, "web".into()));
 }
 
 #[test]
-fn wakeups_of_the_guest_are_told_while_it_is_a_flight_recorder() {
+fn wakeups_of_the_guest_are_reported_while_it_is_a_flight_recorder() {
     assert_eq!(wakeups_in(Mode::FlightRecorder), (1, 192, "web".into()));
 }
 
@@ -181,7 +181,7 @@ fn flush_writes_what_the_rings_of_a_limited_layer_hold() {
 }
 
 #[test]
-fn requests_to_a_disk_are_told_while_it_is_a_flight_recorder() {
+fn requests_to_a_disk_are_reported_while_it_is_a_flight_recorder() {
     let bench = Bench::new(Mode::FlightRecorder);
 
     for is_done in [false, true] {
@@ -306,7 +306,7 @@ fn second_kernel_of_a_guest_is_reported_as_one_whose_symbols_are_not_there() {
 }
 
 #[test]
-fn vcpu_that_has_not_joined_is_told_until_it_has() {
+fn vcpu_that_has_not_joined_is_reported_until_it_has() {
     let bench = Bench::new(Mode::FlightRecorder);
     let written = |name| {
         bench.snapshot(name);
@@ -501,13 +501,13 @@ fn recorder_that_is_dropped_has_completed_its_recording() {
 }
 
 #[test]
-fn layer_that_cannot_be_written_ends_alone_and_is_told() {
+fn layer_that_cannot_be_written_ends_alone_and_is_reported() {
     let bench = Bench::new(Mode::Discard);
     fs::remove_dir_all(bench.path("trace/vm0/guest-kernel")).unwrap();
 
     let flushed = bench.flush(0);
     let status = bench.request(Request::Status);
-    // Told again with the next look, as the first time was no use.
+    // Reported again with the next look, as the first time was no use.
     let end = Instant::now() + Duration::from_secs(60);
     while bench.failures.load(Ordering::Relaxed) < 2 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));

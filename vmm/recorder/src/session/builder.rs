@@ -49,7 +49,7 @@ pub struct RecordingBuilder {
     pub process_descriptors: usize,
     /// The layers that the recording will lack, as far as that is known.
     pub missing: Vec<Missing>,
-    /// Told what the user should know at once, a line each.
+    /// Gets what the user should know at once, a line each.
     pub notify: Notify,
     /// Called when a layer has ended early.
     pub on_failure: Option<OnFailure>,

@@ -20,7 +20,7 @@ fn armed_for(consequence: Consequence, every: Option<Duration>) -> Triggers {
     triggers
 }
 
-/// Shows a record of `number`, and says what is told at `now`.
+/// Shows a record of `number`, and returns what fires at `now`.
 fn show(triggers: &mut Triggers, number: u64, now: Instant) -> usize {
     triggers.host_record(0, number, EVENT, &number.to_le_bytes());
     triggers.settle(u64::MAX, now).len()
@@ -77,7 +77,7 @@ fn trigger_leads_to_another_snapshot_when_it_has_rested() {
 }
 
 #[test]
-fn snapshot_that_fails_is_said_and_the_watch_goes_on() {
+fn snapshot_that_fails_is_reported_and_the_watch_goes_on() {
     let (mut triggers, now) = (armed(Some(Duration::ZERO)), Instant::now());
 
     show(&mut triggers, 6, now);

@@ -355,7 +355,7 @@ mod tests {
         if let crate::cli::Command::Report(report) = parsed.command { Some(report.into_request()) } else { None }
     }
 
-    /// What is said of the report that `args` ask for: its name, trace, symbols, and whether it is wanted as JSON.
+    /// What `args` request: its name, trace, symbols, and whether it is wanted as JSON.
     fn report(args: &[&str]) -> Option<(&'static str, PathBuf, Option<PathBuf>, bool)> {
         match requested(args)?.ok()? {
             ReportRequest::Report(requested) => {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn each_report_is_asked_for_by_the_words_that_its_description_has() {
+    fn each_report_is_requested_by_the_words_that_its_description_has() {
         for description in REPORTS {
             let words = description.words();
             let words: Vec<&str> = words.split(' ').chain(["trace"]).collect();

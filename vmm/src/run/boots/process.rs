@@ -46,7 +46,7 @@ impl BootProcesses {
     /// # Errors
     /// There are no more descriptors.
     pub(in crate::run) fn new() -> io::Result<Self> {
-        // SAFETY: every bit pattern of a set is valid; the sets outlive the calls, of which only that for a descriptor,
+        // SAFETY: every bit pattern of a set is valid; the sets outlive the calls, and only that for a descriptor,
         // which is nobody else's, fails. Whoever started us may ignore the end of children, which loses their statuses.
         unsafe {
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_is_killed_is_told_by_the_signal() {
+    fn process_that_is_killed_is_reported_with_the_signal() {
         let kill = || {
             let _ = kill_process(getpid(), Signal::KILL);
             BootEnd::Done

@@ -84,7 +84,7 @@ fn rotating_on_a_full_disk(reaction: &str, meanwhile: impl FnOnce(&mut Vm, &Smal
     meanwhile(&mut vm, &disk);
     let ended = vm.end();
 
-    // It is told, and completed without a byte of room; no forbidden call is made on the way.
+    // It is reported, and completed without a byte of room; no forbidden call is made on the way.
     let (printed, manifest) = (vm.printed(), vm.manifest());
     assert!(ended.success() && printed.contains("OUTCOME"), "{ended}: {printed}");
     assert!(printed.contains("No space left on device") && !printed.contains("recover"), "{printed}");

@@ -1,7 +1,7 @@
 //! Whole runs in a closed jail, each in a process of its own, with a hand-written guest. They need `/dev/kvm`, of any
 //! kind, and root.
 //!
-//! Shows: Each thread's filter ends the process at a forbidden call; a run asked for everything needs none.
+//! Shows: Each thread's filter ends the process at a forbidden call; a run with every option needs none.
 //! Shows: Limits of disks and consoles hold and lose nothing.
 
 use super::vm_process::{

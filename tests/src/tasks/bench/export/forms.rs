@@ -69,7 +69,7 @@ impl Form {
         }
     }
 
-    /// What is said to `strata export`, for the forms that it writes.
+    /// The arguments of `strata export`, for the forms that it writes.
     const fn export(self) -> &'static [&'static str] {
         match self {
             Self::Perfetto => &["--format", "perfetto"],

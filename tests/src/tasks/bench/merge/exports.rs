@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_asked_of_one_processor_and_memory_of_all() {
+    fn rate_is_required_of_one_processor_and_memory_of_all() {
         let goals = goals(&[row(false, 5e6, 130), row(true, 1e6, 900)]);
 
         let found: Vec<_> = goals.iter().map(Goal::outcome).collect();

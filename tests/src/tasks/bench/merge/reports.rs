@@ -32,7 +32,7 @@ pub(super) struct ReportRow {
 }
 
 /// Makes all reports of a recording of `options.report_events` records, and once of a smaller one. A report that cannot
-/// be made is said in `missing`.
+/// be made stands in `missing`.
 pub(super) fn measure(
     programs: &Programs,
     folder: &Path,
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_asked_of_all_reports_together_and_memory_of_each() {
+    fn rate_is_required_of_all_reports_together_and_memory_of_each() {
         let goals = goals(&[row("all", 5e6, 130), row("tasks", 1e6, 110)]);
 
         let found: Vec<_> = goals.iter().map(Goal::outcome).collect();

@@ -86,7 +86,7 @@ fn task_runs_in_and_out_of_system_calls() {
 }
 
 #[test]
-fn what_a_task_waits_for_is_told_by_its_state_and_system_call() {
+fn what_a_task_waits_for_follows_from_its_state_and_system_call() {
     assert!(in_syscall(0, 2, BlockedOn::Io));
     assert!(in_syscall(58, 2, BlockedOn::Uninterruptible));
     assert!(in_syscall(0, 1, BlockedOn::Event));
@@ -269,7 +269,7 @@ fn cpu_that_goes_offline_leaves_what_others_tell_known() {
 }
 
 #[test]
-fn recorder_is_foretold_until_a_switch_tells_and_again_after_a_gap() {
+fn recorder_is_announced_until_a_switch_and_again_after_a_gap() {
     let mut guest = Guest::default();
     guest.announce(0, APP);
     let app = guest.living(10).unwrap();

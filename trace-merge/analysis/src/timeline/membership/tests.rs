@@ -45,7 +45,7 @@ fn thread_that_is_moved_goes_alone() {
 }
 
 #[test]
-fn child_of_a_task_that_is_told_of_later_is_where_that_was() {
+fn child_of_a_task_with_a_later_record_is_where_that_was() {
     let mut memberships = Memberships::default();
     memberships.fork(Some(10), 20, false);
 
@@ -80,7 +80,7 @@ fn number_of_a_process_that_was_moved_is_anothers_when_it_is_given_away_again() 
 }
 
 #[test]
-fn move_whose_record_is_missing_is_seen_when_the_task_is_told_of_again() {
+fn move_whose_record_is_missing_is_seen_with_the_tasks_next_record() {
     let mut memberships = Memberships::default();
     memberships.found(1, &found(10, 10, 5));
 

@@ -1,7 +1,7 @@
 // Search: rows and names of slices first, then events.
 
 const search = { text: '', matches: [], at: -1 };
-/** Matches that are told apart. */
+/** Matches that are counted one by one. */
 const MOST_MATCHES = 100000;
 
 /** Looks for `text`: rows by name, slices by the name of their state, records by their event's name. */

@@ -143,7 +143,7 @@ fn text_that_is_no_utf_8_and_a_cell_of_another_kind_are_text_and_null() {
 }
 
 #[test]
-fn values_told_by_keys_are_read_as_they_were_written() {
+fn values_with_keys_are_read_as_they_were_written() {
     let names: Vec<String> = (0..40).map(|key| format!("task-{}", key / 2)).collect();
 
     let (keys, numbers) = read_keys_back(Kind::Integer, |key| Cell::Integer(i64::from(key) - 20));
@@ -166,7 +166,7 @@ fn reordered_numbers_keep_their_nulls() {
 }
 
 #[test]
-fn text_of_all_rows_is_told_once_and_read_in_each() {
+fn text_of_all_rows_is_written_once_and_read_in_each() {
     let read = read_back(Kind::Text, false, || Chunk::Same("it".into(), 10_000));
 
     let read = read.iter().flat_map(|batch| batch.column(0).as_string::<i32>().iter());

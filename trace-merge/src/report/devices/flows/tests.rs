@@ -59,7 +59,7 @@ fn steps_of_every_request_add_up() {
 }
 
 #[test]
-fn equal_requests_of_two_disks_are_told_apart() {
+fn equal_requests_of_two_disks_are_distinguished() {
     let (first, second) = (Place(VDA, 0, 64), Place(VDB, 1, 64));
     let trace = issue(issue(TestTrace::new().switch(0, 9, 0, 7), 10, first), 11, second);
     let trace = serve(serve(trace, 100, 200, second), 300, 1400, first);

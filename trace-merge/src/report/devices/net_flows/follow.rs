@@ -356,7 +356,7 @@ impl Packets {
         given.push_back(packet);
     }
 
-    /// The network device of the VMM that the guest's `device` is, of which a packet came for which `is_it` holds.
+    /// The VMM's network device that the guest's `device` is, by a packet of it for which `is_it` holds.
     fn net_of(&mut self, device: &[u8], is_it: impl Fn(&Packet) -> bool) -> Option<u32> {
         let known = self.nets.iter().find(|(_, net)| net.device.as_deref() == Some(device));
         if let Some((&number, _)) = known {

@@ -134,7 +134,7 @@ fn packet_of_a_bridge_is_followed_from_the_bridge_on() {
 }
 
 #[test]
-fn devices_are_told_apart_by_the_lengths_of_their_packets() {
+fn devices_are_distinguished_by_the_lengths_of_their_packets() {
     let trace = give(TestTrace::new().switch(0, 9, 0, 7), 10, 0xa0, 60, "eth0");
     let trace = send(give(trace, 30, 0xa1, 98, "eth1"), 100, (1, 1), 98);
 

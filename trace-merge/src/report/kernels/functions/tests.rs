@@ -53,7 +53,7 @@ fn samples_are_counted_by_function_and_process() {
 }
 
 #[test]
-fn without_symbols_pages_are_shown_and_said_to_be_unnamed() {
+fn without_symbols_pages_are_shown_as_unnamed() {
     let trace = mapping(TestTrace::new(), 1, 7, 0x40_0000, 0x2000, "/bin/app");
     let trace = sample(sample(sample(trace, 2, 7, 0x40_1234), 3, 7, 0x7000_0042), 4, 7, KERNEL + 0x42);
     let (_dir, trace) = trace.open();

@@ -131,7 +131,7 @@ fn call_sites_of_one_lock_are_rows_of_their_own() {
 }
 
 #[test]
-fn futex_waits_are_told_from_wakes_and_by_how_they_end() {
+fn futex_waits_are_distinguished_from_wakes_and_by_their_ends() {
     const FUTEX: i64 = 202;
     const PRIVATE: u64 = 128;
     let trace = exit(enter(running(), 10, FUTEX, 0x1000, PRIVATE), 210, FUTEX, 0);
@@ -161,7 +161,7 @@ fn table_says_what_was_not_recorded() {
 }
 
 #[test]
-fn idle_tasks_of_two_cpus_are_told_apart() {
+fn idle_tasks_of_two_cpus_are_distinguished() {
     let idle = TestTrace::new().switch(0, 1, 7, 0).switch(1, 2, 8, 0);
     let trace = begin(begin(idle, 0, 10, LOCK, flag::SPIN), 1, 20, LOCK, flag::SPIN);
 

@@ -53,7 +53,7 @@ fn by_path(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn time_before_a_task_is_told_of_is_its_cgroups_too() {
+fn time_before_a_tasks_record_is_its_cgroups_too() {
     let trace = TestTrace::new().switch(0, 1_000, 0, 7);
     let trace = cgroup(found(trace, 2_000, 7, 30), 2_500, 30, "/web");
     let trace = trace.switch(0, 5_000, 7, 8).switch(0, 6_000, 8, 0);
@@ -98,7 +98,7 @@ fn what_other_hierarchies_do_moves_no_task() {
 }
 
 #[test]
-fn child_is_in_its_makers_cgroup_unless_it_is_told_otherwise() {
+fn child_is_in_its_makers_cgroup_unless_a_record_moves_it() {
     let trace = cgroup(found(TestTrace::new(), 500, 7, 30), 600, 30, "/web").switch(0, 1_000, 0, 7);
     let trace = fork(trace, 2_000, 7, 8);
     let trace = fork(described(trace, 2_500, 9, [9, 0], 31, true), 2_600, 7, 9);

@@ -246,7 +246,7 @@ fn available_index_that_runs_ahead_stops_the_device() {
 }
 
 #[test]
-fn driver_that_is_ready_is_told_what_is_wanted_by_an_interrupt() {
+fn driver_that_is_ready_learns_what_is_wanted_by_an_interrupt() {
     let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap();
     let counts = Arc::<BalloonCounts>::default();
     let device = Balloon::new(&memory, Arc::clone(&counts), Arc::<Seen>::default());

@@ -55,7 +55,7 @@ impl Link for TestLink {
     }
 }
 
-/// What an observer is told of packets.
+/// What an observer gets of packets.
 #[derive(Default)]
 struct Seen(Mutex<Vec<(NetQueue, u64, u32, PacketStage)>>);
 
@@ -172,7 +172,7 @@ fn packet_for_which_the_buffer_is_too_small_is_lost_and_the_buffer_comes_back() 
 }
 
 #[test]
-fn packets_are_told_with_ids_that_count_in_each_direction() {
+fn packets_are_reported_with_ids_that_count_in_each_direction() {
     let seen = Arc::new(Seen::default());
     let (mut device, wire) = device_with(true, seen.clone());
 

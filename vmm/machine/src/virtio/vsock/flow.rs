@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_is_told_when_half_of_the_buffer_is_free_again_or_the_guest_asks() {
+    fn credit_is_sent_when_half_of_the_buffer_is_free_again_or_on_request() {
         let mut flow = open();
         flow.take(&header(Operation::Data), &vec![7; BUFFER as usize]).unwrap();
 
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn guest_gets_no_more_than_it_has_room_for_and_is_asked_once() {
+    fn guest_gets_no_more_than_it_has_room_for_and_one_request() {
         let mut flow = open();
 
         let first = flow.credit();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn host_that_is_gone_is_told_and_takes_what_comes_without_keeping_it() {
+    fn host_that_is_gone_is_reported_and_drops_what_comes() {
         let mut flow = open();
         flow.take(&header(Operation::Data), b"lost").unwrap();
 

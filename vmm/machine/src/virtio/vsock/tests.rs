@@ -28,10 +28,10 @@ const DATA: u64 = 0x4_0000;
 const NEXT: u16 = 1;
 const DEVICE_WRITES: u16 = 2;
 
-/// A packet as an observer is told of it: queue, connection, id, operation, bytes, stage.
+/// A packet as an observer gets it: queue, connection, id, operation, bytes, stage.
 type ReportedPacket = (VsockQueue, u64, u64, u16, u32, PacketStage);
 
-/// What an observer is told: connections that begin and end, and packets.
+/// What an observer gets: connections that begin and end, and packets.
 #[derive(Default)]
 struct Seen {
     begun: Mutex<Vec<(u64, u32, u32, VsockSide)>>,
@@ -384,7 +384,7 @@ fn guest_within_its_credit_gets_everything_through() {
 }
 
 #[test]
-fn guest_gets_what_it_has_room_for_and_is_asked_for_more() {
+fn guest_gets_what_it_has_room_for_and_an_offer_of_more() {
     let mut setup = Setup::new();
     let mut service = setup.served();
     service.write_all(&[7; 6000]).unwrap();
@@ -412,7 +412,7 @@ fn flood_of_requests_has_so_many_connections_and_so_many_answers() {
     let answers = setup.received();
     assert_eq!(answers.iter().filter(|op| **op == 2).count(), CONNECTIONS_MAX);
     assert_eq!(answers.iter().filter(|op| **op == 3).count(), 256);
-    // A program of the host finds no room either, and is told by being hung up on.
+    // A program of the host finds no room either: its connection is closed.
     assert!(setup.call(b"").read(&mut [0]).is_err());
     let mut caller = setup.call(b"");
     setup.received();
@@ -520,7 +520,7 @@ fn reset_of_the_device_ends_every_connection() {
 }
 
 #[test]
-fn packets_are_told_with_ids_that_count_in_each_direction_and_their_connection() {
+fn packets_are_reported_with_ids_that_count_in_each_direction_and_their_connection() {
     let mut setup = Setup::new();
     let _service = setup.served();
     setup.send((OWN, SERVICE), Operation::Data, 0, b"hello");

@@ -181,7 +181,7 @@ impl Bench {
     }
 }
 
-/// What a recording in `mode` is asked to be.
+/// The options of a recording in `mode`.
 pub(super) fn request(mode: Mode) -> RecordingRequest {
     let mut request = RecordingRequest::new("");
     (request.layers.mode, request.layers.events) = (mode, EVENTS.into());

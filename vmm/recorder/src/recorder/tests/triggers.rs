@@ -62,7 +62,7 @@ fn marks_in(dir: &Path) -> Vec<String> {
     marks.map(|record| record.text("what").unwrap().into_owned()).collect()
 }
 
-/// A recorder that is told of the end right behind the guest's last records; the marks in its recording, and its end.
+/// A recorder that learns of the end right behind the guest's last records; the marks in its recording, and its end.
 fn ended_at_once(mode: Mode) -> (Vec<String>, String) {
     let triggers = ["event:guest:sched:test number=7", "exit>1ns", "event:guest:sched:test number=30"];
     let bench = Bench::watched_with(mode, &triggers, Duration::from_secs(3600));

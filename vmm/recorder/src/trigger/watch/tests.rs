@@ -224,7 +224,7 @@ fn halt_fires_only_where_it_is_named() {
 }
 
 #[test]
-fn exit_to_the_vmm_is_told_by_the_vmm() {
+fn exit_to_the_vmm_is_known_from_the_vmm() {
     let out = |trigger, ticks| {
         let bench =
             Bench::new(trigger).show(VMM, 0, 0, "vmm:vcpu_exit", &[("vcpu", Number(0)), ("reason", Number(KVM_MMIO))]);
@@ -248,7 +248,7 @@ fn disk_fires_above_its_time_in_the_vmm_and_in_the_guest() {
 }
 
 #[test]
-fn requests_of_other_sectors_are_told_apart() {
+fn requests_of_other_sectors_are_distinguished() {
     let bench = Bench::new("disk>50us").disk(0, 8, 0).disk(0, 16, 0).disk(60 * US, 16, 1).disk(40 * US, 8, 1);
 
     assert_eq!(bench.times(), [60 * US]);
@@ -416,7 +416,7 @@ fn flood_that_is_looked_at_early_does_not_make_a_vcpu_silent() {
 }
 
 #[test]
-fn hang_is_told_once_and_again_after_a_record() {
+fn hang_is_reported_once_and_again_after_a_record() {
     let mut bench = silent("guest-hang=10us", Some(US), 20 * US);
     let first = fired_so_far(&mut bench).len();
 
