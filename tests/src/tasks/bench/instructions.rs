@@ -7,6 +7,7 @@
 mod callgrind;
 mod counts;
 
+use self::callgrind::Costs;
 use self::counts::{Count, Counts};
 use super::BenchFolder;
 use super::merge;
@@ -55,6 +56,11 @@ const RECORDING: [Way; 5] = [
     way("bare minimum", None, &["--case", "floor/minimum"]),
 ];
 
+/// A record that the host's kernel made, by an example that decodes as many as it is asked for, or a few more.
+const HOST: Way = way("record of the host's kernel, decoded", None, &[]);
+/// The example, its package, and records: few, and more.
+const DECODER: (&str, &str, [u64; 2]) = ("decode_pages", "strata-host-kernel", [1_000, 21_000]);
+
 /// Ways through `strata`; a recording of all four layers comes behind the arguments.
 const READING: [Way; 7] = [
     way("events --count", Some(141.0), &["events", "--count"]),
@@ -86,6 +92,7 @@ pub fn run(paths: &Paths, update_document: bool) -> anyhow::Result<()> {
     let tested = progress::step("building strata as it is tested", || binaries::build(paths, Purpose::Test))?.strata;
     let folder = BenchFolder::new(paths, "instructions-")?;
     let mut counted = count_recording(&ring_bench, folder.path())?;
+    counted.insert(HOST.name.to_owned(), count_decoding(paths, folder.path())?);
     let recordings = write_recordings(&programs.strata, &programs.write_layers, folder.path())?;
     counted.extend(count_reading(&programs.strata, &READING, &recordings, folder.path())?);
     counted.extend(count_reading(&tested, &READING_AS_TESTED, &recordings, folder.path())?);
@@ -163,6 +170,19 @@ fn count_recording(ring_bench: &Path, folder: &Path) -> anyhow::Result<BTreeMap<
     let around = of_case(ring_bench, &AROUND, folder)?;
     let of = |way: Way| Ok((way.name.to_owned(), of_case(ring_bench, way.arguments, folder)?.without(&around)));
     RECORDING.into_iter().map(of).collect()
+}
+
+/// The instructions of a record that the host's kernel made.
+fn count_decoding(paths: &Paths, folder: &Path) -> anyhow::Result<Count> {
+    let (name, package, [few, many]) = DECODER;
+    let program = progress::step("building the decoder", || merge::build_example(paths, package, name))?;
+    let of = |wanted: u64| -> anyhow::Result<(Costs, u64)> {
+        let wanted = wanted.to_string();
+        let decoded = process::capture(Command::new(&program).arg(&wanted))?.trim().parse()?;
+        Ok((callgrind::count(&program, &[wanted.into()], folder)?, decoded))
+    };
+    let ((few, fewer), (many, more)) = (of(few)?, of(many)?);
+    Ok(Count::between([few, many], [fewer, more]))
 }
 
 /// A recording, and how many records it has.
