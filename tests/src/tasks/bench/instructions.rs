@@ -56,10 +56,14 @@ const RECORDING: [Way; 5] = [
     way("bare minimum", None, &["--case", "floor/minimum"]),
 ];
 
-/// A record that the host's kernel made, by an example that decodes as many as it is asked for, or a few more.
+/// A record that the host's kernel made, by an example that decodes as many as requested, or a few more.
 const HOST: Way = way("record of the host's kernel, decoded", None, &[]);
 /// The example, its package, and records: few, and more.
 const DECODER: (&str, &str, [u64; 2]) = ("decode_pages", "strata-host-kernel", [1_000, 21_000]);
+
+/// What so many triggers, which nothing fires, add to a record that they look at.
+const TRIGGERS: [(Way, usize); 2] =
+    [(way("record seen by one trigger", None, &[]), 1), (way("record seen by ten triggers", None, &[]), 10)];
 
 /// Ways through `strata`; a recording of all four layers comes behind the arguments.
 const READING: [Way; 7] = [
@@ -94,6 +98,7 @@ pub fn run(paths: &Paths, update_document: bool) -> anyhow::Result<()> {
     let mut counted = count_recording(&ring_bench, folder.path())?;
     counted.insert(HOST.name.to_owned(), count_decoding(paths, folder.path())?);
     let recordings = write_recordings(&programs.strata, &programs.write_layers, folder.path())?;
+    counted.extend(count_triggers(paths, &recordings[1].0, folder.path())?);
     counted.extend(count_reading(&programs.strata, &READING, &recordings, folder.path())?);
     counted.extend(count_reading(&tested, &READING_AS_TESTED, &recordings, folder.path())?);
     let counts = Counts::of(counted)?;
@@ -183,6 +188,22 @@ fn count_decoding(paths: &Paths, folder: &Path) -> anyhow::Result<Count> {
     };
     let ((few, fewer), (many, more)) = (of(few)?, of(many)?);
     Ok(Count::between([few, many], [fewer, more]))
+}
+
+/// The instructions that triggers add to each record of `recording`.
+fn count_triggers(paths: &Paths, recording: &Path, folder: &Path) -> anyhow::Result<BTreeMap<String, Count>> {
+    let program =
+        progress::step("building the measurement of triggers", || merge::build_example(paths, "vmm", "trigger_cost"))?;
+    let arguments = |triggers: usize| -> [OsString; 3] {
+        [recording.into(), RECORDS[1].to_string().into(), triggers.to_string().into()]
+    };
+    let records = process::capture(Command::new(&program).args(arguments(0)))?.trim().parse()?;
+    let without = callgrind::count(&program, &arguments(0), folder)?;
+    let of = |(way, triggers): (Way, usize)| {
+        let with = callgrind::count(&program, &arguments(triggers), folder)?;
+        Ok((way.name.to_owned(), Count::between([without.clone(), with], [0, records])))
+    };
+    TRIGGERS.into_iter().map(of).collect()
 }
 
 /// A recording, and how many records it has.

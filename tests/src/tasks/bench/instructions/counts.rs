@@ -1,7 +1,7 @@
 //! Counts that later ones are compared with, and the page that shows them.
 
 use super::callgrind::Costs;
-use super::{HOST, READING, READING_AS_TESTED, RECORDING};
+use super::{HOST, READING, READING_AS_TESTED, RECORDING, TRIGGERS};
 use crate::process;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -136,7 +136,8 @@ impl Counts {
     /// The table of all paths.
     pub(super) fn table(&self) -> String {
         let mut text = "| path | instructions | goal | most of it |\n|---|---:|---:|---|\n".to_owned();
-        for way in RECORDING.iter().chain([&HOST]).chain(&READING).chain(&READING_AS_TESTED) {
+        let host = [&HOST].into_iter().chain(TRIGGERS.iter().map(|(way, _)| way));
+        for way in RECORDING.iter().chain(host).chain(&READING).chain(&READING_AS_TESTED) {
             let Some(count) = self.paths.get(way.name) else { continue };
             let goal = way.goal.map_or(String::new(), |goal| {
                 let verdict = if count.instructions <= goal { "yes" } else { "**no**" };
