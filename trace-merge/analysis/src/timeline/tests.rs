@@ -1,6 +1,6 @@
 use super::host::HostCpuState;
-use super::states::BlockedOn;
-use super::vcpu::Preemptor;
+use super::states::{BlockedOn, TaskIndex, TaskState};
+use super::vcpu::{Preemptor, VcpuState};
 use super::*;
 use crate::event::tests::{record, syscall};
 use crate::event::{Interrupt, WakeupStage};
