@@ -5,7 +5,7 @@
 
 use shared_ring::consumer::{Consumer, Delivered, Lost};
 use shared_ring::event::{EventDescription, FieldDescription, FieldType};
-use shared_ring::host::memory::HostMemory;
+use shared_ring::host::memory::{HostMemory, RingMemory};
 use shared_ring::layout::{Geometry, Mode, PACKET_HEADER_SIZE, RING_OVERWRITTEN, RING_READ_COUNT, RING_WRITE_COUNT};
 use shared_ring::producer::Producer;
 use shared_ring::storage::{CpuLocal, Smp};
@@ -46,7 +46,7 @@ fn record(producer: &Producer<CpuLocal>, values: std::ops::Range<u64>) {
 }
 
 /// Values of a packet that was just copied, if it is accepted.
-fn accept(delivered: Delivered<'_>) -> Vec<u64> {
+fn accept<M: RingMemory>(delivered: Delivered<'_, M>) -> Vec<u64> {
     let event = event();
     let known = |id| (id == event.id).then_some(&event);
     let Some(packet) = delivered.accept(UUID, u64::MAX, known) else { return Vec::new() };
@@ -74,6 +74,61 @@ fn oldest_sub_buffers_are_overwritten_and_counted() {
 
     assert_eq!(values, (7 * PER_SUB_BUFFER..recorded).collect::<Vec<_>>());
     assert_eq!((consumer.overwritten(), consumer.lost(), consumer.rejected_bytes()), (7, Lost::default(), 0));
+}
+
+/// The memory of a module of 0.1, which reserves another record between two loads of the host: it says what is whole
+/// before it reserves more, and not when it has committed.
+struct OfOlderProducer {
+    memory: HostMemory,
+    has_reserved: Cell<bool>,
+}
+
+impl RingMemory for OfOlderProducer {
+    fn size(&self) -> usize {
+        self.memory.size()
+    }
+
+    fn load(&self, offset: usize) -> u64 {
+        let value = self.memory.load(offset);
+        if offset == geometry().commit_count_offset(0) && !self.has_reserved.replace(true) {
+            self.memory.store(geometry().commit_prefix_offset(0), value);
+            self.memory.store(RING_WRITE_COUNT, self.memory.load(RING_WRITE_COUNT) + 16);
+        }
+        value
+    }
+
+    fn store(&self, offset: usize, value: u64) {
+        self.memory.store(offset, value);
+    }
+
+    fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> bool {
+        self.memory.compare_exchange(offset, current, new)
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        self.memory.read(offset, out);
+    }
+
+    fn fence_acquire(&self) {
+        RingMemory::fence_acquire(&self.memory);
+    }
+
+    fn clear(&self, offset: usize, size: usize) {
+        self.memory.clear(offset, size);
+    }
+}
+
+#[test]
+fn snapshot_has_what_an_older_producer_says_before_it_reserves_more() {
+    let (memory, producer) = recorder();
+    record(&producer, 0..3);
+    memory.store(geometry().commit_prefix_offset(0), 0);
+    let memory = OfOlderProducer { memory, has_reserved: Cell::new(false) };
+    let mut consumer = Consumer::new(memory, geometry(), Mode::FlightRecorder, 1);
+
+    let values = consumer.poll_stopped(&mut Vec::new()).ready().map(accept);
+
+    assert_eq!(values, Some(vec![0, 1, 2]));
 }
 
 /// What a consumer finds that begins with the sub-buffer `sequence`.
