@@ -287,7 +287,7 @@ pub const FIXED: [Fixed; 21] = [
         own: &[
             column("vcpu", Kind::Integer, "the vCPU"),
             column("reason", Kind::Text, "why it left the guest"),
-            column("place", Kind::Text, "the port or page of device memory that the vCPU accessed first"),
+            column("place", Kind::Text, "the first port or page of device memory whose access the VMM handled"),
             column("kvm_ns", Kind::Integer, "of its time, in KVM"),
             column("vmm_ns", Kind::Integer, "in the VMM"),
             column("stolen_ns", Kind::Integer, "while the host ran something else"),
