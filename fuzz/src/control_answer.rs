@@ -3,7 +3,7 @@
 use strata_recorder::control::answer_text;
 use strata_recorder::control::client::answer_of;
 use strata_recorder::control::protocol::{Answer, Live};
-use strata_recording::terminal::acts;
+use strata_recording::text::terminal::acts;
 use vmm::metrics;
 use vmm::top::{LayerRate, Picture, VmPicture, bounded};
 

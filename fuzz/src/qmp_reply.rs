@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use strata_recording::terminal::acts;
+use strata_recording::text::terminal::acts;
 use vmm::attach::hot_plug::has_free_port_behind;
 use vmm::attach::stop::Stop;
 

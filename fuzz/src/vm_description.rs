@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use strata_recorder::control::{directory, list};
 use strata_recording::manifest::is_vm_name;
-use strata_recording::terminal::acts;
+use strata_recording::text::terminal::acts;
 use tempfile::TempDir;
 
 /// The VM's folder: the same for the whole process, since each input takes the place of the one before it.

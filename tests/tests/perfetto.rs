@@ -20,7 +20,7 @@ use strata_export::{Options, perfetto};
 use strata_recording::clock_snapshots::{self, ClockReading, ClockSnapshot};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{StreamRecord, Trace};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use trace_merge::critical_path::{CriticalPathOptions, critical_paths};
 use trace_merge::report::Window;
 use trace_merge::report::devices::flows;

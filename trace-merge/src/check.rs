@@ -44,7 +44,7 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Guest, Vm};
 use strata_recording::reader::merge::{Merge, MergedRecord, Step};
 use strata_recording::reader::{Damage, ReadError, Stream, StreamRecords, Trace, TraceLayer};
-use strata_recording::terminal::{HarmlessJson, HarmlessText};
+use strata_recording::text::terminal::{HarmlessJson, HarmlessText};
 use strata_recording::window::Window;
 use thiserror::Error;
 

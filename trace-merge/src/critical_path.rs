@@ -384,7 +384,7 @@ fn critical_paths_within(
     history.finish(&passed.timeline);
     drop(history);
     let of_vm = passed.timeline.vm(vm);
-    let vm_name = of_vm.map_or_else(String::new, |vm| strata_recording::terminal::harmless(&vm.name));
+    let vm_name = of_vm.map_or_else(String::new, |vm| strata_recording::text::terminal::harmless(&vm.name));
     let mut paths = Vec::with_capacity(walked.len());
     for (number, wanted) in found.windows.iter().enumerate() {
         let (Some((steps, limit_met)), Some((name, tid))) = (walked.remove(&number), found.tasks.get(&wanted.task))

@@ -21,7 +21,7 @@ use strata_recording::manifest::{Manifest, ManifestError, Missing, Vm};
 use strata_recording::one_file::{OneFile, OneFileError};
 use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Damage, ReadError, Trace, TraceLayer};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use strata_recording::writer::WriteError;
 use thiserror::Error;
 

@@ -28,7 +28,7 @@ use strata_recording::clock::{Clock, NS_PER_SECOND};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Host, Manifest};
 use strata_recording::reader::{ReadError, Trace};
-use strata_recording::terminal::{HarmlessJson, HarmlessText};
+use strata_recording::text::terminal::{HarmlessJson, HarmlessText};
 use thiserror::Error;
 use wildmatch::WildMatch;
 

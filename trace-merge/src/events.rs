@@ -183,9 +183,9 @@ mod tests {
     use std::fs;
     use strata_recording::manifest::{Manifest, Process};
     use strata_recording::reader::merge::Merge;
-    use strata_recording::terminal;
     use strata_recording::test_trace::event;
     use strata_recording::test_trace::{Field, TestTrace, manifest};
+    use strata_recording::text::terminal;
     use strata_recording::writer::{LayerWriter, NewLayer};
     use tempfile::TempDir;
 

@@ -23,7 +23,7 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, ManifestError, Missing, Vm};
 use strata_recording::one_file::{self, OneFileError};
 use strata_recording::reader::{Damage, ReadError, Stream, Trace, TraceLayer};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use strata_recording::writer::WriteError;
 use thiserror::Error;
 use uuid::Uuid;

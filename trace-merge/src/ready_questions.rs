@@ -3,7 +3,7 @@
 use crate::report::rows::table::{Align, Table};
 use crate::report::sink::Sink;
 use std::io;
-use strata_recording::nearest::nearest;
+use strata_recording::text::nearest::nearest;
 use thiserror::Error;
 
 /// Why ready questions are not listed.

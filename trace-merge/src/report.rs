@@ -10,8 +10,6 @@ pub mod findings;
 pub mod kernels;
 mod next_command;
 pub mod registry;
-#[cfg(test)]
-mod renaming;
 pub mod rows;
 #[cfg(any(test, feature = "test-recordings"))]
 pub mod scenario;
@@ -19,7 +17,6 @@ pub mod scheduling;
 pub mod sink;
 pub mod statistics;
 pub mod summary;
-pub mod width;
 
 pub use strata_recording::window::Window;
 
@@ -34,7 +31,7 @@ use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
 use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{ReadError, Trace};
-use strata_recording::terminal::{HarmlessJson, HarmlessText, harmless};
+use strata_recording::text::terminal::{HarmlessJson, HarmlessText, harmless};
 use thiserror::Error;
 
 /// Version of the reports' JSON: it is raised when a key goes, or means something else.
@@ -258,6 +255,8 @@ pub fn moment(clock: &Clock, start: u64, time: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    mod renaming;
+
     use super::*;
 
     #[test]

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
 use strata_kmod_build::{INSTALLED, KmodBuildError, Request};
-use strata_recording::terminal::shell_option;
+use strata_recording::text::terminal::shell_option;
 use thiserror::Error;
 
 /// Names the folder with the agent's sources.

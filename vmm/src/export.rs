@@ -12,7 +12,7 @@ use strata_recording::files::access::Readers;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::reader::Trace;
-use strata_recording::terminal::shell_path;
+use strata_recording::text::terminal::shell_path;
 use tempfile::NamedTempFile;
 use thiserror::Error;
 use trace_merge::critical_path::{CriticalPathError, CriticalPathOptions, CriticalPaths, critical_paths};

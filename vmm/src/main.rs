@@ -18,7 +18,7 @@ use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::{harmless, harmless_json, shell_path};
+use strata_recording::text::terminal::{harmless, harmless_json, shell_path};
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::cut::{self, Cut, CutOptions};
 use trace_merge::events::{self, EventsOptions};

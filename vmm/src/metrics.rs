@@ -18,7 +18,7 @@ use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{
     BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, TIME_CLASSES, Times, Watched,
 };
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 use thiserror::Error;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

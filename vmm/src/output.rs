@@ -12,8 +12,8 @@ use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::{env, mem};
+use trace_merge::report::rows::width;
 use trace_merge::report::sink::Sink;
-use trace_merge::report::width;
 
 /// The pager if the user names none: it ends at once where all fits the screen, and leaves it there.
 const PAGER: &str = "less";

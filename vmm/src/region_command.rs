@@ -5,7 +5,7 @@ use crate::run::foreign_region;
 use serde_json::json;
 use std::path::Path;
 use strata_recorder::region::region_file::{self, RegionFileError};
-use strata_recording::terminal::{shell_option, shell_word};
+use strata_recording::text::terminal::{shell_option, shell_word};
 
 /// Where libvirt looks for the memory of such a device.
 const LIBVIRT_FOLDER: &str = "/dev/shm";

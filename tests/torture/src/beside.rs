@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use strata_recorder::control::directory::{self, FoundVm, Owner};
 use strata_recorder::control::protocol::{Answer, Request};
 use strata_recorder::control::{answer_text, client, list};
-use strata_recording::terminal::acts;
+use strata_recording::text::terminal::acts;
 use vmm::attach::hot_plug::has_free_port;
 use vmm::attach::stop::Stop;
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use strata_recording::files::MANIFEST_FILE;
 use strata_recording::one_file::pack;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::acts;
+use strata_recording::text::terminal::acts;
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::events::{self, EventsOptions};
 use trace_merge::report::sink::Sink;

@@ -6,12 +6,12 @@ use shared_ring::consumer::Lost;
 use std::collections::BTreeMap;
 use std::fmt;
 use strata_recording::clock::Clock;
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::layer::loss::LargestLost;
 use strata_recording::manifest::{Manifest, Missing};
 use strata_recording::reader::merge::{Merge, Step};
 use strata_recording::reader::{Damage, Stream, StreamRecords, TraceLayer, write_counts};
+use strata_recording::text::counted::counted;
 use strata_recording::window::Window;
 
 /// What of the layers of a recording is not there, within a window of it.

@@ -16,9 +16,9 @@ use shared_ring::event::EventDescription;
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
-use strata_recording::nearest::{nearest, similarity};
 use strata_recording::reader::StreamRecord;
 use strata_recording::schema::{PlacedField, Schema, Value};
+use strata_recording::text::nearest::{nearest, similarity};
 use thiserror::Error;
 use wildmatch::WildMatch;
 

@@ -39,7 +39,7 @@ use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::reader::merge::Merge;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use strata_recording::window::Window;
 use trace_merge::critical_path::CriticalPaths;
 use trace_merge::progress::{self, DONE};

@@ -14,7 +14,7 @@ use strata_query::parquet::{self, Selection};
 use strata_recording::files::access::Readers;
 use strata_recording::files::trace_folder::TraceFolder;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::{harmless, shell_path};
+use strata_recording::text::terminal::{harmless, shell_path};
 use trace_merge::moment::Moment;
 use trace_merge::progress;
 

@@ -3,7 +3,7 @@
 //! A table's place tells its partition columns: [`PARTITIONS`].
 
 use std::collections::BTreeSet;
-use strata_recording::nearest::nearest;
+use strata_recording::text::nearest::nearest;
 use thiserror::Error;
 
 /// Version of the schema, which each file names under [`VERSION_KEY`]. It changes when a column is taken away or means

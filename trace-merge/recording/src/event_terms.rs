@@ -5,7 +5,7 @@
 //! `*` and `?` are wildcards. A term with `!` takes events away. Later terms win.
 
 use crate::layer::{LayerKind, UnknownLayer};
-use crate::nearest::{best, similarity};
+use crate::text::nearest::{best, similarity};
 use thiserror::Error;
 use wildmatch::WildMatch;
 

@@ -2,7 +2,7 @@
 
 pub mod loss;
 
-use crate::nearest::nearest;
+use crate::text::nearest::nearest;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;

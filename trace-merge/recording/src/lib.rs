@@ -9,18 +9,16 @@
 
 pub mod clock;
 pub mod clock_snapshots;
-pub mod counted;
 pub mod event_terms;
 pub mod files;
 pub mod layer;
 pub mod manifest;
 pub mod metadata;
-pub mod nearest;
 pub mod one_file;
 pub mod reader;
 pub mod schema;
-pub mod terminal;
 #[cfg(any(test, feature = "test-recordings"))]
 pub mod test_trace;
+pub mod text;
 pub mod window;
 pub mod writer;

@@ -2,14 +2,14 @@
 //! included, so that nothing but this file and the streams is needed to decode a recording.
 
 use crate::clock::{Clock, MAX_FREQUENCY, rfc3339};
-use crate::counted::counted;
 use crate::files::access::Readers;
 use crate::files::compression::Compression;
 use crate::files::reserve::Reserve;
 use crate::files::{Files, MANIFEST_FILE, MAX_MANIFEST_BYTES};
 use crate::layer::LayerKind;
 use crate::layer::loss::LargestLost;
-use crate::terminal::foreign::Foreign;
+use crate::text::counted::counted;
+use crate::text::terminal::foreign::Foreign;
 pub use flag_names::FlagNames;
 pub use foreign::is_perfetto_file;
 pub use limit::RecordLimit;

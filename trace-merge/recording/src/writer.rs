@@ -26,7 +26,7 @@ use crate::manifest::{
     Layer, MAX_PACKET_SIZE, MIN_PACKET_SIZE, Manifest, Process, StreamDescription, is_vm_name, journal,
 };
 use crate::metadata::{TraceDescription, event_types, tsdl};
-use crate::terminal;
+use crate::text::terminal;
 use packet_file::stream_file;
 use shared_ring::consumer::{self, Lost};
 use shared_ring::event::{EventDescription, MAX_FIELDS, MAX_NAME};

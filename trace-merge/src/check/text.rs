@@ -4,8 +4,8 @@ use super::pairs::PairCount;
 use super::{BeyondObserved, CheckResult, PeriodSummary, Problem, SupportedBound, Violation, VmPairs};
 use std::io::{self, Write};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
-use strata_recording::counted::counted;
 use strata_recording::reader::Trace;
+use strata_recording::text::counted::counted;
 
 pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     if let Some(line) = result.completeness.line() {

@@ -15,7 +15,7 @@ use strata_analysis::timeline::states::{BlockedOn, CpuView, Current, TaskIndex, 
 use strata_analysis::timeline::vcpu::{Preemptor, VcpuState};
 use strata_analysis::timeline::{LONGEST_BEGIN_NS, Timeline};
 use strata_recording::clock::Clock;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use strata_recording::window::Window;
 
 /// Whom a guest's CPU runs that is idle while a task is ready for it.

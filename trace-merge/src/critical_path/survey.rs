@@ -12,8 +12,8 @@ use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::event_terms::{self, EventTerm, TermError};
 use strata_recording::layer::LayerKind;
-use strata_recording::nearest::{self, nearest};
-use strata_recording::terminal::harmless;
+use strata_recording::text::nearest::{self, nearest};
+use strata_recording::text::terminal::harmless;
 use strata_recording::window::Window;
 
 /// What is looked for in one task's history.

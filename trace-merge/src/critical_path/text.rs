@@ -2,13 +2,14 @@
 
 use super::follow::{IDLE, IDLE_FOR_LONG, PASSED_OVER};
 use super::{Cause, CriticalPath, CriticalPaths, RecordOf, Share, Step};
+use crate::report::rows::width;
 use crate::report::scheduling::state_names::{IDLE_HOST_CPU, NOT_ALLOWED};
 use crate::report::sink::Sink;
-use crate::report::{Report, duration, percent, width};
+use crate::report::{Report, duration, percent};
 use std::collections::BTreeMap;
 use std::io;
 use strata_recording::clock::{Clock, NS_PER_SECOND};
-use strata_recording::counted::counted;
+use strata_recording::text::counted::counted;
 
 /// Causes that the paragraph names; what is not known stands beside them.
 const CAUSES: usize = 5;

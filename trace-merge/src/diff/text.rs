@@ -5,7 +5,7 @@ use crate::report::duration;
 use crate::report::rows::table::{Align, Table};
 use crate::report::sink::Sink;
 use std::io;
-use strata_recording::terminal::{harmless, shell_path};
+use strata_recording::text::terminal::{harmless, shell_path};
 
 /// Rows that are shown; JSON has all.
 const SHOWN: usize = 30;

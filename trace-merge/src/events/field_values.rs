@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
-use strata_recording::nearest::{self, nearest};
-use strata_recording::terminal::harmless;
+use strata_recording::text::nearest::{self, nearest};
+use strata_recording::text::terminal::harmless;
 
 /// Most texts that are remembered, and most that are named.
 const MAX_TEXTS: usize = 4096;

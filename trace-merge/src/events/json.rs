@@ -8,7 +8,7 @@ use shared_ring::event::FieldDescription;
 use std::fmt::Write;
 use strata_recording::reader::{Stream, TraceLayer};
 use strata_recording::schema::{Elements, Schema, Value, is_text_in_json};
-use strata_recording::terminal::harmless_json;
+use strata_recording::text::terminal::harmless_json;
 
 /// JSON objects.
 #[derive(Clone, Copy, Debug)]

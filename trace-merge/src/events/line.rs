@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write};
 use strata_recording::schema::hex_digits;
-use strata_recording::terminal;
+use strata_recording::text::terminal;
 
 /// Bytes that are copied at once: most names are not longer.
 const CHUNK: usize = 16;

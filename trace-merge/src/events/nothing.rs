@@ -9,9 +9,9 @@ use crate::report::{self, ReportOptions, seconds};
 use std::collections::BTreeSet;
 use strata_analysis::filter::{Filter, Filters};
 use strata_analysis::task_choice::TaskChoice;
-use strata_recording::nearest::{self, best, similarity};
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::text::nearest::{self, best, similarity};
+use strata_recording::text::terminal::harmless;
 
 /// Why no record of `trace` is what `options` ask for; `None` where they ask for all. Reads the recording once more where
 /// tasks are requested.

@@ -8,9 +8,9 @@ use strata_analysis::filter::{FilterPlan, Filters};
 use strata_analysis::task_choice::TaskChoice;
 use strata_recording::event_terms::{self, EventTerm};
 use strata_recording::layer::LayerKind;
-use strata_recording::nearest::{self, nearest};
 use strata_recording::reader::{Stream, StreamRecord, Trace, TraceLayer};
 use strata_recording::schema::Schema;
+use strata_recording::text::nearest::{self, nearest};
 
 /// Most numbers of CPUs that an error names.
 const MAX_CPUS: usize = 3;

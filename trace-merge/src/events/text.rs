@@ -9,7 +9,7 @@ use shared_ring::event::FieldDescription;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Stream, TraceLayer};
 use strata_recording::schema::{Elements, Schema};
-use strata_recording::terminal;
+use strata_recording::text::terminal;
 
 /// Columns.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use strata_analysis::completeness::Completeness;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::{HarmlessJson, harmless};
+use strata_recording::text::terminal::{HarmlessJson, harmless};
 
 /// As [`Description::run`] of `described`, but only the rows of `choice`. Says what `run` does, what CSV has no place
 /// for, and where no row is left.

@@ -26,7 +26,7 @@ use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::Clock;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

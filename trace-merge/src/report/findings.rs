@@ -26,12 +26,12 @@ use strata_analysis::completeness::LayerCompleteness;
 use strata_analysis::event::Tid;
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::Clock;
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::layer::loss::Setting;
 use strata_recording::manifest::Layer;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::{harmless, shell_option, shell_path};
+use strata_recording::text::terminal::{harmless, shell_option, shell_path};
 
 /// Makes commands on one recording.
 #[derive(Clone, Copy, Debug)]

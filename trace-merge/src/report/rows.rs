@@ -4,3 +4,4 @@ pub mod blocks;
 pub mod choice;
 pub mod columns;
 pub mod table;
+pub mod width;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, Write};
-use strata_recording::terminal::HarmlessText;
+use strata_recording::text::terminal::HarmlessText;
 
 /// Rows of a table that are kept, where the text shows fewer.
 pub const MOST_ROWS: usize = 200;

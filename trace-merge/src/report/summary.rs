@@ -22,12 +22,12 @@ use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
 use strata_analysis::vcpu::SwitchSource;
 use strata_analysis::{Analysis, Gap, Passed};
 use strata_recording::clock::Clock;
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Missing, Process, RecordLimit, Throttled, Vm};
 use strata_recording::reader::totals::Totals;
 use strata_recording::reader::{Stream, Trace};
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

@@ -32,7 +32,7 @@ use strata_recording::manifest::{
 };
 use strata_recording::one_file::{OneFile, OneFileError};
 use strata_recording::reader::Trace;
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
 use thiserror::Error;
 use uuid::Uuid;

@@ -6,7 +6,7 @@
 
 use strata_recording::event_terms::{EventTerm, TermError};
 use strata_recording::layer::LayerKind;
-use strata_recording::nearest::{best, similarity};
+use strata_recording::text::nearest::{best, similarity};
 use thiserror::Error;
 
 /// The name of what is recorded when nobody says otherwise.

@@ -14,7 +14,7 @@ use strata_recorder::region::RegionError;
 use strata_recorder::region::region_file::RegionFileError;
 use strata_recorder::session::RequestError;
 use strata_recording::files::trace_folder::TraceFolderError;
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 use thiserror::Error;
 
 /// Why a recording could not be attached to a VM, or is not complete.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 use strata_recorder::region::region_file::{self, RegionFileError};
 use strata_recorder::session::Notify;
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 use thiserror::Error;
 use uuid::Uuid;
 

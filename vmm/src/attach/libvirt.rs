@@ -12,9 +12,9 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use strata_jail::user::{User, UserError};
-use strata_recording::nearest::nearest;
-use strata_recording::terminal::foreign::Foreign;
-use strata_recording::terminal::{shell_option, shell_word};
+use strata_recording::text::nearest::nearest;
+use strata_recording::text::terminal::foreign::Foreign;
+use strata_recording::text::terminal::{shell_option, shell_word};
 use thiserror::Error;
 
 /// Where libvirt's daemon for the system has the files.

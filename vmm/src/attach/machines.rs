@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use strata_recorder::control::directory::{FoundVm, Owner};
 use strata_recorder::process_files;
 use strata_recorder::region::region_file::is_region;
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 
 /// Most mapped files of a process that are looked at.
 const MAX_MAPPED: usize = 64;

@@ -33,7 +33,7 @@ use strata_jail::JailRequest;
 use strata_jail::policy::Thread;
 use strata_recorder::session::{Notify, RecordingRequest};
 use strata_recording::manifest::Manifest;
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 
 /// Which VM to record, and how.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use strata_recorder::control::peer::{Peer, connect_while};
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 use thiserror::Error;
 
 /// How long QEMU may take for an answer. A machine that is being set up, or a busy host, takes a while.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use strata_clock::{DebugfsVcpu, DebugfsVm};
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 
 /// A virtual machine that another process runs.
 #[derive(Debug)]

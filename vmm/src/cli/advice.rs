@@ -7,7 +7,7 @@ use clap::Subcommand;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 use std::path::Path;
-use strata_recording::terminal::shell_word;
+use strata_recording::text::terminal::shell_word;
 use trace_merge::moment::Moment;
 
 /// What other tools call what commands do, and what does it here.

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use strata_recorder::control::client::address;
 use strata_recorder::control::directory::{list_all, runtime_folders};
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use trace_merge::report::description::Description;
 use trace_merge::report::registry::REPORTS;
 

@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
-use strata_recording::nearest;
+use strata_recording::text::nearest;
 use thiserror::Error;
 use toml::{Table, Value};
 

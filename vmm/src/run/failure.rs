@@ -16,7 +16,7 @@ use strata_recorder::region::RegionError;
 use strata_recorder::region::mapped_file::MappedFileError;
 use strata_recorder::session::RequestError;
 use strata_recording::files::trace_folder::TraceFolderError;
-use strata_recording::terminal::shell_path;
+use strata_recording::text::terminal::shell_path;
 use thiserror::Error;
 
 /// Why a guest was not run, or its recording is not complete.

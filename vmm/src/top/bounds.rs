@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use strata_recorder::control::protocol::{Live, LiveDisk, Watched};
 use strata_recorder::live::{MAX_REASONS, MAX_THIEVES};
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 
 /// Most vCPUs: what KVM allows on x86.
 const MAX_VCPUS: usize = 4096;

@@ -21,8 +21,8 @@ use strata_recorder::control::protocol::{
     Answer, BalloonStatus, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
 };
 use strata_recording::manifest::Attached;
-use strata_recording::terminal::foreign::Foreign;
-use strata_recording::terminal::harmless_json;
+use strata_recording::text::terminal::foreign::Foreign;
+use strata_recording::text::terminal::harmless_json;
 use thiserror::Error;
 
 /// Intervals that `--once` waits for, beyond the first one, until there is something of what the host did.

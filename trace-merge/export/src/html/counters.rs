@@ -66,7 +66,7 @@ impl Counters {
             self.left_out += 1;
             return None;
         }
-        let [group, name] = [group, name].map(strata_recording::terminal::harmless);
+        let [group, name] = [group, name].map(strata_recording::text::terminal::harmless);
         self.counters.push(Counter { kind, group, name, what, bins: Vec::new() });
         Some(self.counters.len() - 1)
     }

@@ -5,7 +5,7 @@ use super::category::Category;
 use super::rows::{RowKind, RowNumber, Rows};
 use foldhash::HashMap;
 use serde::Serialize;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask, Side};
 use trace_merge::report::devices::flows::Flow;
 use trace_merge::report::devices::net_flows::{Direction, PacketFlow};

@@ -3,7 +3,7 @@
 use super::category::Category;
 use foldhash::HashMap;
 use serde::Serialize;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// Names that are distinguished; a guest may make up any number.
 const MOST: usize = 1 << 16;

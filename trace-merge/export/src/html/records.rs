@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use strata_analysis::event::named::Named;
 use strata_analysis::timeline::Input;
 use strata_recording::schema::{Elements, Schema, Value};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// Kinds of records that are distinguished: event types of each stream.
 const MOST_KINDS: usize = 1 << 16;

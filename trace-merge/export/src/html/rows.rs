@@ -86,7 +86,7 @@ impl Rows {
     pub(super) fn row(&mut self, kind: RowKind, group: &str, name: &str) -> RowNumber {
         let most = if kind == RowKind::Task { MOST_BINS_OF_TASK } else { MOST_BINS };
         let pyramid = Pyramid::new(most);
-        let harmless = strata_recording::terminal::harmless;
+        let harmless = strata_recording::text::terminal::harmless;
         self.rows.push(Row {
             kind,
             group: harmless(group),
@@ -109,7 +109,7 @@ impl Rows {
     /// Calls a row otherwise from now on.
     pub(super) fn rename(&mut self, row: RowNumber, name: &str) {
         if let Some(row) = self.rows.get_mut(row as usize) {
-            row.name = strata_recording::terminal::harmless(name);
+            row.name = strata_recording::text::terminal::harmless(name);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use foldhash::HashMap;
 use serde_json::{Value, json};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use trace_merge::report::kernels::functions::{FunctionsReport, SampledKernel, StackLayer};
 
 /// Characters of a name that are kept.

@@ -10,7 +10,7 @@ use strata_analysis::timeline::states::{Current, TaskIndex};
 use strata_analysis::timeline::{Input, Timeline};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// Draws events of applications.
 #[derive(Debug, Default)]

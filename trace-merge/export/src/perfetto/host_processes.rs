@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use strata_analysis::timeline::Timeline;
 use strata_recording::manifest::Vm;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// A process, and its threads with their names as far as those are known.
 struct Process {

@@ -12,7 +12,7 @@ use strata_analysis::Gap;
 use strata_recording::clock::Clock;
 use strata_recording::reader::merge::Merge;
 use strata_recording::reader::{Stream, Trace};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use strata_recording::window::Window;
 
 /// Draws gaps and losses.

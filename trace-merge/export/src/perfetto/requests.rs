@@ -8,7 +8,7 @@ use super::proto::{DebugAnnotation, TrackEvent};
 use super::tracks::{self, Kind, uuid};
 use std::io::Write;
 use strata_analysis::timeline::Timeline;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use trace_merge::report::devices::flow_step::{FlowMilestone, FlowStep, FlowTask, Side};
 use trace_merge::report::devices::flows::Flow;
 use trace_merge::report::devices::net_flows::{Direction, PacketFlow};

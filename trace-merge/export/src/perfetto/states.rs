@@ -12,7 +12,7 @@ use strata_analysis::timeline::fused::Fused;
 use strata_analysis::timeline::states::TaskIndex;
 use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Origin, Timeline};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use trace_merge::report::scheduling::{tasks, vcpus};
 
 /// Exits are counted over periods of this length, ns.

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use tempfile::NamedTempFile;
 use trace_merge::report::rows::table::{Align, Table};
 

@@ -18,7 +18,7 @@ use strata_export::{ExportError, Options};
 use strata_recording::files::MANIFEST_FILE;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::reader::{ReadError, Trace};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 use tempfile::TempDir;
 use thiserror::Error;
 use trace_merge::progress;
@@ -58,19 +58,13 @@ pub enum QueryError {
     },
     /// A file of a table cannot be read.
     #[error("{}: is damaged: {reason}", .path.display())]
-    Damaged {
-        path: PathBuf,
-        reason: String,
-    },
+    Damaged { path: PathBuf, reason: String },
     /// Two columns of an answer have one name.
     #[error("two columns of the answer are called {0}: name them with `as`")]
     TwoColumns(String),
     /// A table of another version.
     #[error("{}: its tables are of version {version}, and this is version {}: export again", .path.display(), crate::tables::VERSION)]
-    Version {
-        path: PathBuf,
-        version: String,
-    },
+    Version { path: PathBuf, version: String },
     /// A table that was left out when the recording was exported.
     #[error(
         "{}: recording {recording} was exported with `--tables {chosen}`, without '{name}': export it again with that",

@@ -1,7 +1,7 @@
 //! What a path is that was given in place of a recording's folder: a part of one, or another tool's recording.
 
 use crate::files::{MANIFEST_FILE, METADATA_FILE};
-use crate::terminal::shell_path;
+use crate::text::terminal::shell_path;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;

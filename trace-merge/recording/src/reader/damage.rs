@@ -1,6 +1,6 @@
 //! What of a stream could not be read.
 
-use crate::counted::counted;
+use crate::text::counted::counted;
 use std::fmt;
 
 /// What of a stream could not be read.

@@ -1,7 +1,7 @@
 //! What a layer's streams add up to: records, bytes, and everything that is not there.
 
-use crate::counted::counted;
 use crate::reader::{Damage, Stream, TraceLayer};
+use crate::text::counted::counted;
 use serde::Serialize;
 use shared_ring::consumer::Lost;
 

@@ -5,7 +5,7 @@ use crate::report::rows::columns;
 use crate::report::sink::Sink;
 use crate::report::{Report, duration, signed_duration};
 use std::io;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 impl Report for Death {
     fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {

@@ -20,9 +20,9 @@ use strata_analysis::event::{self, BlockRequest, Event};
 use strata_analysis::names::device;
 use strata_analysis::timeline::{ChangeKind, Input, Kernel, Timeline};
 use strata_analysis::{Analysis, Gap, Passed};
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
+use strata_recording::text::counted::counted;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

@@ -4,10 +4,10 @@ use super::{Finding, FindingKind, Next};
 use crate::report::duration;
 use crate::report::next_command::NextCommand;
 use strata_analysis::completeness::LayerCompleteness;
-use strata_recording::counted::counted;
 use strata_recording::layer::loss::{Cause, Setting, causes};
 use strata_recording::reader::{Stream, Trace};
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// Files that a finding names.
 const MOST_FILES: usize = 3;

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use strata_analysis::event::{Event, Tid};
 use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Passed};
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, Vm};
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// Looks for VMs whose vCPUs ran, and that the host's kernel says nothing about.
 #[derive(Debug)]

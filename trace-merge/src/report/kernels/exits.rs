@@ -30,9 +30,9 @@ use strata_analysis::timeline::vcpu::{Vcpu, VcpuState};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline, Vm};
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::Clock;
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
+use strata_recording::text::counted::counted;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

@@ -31,10 +31,10 @@ use strata_analysis::timeline::states::Current;
 use strata_analysis::timeline::{ChangeKind, Input, Origin, Timeline};
 use strata_analysis::user_symbols::UserSymbols;
 use strata_analysis::{Analysis, Gap, Passed};
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

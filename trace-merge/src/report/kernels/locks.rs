@@ -28,9 +28,9 @@ use serde::Serialize;
 use std::io;
 use strata_analysis::Passed;
 use strata_analysis::event::{self, Tid};
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
+use strata_recording::text::counted::counted;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

@@ -28,10 +28,10 @@ use serde_json::json;
 use std::io;
 use strata_analysis::event::{self, Tid};
 use strata_analysis::{Passed, names};
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

@@ -3,7 +3,7 @@
 
 use crate::report::sink::{Block, Sink};
 use std::io::{self, Write};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// Takes apart what `write` writes.
 ///

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::str::FromStr;
 use strata_analysis::task_choice::TaskChoice;
-use strata_recording::nearest::{self, nearest, similarity};
-use strata_recording::terminal::harmless;
+use strata_recording::text::nearest::{self, nearest, similarity};
+use strata_recording::text::terminal::harmless;
 use thiserror::Error;
 
 /// Keys of what rows are in that become columns, in this order.

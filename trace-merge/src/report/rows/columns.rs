@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::io;
 use std::iter;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// What a value is, and so how it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use crate::report::sink::{Block, Heading, Sink, TableBlock};
 use serde_json::Value;
 use std::io;
-use strata_recording::counted::counted;
+use strata_recording::text::counted::counted;
 
 /// What stands between two columns.
 const BETWEEN: usize = 2;

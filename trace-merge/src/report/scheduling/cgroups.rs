@@ -15,9 +15,9 @@ use std::io;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
 use strata_analysis::{Analysis, Passed, event};
 use strata_recording::clock::Clock;
-use strata_recording::counted::counted;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

@@ -8,7 +8,7 @@ use strata_analysis::timeline::guest::GuestTask;
 use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::states::BlockedOn;
 use strata_analysis::timeline::vcpu::Preemptor;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// What a CPU of the host runs that is idle while a vCPU's thread has been woken for it.
 pub const IDLE_HOST_CPU: &str = "nothing: the CPU was idle and had yet to begin";

@@ -21,11 +21,11 @@ use strata_analysis::timeline::host::Host;
 use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
 use strata_analysis::{Analysis, Passed};
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::CpuLimit;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

@@ -24,10 +24,10 @@ use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Change, ChangeKind, Input, LONGEST_BEGIN_NS, Timeline};
 use strata_analysis::{Analysis, Passed};
 use strata_recording::clock::{Clock, NS_PER_SECOND};
-use strata_recording::counted::counted;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// What describes the report.
 pub const DESCRIPTION: Description = Description {

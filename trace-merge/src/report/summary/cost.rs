@@ -25,7 +25,7 @@ use strata_recording::files::compression::Compression;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{RECORDING_THREADS, StrataThread, Vm};
 use strata_recording::reader::{Stream, Trace};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// Fewer times between records than this do not tell what a record costs.
 const LEAST_SPACINGS: u64 = 100;

@@ -3,7 +3,7 @@
 use super::protocol::{Answer, BalloonStatus, LimitStatus, LossStatus, Status, TraceStatus, TriggerStatus};
 use std::fmt::Write as _;
 use strata_recording::manifest::{Attached, is_vm_name};
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 
 /// `answer` as text for the user.
 #[must_use]

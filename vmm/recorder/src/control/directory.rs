@@ -33,7 +33,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use strata_jail::user::User;
 use strata_recording::files::open_regular;
 use strata_recording::manifest::{Attached, Started, is_vm_name};
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 use thiserror::Error;
 
 /// Overrides where the folders of VMs lie.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use strata_recording::manifest::Attached;
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 
 /// A VM in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

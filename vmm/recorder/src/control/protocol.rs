@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Attached, RecordLimit};
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 
 /// Longest request or answer, bytes.
 pub const MAX_LINE: usize = 1 << 20;

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 
 /// A VM's control socket, and who has to serve it.
 #[derive(Clone, Debug, PartialEq, Eq)]

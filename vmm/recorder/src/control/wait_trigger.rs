@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use strata_recording::files::trace_folder::free_snapshot;
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 use thiserror::Error;
 
 /// How long another VM may take to say whether it is a flight recorder.

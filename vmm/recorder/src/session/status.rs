@@ -10,7 +10,7 @@ use shared_ring::consumer::Lost;
 use shared_ring::layout::AGENT_ABSENT;
 use strata_recording::layer::loss::{Cause, Setting, causes};
 use strata_recording::manifest::{Layer, StreamDescription};
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 
 impl Session {
     /// What `strata ctl VM status` says about it.

@@ -18,7 +18,7 @@ use strata_analysis::exit_reason::ExitNumbering;
 use strata_analysis::filter::{CPU_FIELD, FilterError, Filters, MAX_EXPRESSION, words};
 use strata_recording::clock::length::{LENGTH, parse_length};
 use strata_recording::layer::{LayerKind, UnknownLayer};
-use strata_recording::nearest::nearest;
+use strata_recording::text::nearest::nearest;
 use thiserror::Error;
 use wildmatch::WildMatch;
 

@@ -26,7 +26,7 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Missing;
 use strata_recording::reader::StreamRecord;
 use strata_recording::schema::SchemaTable;
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 use tail::Tail;
 use thiserror::Error;
 use watch::{Fired, Watch};

@@ -24,7 +24,7 @@ use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::filter::{CPU_FIELD, FieldValue, FilterPlan};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::StreamRecord;
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// Things of a kind that have begun and not ended, at most.
 const MAX_OPEN: usize = 1 << 16;

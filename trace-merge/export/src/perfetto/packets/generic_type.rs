@@ -9,7 +9,7 @@ use strata_analysis::field_names::{FieldNames, Name};
 use strata_analysis::kernel_symbols::SymbolOffset;
 use strata_recording::reader::{StreamRecord, TraceLayer};
 use strata_recording::schema::{Elements, PlacedField, Schema, Value, hex_digits, is_text_in_json};
-use strata_recording::terminal::harmless;
+use strata_recording::text::terminal::harmless;
 
 /// Perfetto refuses fields with this number and above.
 const FIELDS_END: u32 = 32;

@@ -13,8 +13,8 @@ use std::io;
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbol, KernelSymbols};
 use strata_recording::clock::Clock;
-use strata_recording::counted::counted;
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// Instructions of a VM whose exits are counted: interrupts come at any.
 const MOST_INSTRUCTIONS: usize = 1 << 16;

@@ -14,7 +14,7 @@ use strata_analysis::event::{Access, KvmAccess};
 use strata_analysis::exit_reason::ExitReason;
 use strata_analysis::names;
 use strata_recording::clock::Clock;
-use strata_recording::counted::counted;
+use strata_recording::text::counted::counted;
 
 /// Things that have a row, by VM and kind of row: what there is to access is the guest's choice.
 const MOST: usize = 4096;

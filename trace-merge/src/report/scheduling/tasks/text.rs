@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
 use strata_analysis::timeline::membership::OwnIds;
-use strata_recording::counted::counted;
-use strata_recording::terminal::harmless;
+use strata_recording::text::counted::counted;
+use strata_recording::text::terminal::harmless;
 
 /// Rows of the table of tasks; the others are one row.
 const SHOWN: usize = 40;

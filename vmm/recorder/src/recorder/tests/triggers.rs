@@ -1,7 +1,7 @@
 //! Triggers: what fires, once for each record, and what then happens.
 
 use super::*;
-use strata_recording::terminal::foreign::Foreign;
+use strata_recording::text::terminal::foreign::Foreign;
 
 #[test]
 fn trigger_takes_a_snapshot_and_one_that_nothing_meets_takes_none() {

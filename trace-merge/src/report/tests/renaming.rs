@@ -1,10 +1,11 @@
 //! Tests: a task is called in each report as it has called itself, from then on.
 
-use super::devices::{flows, net_flows};
-use super::kernels::{functions, locks, syscalls};
-use super::scheduling::wakeups;
-use super::{Trace, Window, death, make};
 use crate::critical_path::{CriticalPathOptions, critical_paths};
+use crate::report::devices::{flows, net_flows};
+use crate::report::kernels::{functions, locks, syscalls};
+use crate::report::scheduling::wakeups;
+use crate::report::{Window, death, make};
+use strata_recording::reader::Trace;
 use strata_recording::test_trace::Field::{Hex, Number, Text};
 use strata_recording::test_trace::TestTrace;
 use tempfile::TempDir;
