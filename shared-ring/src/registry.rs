@@ -171,6 +171,11 @@ mod read {
     /// Bytes of a field before its name.
     const FIELD_HEADER: usize = 5;
 
+    /// Bytes that are read at once: a file that claims a large registry takes no more memory than what it holds.
+    const READ_AT_ONCE: usize = 32 * MAX_ENTRY;
+    /// Most entries that are read: so many ids there are.
+    const MAX_EVENTS: usize = 1 << 16;
+
     /// Why registry bytes cannot be read any further.
     ///
     /// ```
@@ -193,6 +198,9 @@ mod read {
             /// Offset of the entry among the entries.
             offset: usize,
         },
+        /// There are more entries than ids.
+        #[error("registry has more than {MAX_EVENTS} entries")]
+        TooMany,
     }
 
     /// Reads whole entries from `bytes` (a copy of published registry bytes, without the registry's header) into
@@ -220,6 +228,8 @@ mod read {
     pub struct RegistryReader {
         memory: HostMemory,
         read: usize,
+        /// Event types so far.
+        events: usize,
         error: Option<ParseError>,
     }
 
@@ -227,7 +237,7 @@ mod read {
         /// A reader of the registry that fills `memory`.
         #[must_use]
         pub const fn new(memory: HostMemory) -> Self {
-            Self { memory, read: 0, error: None }
+            Self { memory, read: 0, events: 0, error: None }
         }
 
         /// Event types published since the last call. The acquire load of the byte count pairs with
@@ -235,14 +245,20 @@ mod read {
         /// more to come.
         pub fn poll(&mut self) -> Vec<EventDescription> {
             let mut events = Vec::new();
-            let used = self.used();
-            if self.error.is_none() && used > self.read {
+            let (used, mut bytes) = (self.used(), Vec::new());
+            while self.error.is_none() && used > self.read {
                 // Entries begin at multiples of 8: so do whole words.
-                let mut bytes = vec![0; (used - self.read) / 8 * 8];
+                bytes.resize((used - self.read).min(READ_AT_ONCE) / 8 * 8, 0);
                 self.memory.read(REGISTRY_HEADER_SIZE + self.read, &mut bytes);
+                let before = events.len();
                 match parse(&bytes, &mut events) {
+                    Ok(0) => break,
                     Ok(taken) => self.read += taken,
                     Err(error) => self.error = Some(error),
+                }
+                self.events += events.len() - before;
+                if self.events > MAX_EVENTS {
+                    self.error = Some(ParseError::TooMany);
                 }
             }
             events
@@ -337,6 +353,21 @@ mod tests {
         assert_eq!(taken, Ok(used));
         assert_eq!(events[0], EventDescription::from(&EVENT));
         assert_eq!((events.len(), events[1].id), (2, 8));
+    }
+
+    #[test]
+    fn reader_takes_a_large_registry_in_pieces_and_no_more_entries_than_ids() {
+        let memory = HostMemory::private(4 << 20);
+        // SAFETY: the memory is aligned, zeroed, that large, and outlives the registry, which alone writes it.
+        let registry = unsafe { Registry::new(Smp::new(memory.base()), memory.size()) };
+        let mut reader = RegistryReader::new(memory.clone());
+        let append = |count, name| (0..count).all(|_| registry.append(&Event { id: 7, class: 0, name, fields: &[] }));
+
+        assert!(append(1_000, "group:an_event_with_a_name_so_long_that_a_thousand_are_two_pieces"));
+        assert_eq!((reader.poll().len(), reader.error()), (1_000, None));
+        assert!(append(70_000, "x"));
+        assert!(reader.poll().len() < 70_000);
+        assert_eq!((reader.error(), reader.has_news(), reader.poll().len()), (Some(ParseError::TooMany), false, 0));
     }
 
     #[test]
