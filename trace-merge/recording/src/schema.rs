@@ -448,19 +448,24 @@ impl SchemaTable {
     #[must_use]
     pub fn new(events: &[EventDescription]) -> Self {
         let mut schemas = Self::default();
+        schemas.add(events);
+        schemas
+    }
+
+    /// Adds the event types `events`; of several with one id the first counts.
+    pub fn add(&mut self, events: &[EventDescription]) {
         for event in events {
             let id = usize::from(event.id);
-            if schemas.by_id.len() <= id {
-                schemas.by_id.resize(id + 1, NO_SCHEMA);
+            if self.by_id.len() <= id {
+                self.by_id.resize(id + 1, NO_SCHEMA);
             }
-            let position = schemas.schemas.len();
+            let position = self.schemas.len();
             let number = u16::try_from(position).ok().filter(|&number| number != NO_SCHEMA);
-            if let (NO_SCHEMA, Some(number)) = (schemas.by_id[id], number) {
-                schemas.schemas.push(Schema { position, ..Schema::new(event.clone()) });
-                schemas.by_id[id] = number;
+            if let (NO_SCHEMA, Some(number)) = (self.by_id[id], number) {
+                self.schemas.push(Schema { position, ..Schema::new(event.clone()) });
+                self.by_id[id] = number;
             }
         }
-        schemas
     }
 
     /// The event type of `id`.

@@ -302,7 +302,7 @@ impl Session {
         let polled = self.layers.poll(&self.recording, armed(&mut self.triggers, &self.recording));
         self.act_on_triggers(begun.filter(|_| !polled.found.has_more()));
         if polled.new_kernel_events {
-            self.recording.expect_events(&self.layers.kernel_events());
+            self.recording.expect_events(self.layers.kernel_events());
             if self.active {
                 self.enable();
             }
@@ -510,7 +510,7 @@ impl Session {
     /// Sets the session's enable bits by the events that are registered so far.
     fn enable(&self) {
         let Some(guest) = &self.recording.guest else { return };
-        let mut enabled = guest.enabled(&self.layers.kernel_events(), &self.recording.selection);
+        let mut enabled = guest.enabled(self.layers.kernel_events(), &self.recording.selection);
         if !self.layers.has_processes() {
             // Applications record into rings of their own, which belong to the session that has them as layers.
             enabled.class_mask &= !(1 << class::USER);

@@ -97,7 +97,7 @@ impl KernelRings {
     #[must_use]
     pub fn tail(&self) -> Tail {
         let memories = (0..self.layout.config.vcpus).map(|vcpu| self.ring(vcpu)).collect();
-        Tail::new(LayerKind::GuestKernel, self.rings, memories, self.earliest, Vec::new(), Some(self.registry()))
+        Tail::new(LayerKind::GuestKernel, self.rings, memories, self.earliest, &[], Some(self.registry()))
     }
 
     /// A layer of these rings, new in the recording `dir`.

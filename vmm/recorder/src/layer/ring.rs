@@ -91,9 +91,9 @@ impl Shown {
     /// Looks at the types of events that are new.
     fn learn(&mut self, writer: &LayerWriter) {
         let events = writer.events();
-        if events.len() != self.events {
-            (self.schemas, self.events) = (SchemaTable::new(events), events.len());
-        }
+        // Only those: a guest may register one before each packet.
+        self.schemas.add(events.get(self.events..).unwrap_or_default());
+        self.events = events.len();
     }
 
     /// Shows `viewers` the records of the next packet of `ring` that were not shown yet.

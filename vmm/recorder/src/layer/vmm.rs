@@ -31,8 +31,8 @@ pub fn vmm_layer(
 /// What is new in the rings of `tracer`, which are in flight-recorder mode.
 #[must_use]
 pub fn vmm_tail(tracer: &VmmTracer) -> Tail {
-    let events = EVENTS.iter().map(EventDescription::from).collect();
-    Tail::new(LayerKind::Vmm, tracer.ring_set(), tracer.rings().collect(), 0, events, None)
+    let events: Vec<_> = EVENTS.iter().map(EventDescription::from).collect();
+    Tail::new(LayerKind::Vmm, tracer.ring_set(), tracer.rings().collect(), 0, &events, None)
 }
 
 /// The layer of `consumers`, whose rings have the geometry and mode `rings`.

@@ -6,6 +6,7 @@ use crate::latest::Latest;
 use crate::layer::ring::{Drained, Producers, RingLayer};
 use crate::trigger::watch::Watch;
 use rustix::io::Errno;
+use shared_ring::event::EventDescription;
 use std::error::Error;
 use std::io;
 use std::time::Instant;
@@ -69,6 +70,12 @@ impl WrittenLayer {
             Producers::Running => self.layer.drain(producers, latest, watch),
             Producers::Stopped => self.layer.finish(latest, watch),
         })
+    }
+
+    /// The layer's event types.
+    #[must_use]
+    pub fn events(&self) -> &[EventDescription] {
+        self.layer.writer().events()
     }
 
     /// Moves what is ready until `deadline` at most; says whether that was all. See [`RingLayer::drain_until`].

@@ -128,7 +128,7 @@ impl ProcessTable {
         let rings = self.parts.view().process_rings();
         let memories = (0..self.vcpus()).filter_map(|vcpu| self.parts.process_ring(number, vcpu)).collect();
         let before = self.claims.get(number as usize).map_or(0, |claim| claim.before);
-        Tail::new(LayerKind::GuestUser, rings, memories, before, Vec::new(), self.registry(number))
+        Tail::new(LayerKind::GuestUser, rings, memories, before, &[], self.registry(number))
     }
 
     /// Consumers of the rings of slot `number`, from their beginning, by vCPU. They take no record from before its owner had it.

@@ -107,10 +107,10 @@ impl Layers {
 
     /// The events of the guest's kernel that are registered so far.
     #[must_use]
-    pub fn kernel_events(&self) -> Vec<EventDescription> {
+    pub fn kernel_events(&self) -> &[EventDescription] {
         match self {
             Self::Streaming(layers) => layers.kernel_events(),
-            Self::FlightRecorder(layers) => layers.kernel_events().to_vec(),
+            Self::FlightRecorder(layers) => layers.kernel_events(),
         }
     }
 

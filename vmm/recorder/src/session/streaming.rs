@@ -183,7 +183,7 @@ impl Streaming {
 
     /// Event types of the guest's kernel.
     #[must_use]
-    pub fn kernel_events(&self) -> Vec<EventDescription> {
-        self.guest_kernel.as_ref().map(|kernel| kernel.layer().events).unwrap_or_default()
+    pub fn kernel_events(&self) -> &[EventDescription] {
+        self.guest_kernel.as_ref().map_or(&[], WrittenLayer::events)
     }
 }

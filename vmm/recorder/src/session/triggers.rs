@@ -94,7 +94,7 @@ impl Session {
             LayerKind::GuestKernel => match guest {
                 None => Some(Vec::new()),
                 Some(guest) if !guest.events.is_empty() => Some(guest.events.to_vec()),
-                Some(_) => Some(self.layers.kernel_events()).filter(|events| !events.is_empty()),
+                Some(_) => Some(self.layers.kernel_events().to_vec()).filter(|events| !events.is_empty()),
             },
             LayerKind::GuestUser => None,
         }

@@ -23,7 +23,6 @@ pub struct Tail {
     /// No record is older, ticks.
     earliest: u64,
     registry: Option<RegistryReader>,
-    events: Vec<EventDescription>,
     schemas: SchemaTable,
     positions: Vec<Position>,
     packet: Vec<u8>,
@@ -54,12 +53,12 @@ impl Tail {
         rings: Rings,
         memories: Vec<HostMemory>,
         earliest: u64,
-        events: Vec<EventDescription>,
+        events: &[EventDescription],
         registry: Option<RegistryReader>,
     ) -> Self {
         let positions = vec![Position::default(); memories.len()];
-        let schemas = SchemaTable::new(&events);
-        Self { layer, rings, memories, earliest, registry, events, schemas, positions, packet: Vec::new() }
+        let schemas = SchemaTable::new(events);
+        Self { layer, rings, memories, earliest, registry, schemas, positions, packet: Vec::new() }
     }
 
     /// The layer.
@@ -97,10 +96,7 @@ impl Tail {
             let Some(delivered) = consumer.poll_stopped(&mut self.packet).ready() else { break };
             // An event type is published before the first record that uses it.
             let new = self.registry.as_mut().map(RegistryReader::poll).unwrap_or_default();
-            if !new.is_empty() {
-                self.events.extend(new);
-                self.schemas = SchemaTable::new(&self.events);
-            }
+            self.schemas.add(&new);
             let sequence = delivered.sequence();
             let known = |id| self.schemas.get(id).map(Schema::description);
             let Some(packet) = delivered.accept([0; 16], latest(), known) else { continue };
