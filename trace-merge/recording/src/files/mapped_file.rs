@@ -1,11 +1,10 @@
 //! A file of a recording, mapped for reading.
 #![allow(unsafe_code)] // Streams are memory-mapped files.
 
-use super::open_regular;
 use memmap2::{Mmap, UncheckedAdvice};
+use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
-use std::path::Path;
 use std::sync::Arc;
 
 /// A file of a recording, mapped for reading: a whole mapping or a part of one.
@@ -16,16 +15,15 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
-    /// The file at `path`; `None` when it is empty.
-    pub(crate) fn of(path: &Path) -> io::Result<Option<Self>> {
-        let file = open_regular(path)?;
+    /// All of `file`; `None` when it is empty.
+    pub(crate) fn of(file: &File) -> io::Result<Option<Self>> {
         if file.metadata()?.len() == 0 {
             return Ok(None);
         }
         // SAFETY: the mapping is read-only, and a recorder only ever appends to a stream's files or deletes them whole: bytes
         // that are mapped do not change. (Someone who truncates a recording that is being read ends the reader with SIGBUS;
         // nothing else.)
-        let map = Arc::new(unsafe { Mmap::map(&file) }?);
+        let map = Arc::new(unsafe { Mmap::map(file) }?);
         let range = 0..map.len();
         Ok(Some(Self { map, range }))
     }

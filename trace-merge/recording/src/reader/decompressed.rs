@@ -207,7 +207,7 @@ mod tests {
     fn file(contents: &[&[u8]], room: u64) -> DecompressedFile {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         contents.iter().for_each(|content| file.write_all(&compress(&[content], SIZE).unwrap()).unwrap());
-        let map = MappedFile::of(file.path()).unwrap().unwrap();
+        let map = MappedFile::of(file.as_file()).unwrap().unwrap();
         DecompressedFile::with_room(map, SIZE, Room(AtomicU64::new(room)), "`zstd -d`").unwrap()
     }
 
