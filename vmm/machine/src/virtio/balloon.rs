@@ -42,6 +42,8 @@ const QUEUES: [u16; 5] = [QUEUE_SIZE; 5];
 const PAGES_PER_REQUEST: usize = 4096;
 /// Most bytes of a report that are given back; Linux reports 32 times 4 MiB.
 const BYTES_PER_REPORT: u64 = 256 << 20;
+/// Most buffers of a report that are looked at.
+const BUFFERS_PER_REPORT: usize = 64;
 /// Where in the configuration the driver writes how many pages it has given.
 const ACTUAL: u64 = 4;
 
@@ -236,10 +238,10 @@ impl Balloon {
         done
     }
 
-    /// Gives back to the host what a report calls free: the buffers of its chain.
+    /// Gives back to the host what a report calls free: the buffers of its chain, as many as are looked at.
     fn report(chain: DescriptorChain<&GuestMemoryMmap>, memory: &GuestMemoryMmap) -> Done {
         let mut done = Done::default();
-        for buffer in chain {
+        for buffer in chain.take(BUFFERS_PER_REPORT) {
             let range = Range { start: buffer.addr().0, size: buffer.len().into() };
             let is_taken = buffer.is_write_only()
                 && done.bytes + range.size <= BYTES_PER_REPORT

@@ -184,6 +184,17 @@ fn report_that_names_memory_again_and_again_has_an_end() {
 }
 
 #[test]
+fn report_of_many_buffers_has_an_end() {
+    let mut bench = Bench::new();
+    let buffers: Vec<_> =
+        (0..BUFFERS_PER_REPORT as u64 + 3).map(|page| ((300 + page) * PAGE, 4096, DEVICE_WRITES)).collect();
+
+    bench.serve(REPORT, &buffers);
+
+    assert_eq!(bench.state().reported, BUFFERS_PER_REPORT as u64 * PAGE);
+}
+
+#[test]
 fn request_that_is_longer_than_is_looked_at_is_counted_in_full() {
     let mut bench = Bench::new();
     let (bytes, pages) = (8 * PAGES_PER_REQUEST, 2 * PAGES_PER_REQUEST);
