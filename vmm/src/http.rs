@@ -4,15 +4,17 @@
 //! deadline, and the name that it asks for has to be one of this machine's.
 
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write};
-use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use strata_recorder::control::socket_wait::{left, next_client, read_until};
 
 /// Longest head that is read, bytes.
 const LONGEST_HEAD: usize = 16 << 10;
-/// Most connections at a time; further ones wait.
+/// Most connections at a time. For a further one, that is closed which has waited longest for its head; where all have come,
+/// it waits.
 const MAX_CONNECTIONS: usize = 64;
 
 /// The head of a request, as far as it matters.
@@ -67,15 +69,18 @@ pub enum Next {
     End,
 }
 
-/// Answers connections to `listener` by `answer`, each on a thread of its own, until one says that it was the last.
+/// Answers requests to `listener` by `answer`, each on a thread of its own, until one says that it was the last. The head of a
+/// request has to come within `head_limit`.
 ///
 /// # Errors
 /// The listener cannot be used.
 pub fn serve(
     listener: &TcpListener,
-    answer: impl Fn(&TcpStream) -> io::Result<Next> + Send + Sync + 'static,
+    head_limit: Duration,
+    answer: impl Fn(&TcpStream, &Head) -> io::Result<Next> + Send + Sync + 'static,
 ) -> io::Result<()> {
-    serve_by(listener, answer, |serve| std::thread::Builder::new().name("strata-http".into()).spawn(serve).map(drop))
+    let start = |serve| std::thread::Builder::new().name("strata-http".into()).spawn(serve).map(drop);
+    serve_by(listener, head_limit, answer, start)
 }
 
 /// What one connection is answered by, on a thread of its own.
@@ -84,18 +89,20 @@ type Serve = Box<dyn FnOnce() + Send>;
 /// The same, where `start` starts the threads.
 fn serve_by(
     listener: &TcpListener,
-    answer: impl Fn(&TcpStream) -> io::Result<Next> + Send + Sync + 'static,
+    head_limit: Duration,
+    answer: impl Fn(&TcpStream, &Head) -> io::Result<Next> + Send + Sync + 'static,
     mut start: impl FnMut(Serve) -> io::Result<()>,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    let (answer, slots) = (Arc::new(answer), Arc::new(Slots::default()));
+    let (answer, connections) = (Arc::new(answer), Arc::new(Connections::default()));
     let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
     while let Some((stream, _)) = next_client(listener, &end, || listener.accept())? {
-        let (answer, end, slot) = (Arc::clone(&answer), Arc::clone(&end), Slots::take(&slots));
+        let (answer, end) = (Arc::clone(&answer), Arc::clone(&end));
+        let connection = Connections::add(&connections, stream);
         let serve = move || {
-            let _slot = slot;
+            let answered = connection.head(head_limit).and_then(|head| answer(&connection.stream, &head));
             // A connection that breaks is made again.
-            if stream.set_nonblocking(false).and_then(|()| answer(&stream)).is_ok_and(|next| next == Next::End) {
+            if answered.is_ok_and(|next| next == Next::End) {
                 let _ = rustix::io::write(&*end, &1_u64.to_ne_bytes());
             }
         };
@@ -107,36 +114,71 @@ fn serve_by(
 
 /// Connections that are being answered.
 #[derive(Debug, Default)]
-struct Slots {
-    taken: Mutex<usize>,
-    one_is_free: Condvar,
+struct Connections {
+    open: Mutex<Open>,
+    one_has_ended: Condvar,
 }
 
-impl Slots {
-    /// Waits for a free one.
-    fn take(slots: &Arc<Self>) -> Slot {
-        let taken = slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = slots.one_is_free.wait_while(taken, |taken| *taken >= MAX_CONNECTIONS);
-        *free.unwrap_or_else(PoisonError::into_inner) += 1;
-        Slot(Arc::clone(slots))
+#[derive(Debug, Default)]
+struct Open {
+    count: usize,
+    /// Those whose head has not come, by number: the first one has waited longest.
+    waiting: BTreeMap<u64, Arc<TcpStream>>,
+    next: u64,
+}
+
+impl Connections {
+    /// Adds `stream`, for which another one may have to go.
+    fn add(connections: &Arc<Self>, stream: TcpStream) -> Connection {
+        let (stream, mut open) = (Arc::new(stream), connections.lock());
+        while open.count >= MAX_CONNECTIONS {
+            if let Some((_, silent)) = open.waiting.pop_first() {
+                // Its thread finds it closed and ends.
+                let _ = silent.shutdown(Shutdown::Both);
+            }
+            open = connections.one_has_ended.wait(open).unwrap_or_else(PoisonError::into_inner);
+        }
+        let number = open.next;
+        open.next += 1;
+        open.count += 1;
+        open.waiting.insert(number, Arc::clone(&stream));
+        Connection { stream, number, connections: Arc::clone(connections) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One of the slots, free again when this is dropped.
-struct Slot(Arc<Slots>);
+/// One of the connections, which makes room when this is dropped.
+struct Connection {
+    stream: Arc<TcpStream>,
+    number: u64,
+    connections: Arc<Connections>,
+}
 
-impl Drop for Slot {
+impl Connection {
+    /// Reads the head of the request, which has to come within `limit`.
+    fn head(&self, limit: Duration) -> io::Result<Head> {
+        self.stream.set_nonblocking(false)?;
+        let head = read_head(&self.stream, Instant::now() + limit)?;
+        self.connections.lock().waiting.remove(&self.number);
+        Ok(head)
+    }
+}
+
+impl Drop for Connection {
     fn drop(&mut self) {
-        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.0.one_is_free.notify_one();
+        let mut open = self.connections.lock();
+        open.waiting.remove(&self.number);
+        open.count -= 1;
+        self.connections.one_has_ended.notify_one();
     }
 }
 
-/// Reads the head of a request from `stream`, all of it up to `deadline`.
-///
-/// # Errors
-/// When the stream fails, the head is too long, or does not come in time.
-pub fn read_head(stream: &TcpStream, deadline: Instant) -> io::Result<Head> {
+/// Reads the head of a request from `stream`, all of it up to `deadline`. Fails where the stream does, the head is too long,
+/// or does not come in time.
+fn read_head(stream: &TcpStream, deadline: Instant) -> io::Result<Head> {
     let head = read_until(stream, LONGEST_HEAD, deadline, has_end)?;
     Head::of(&head).ok_or_else(|| ErrorKind::UnexpectedEof.into())
 }
@@ -168,7 +210,6 @@ mod tests {
     use super::*;
     use std::io::Read;
     use std::net::{Ipv4Addr, SocketAddr};
-    use std::time::Duration;
 
     fn sent_to(host: &str) -> Head {
         Head::of_text(&format!("GET / HTTP/1.1\r\nhOST: {host}\r\n\r\n"))
@@ -218,6 +259,23 @@ mod tests {
     }
 
     #[test]
+    fn head_without_an_end_is_cut_off() {
+        let (listener, address) = listener();
+        let flood = std::thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            // The other side closes while there is more to come.
+            let _ = stream.write_all(&vec![b'x'; 1 << 20]);
+        });
+
+        let (stream, _) = listener.accept().unwrap();
+        let head = read_head(&stream, Instant::now() + LIMIT);
+        drop(stream);
+        flood.join().unwrap();
+
+        assert!(head.is_err());
+    }
+
+    #[test]
     fn answer_that_nobody_reads_has_one_deadline() {
         let (listener, address) = listener();
         let _client = TcpStream::connect(address).unwrap();
@@ -228,10 +286,12 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 
+    /// How long a head may take: longer than any test.
+    const LIMIT: Duration = Duration::from_secs(600);
+
     /// Answers each request, that for `/last` as the last one.
-    fn answer(stream: &TcpStream) -> io::Result<Next> {
-        let head = read_head(stream, Instant::now() + Duration::from_secs(600))?;
-        write_until(stream, b"answered", Instant::now() + Duration::from_secs(600))?;
+    fn answer(stream: &TcpStream, head: &Head) -> io::Result<Next> {
+        write_until(stream, b"answered", Instant::now() + LIMIT)?;
         Ok(if head.path == "/last" { Next::End } else { Next::Serve })
     }
 
@@ -244,10 +304,10 @@ mod tests {
     }
 
     #[test]
-    fn connection_that_says_nothing_holds_up_no_other() {
+    fn connections_that_say_nothing_hold_up_no_other() {
         let (listener, address) = listener();
-        let server = std::thread::spawn(move || serve(&listener, answer));
-        let _silent = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
+        let server = std::thread::spawn(move || serve(&listener, LIMIT, answer));
+        let _silent: Vec<_> = (0..2 * MAX_CONNECTIONS).map(|_| TcpStream::connect(address).unwrap()).collect();
 
         let answers = [answer_to(address, "/"), answer_to(address, "/last")];
 
@@ -260,7 +320,7 @@ mod tests {
         let (listener, address) = listener();
         let mut answers = [Err(ErrorKind::WouldBlock.into()), Ok(())].into_iter();
         let start = move |serve: Serve| answers.next().unwrap().map(|()| drop(std::thread::spawn(serve)));
-        let server = std::thread::spawn(move || serve_by(&listener, answer, start));
+        let server = std::thread::spawn(move || serve_by(&listener, LIMIT, answer, start));
 
         let answers = [answer_to(address, "/last"), answer_to(address, "/last")];
 

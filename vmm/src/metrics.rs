@@ -1,7 +1,7 @@
 //! `strata metrics`: what running VMs do, as OpenMetrics over HTTP. Each scrape asks the VMs' control sockets.
 
 use crate::cli::MetricsArgs;
-use crate::http::{self, Next};
+use crate::http::{self, Head, Next};
 use crate::top::{self, bounded, own_threads};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -52,7 +52,8 @@ pub fn run(args: &MetricsArgs, notify: impl Fn(&str)) -> Result<(), MetricsError
     let address = listener.local_addr().map_err(failed)?;
     notify(&format!("serving http://{address}/metrics; Ctrl-C ends it"));
     let names: Vec<String> = args.hosts.iter().cloned().chain([own_name()]).collect();
-    http::serve(&listener, move |stream| answer(stream, &names, || text(scrape()))).map_err(failed)
+    http::serve(&listener, PATIENCE, move |stream, head| answer(stream, head, &names, || text(scrape())))
+        .map_err(failed)
 }
 
 /// The name that this machine has given itself.
@@ -61,8 +62,7 @@ fn own_name() -> String {
 }
 
 /// Answers a request to one of `names`: with `text` where it is for the metrics.
-fn answer(stream: &TcpStream, names: &[String], text: impl FnOnce() -> String) -> io::Result<Next> {
-    let head = http::read_head(stream, Instant::now() + PATIENCE)?;
+fn answer(stream: &TcpStream, head: &Head, names: &[String], text: impl FnOnce() -> String) -> io::Result<Next> {
     let (status, body) = match (head.method.as_str(), head.path.as_str()) {
         _ if !head.is_for(names) => ("421 Misdirected Request", "unknown Host: start it with --host NAME\n".into()),
         ("GET", "/metrics") => ("200 OK", text()),
@@ -439,8 +439,10 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || {
-            let answer = |stream: &TcpStream| answer(stream, &["web".into()], || "the text".into()).map(drop);
-            listener.incoming().take(3).for_each(|stream| answer(&stream.unwrap()).unwrap());
+            http::serve(&listener, PATIENCE, |stream, head| {
+                answer(stream, head, &["web".into()], || "the text".into())?;
+                Ok(if head.host.as_deref() == Some("evil.example") { Next::End } else { Next::Serve })
+            })
         });
         let request = |path: &str, host: &str| {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -452,7 +454,7 @@ mod tests {
 
         let (metrics, other) = (request("/metrics", "web:9464"), request("/", "127.0.0.1"));
         let elsewhere = request("/metrics", "evil.example");
-        server.join().unwrap();
+        server.join().unwrap().unwrap();
 
         assert!(metrics.starts_with("HTTP/1.1 200 OK") && metrics.ends_with("\r\n\r\nthe text"), "{metrics}");
         assert!(metrics.contains("application/openmetrics-text"), "{metrics}");
