@@ -12,6 +12,9 @@ use std::process::Command;
 /// Where Debian's packages come from.
 pub const MIRROR: &str = "http://deb.debian.org/debian";
 
+/// How long apt waits for another one that changes this machine's packages, seconds.
+const LOCK_TIMEOUT_SECONDS: u32 = 600;
+
 const SOURCES: &str = "\
 deb http://deb.debian.org/debian bookworm main
 deb http://deb.debian.org/debian bookworm-updates main
@@ -97,6 +100,8 @@ impl Apt {
             // the lab's folder need not be readable by apt's own user
             "APT::Sandbox::User=root".to_owned(),
             "Acquire::Retries=3".to_owned(),
+            // another apt, as of a run in another checkout, may be installing
+            format!("DPkg::Lock::Timeout={LOCK_TIMEOUT_SECONDS}"),
         ] {
             command.args(["-o", &option]);
         }
