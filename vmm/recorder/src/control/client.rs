@@ -1,7 +1,7 @@
 //! The command line's end of the control socket: finds a VM and asks it.
 
 use super::directory::{self, DirectoryError, FoundVm, Owner};
-use super::protocol::{Answer, MAX_LINE, Request};
+use super::protocol::{Answer, MAX_ANSWER, Request};
 use super::socket::ControlSocket;
 use super::socket_wait::read_until;
 use std::io::{self, Write};
@@ -128,7 +128,7 @@ pub fn call_until(socket: &ControlSocket, request: &Request, deadline: Instant) 
         text.push(b'\n');
         // Shorter than what a socket takes at once.
         stream.write_all(&text)?;
-        read_until(&stream, MAX_LINE, deadline, |line| line.ends_with(b"\n"))
+        read_until(&stream, MAX_ANSWER, deadline, |line| line.ends_with(b"\n"))
     };
     let path = || socket.path().clone();
     let line = request().map_err(|source| ClientError::NoAnswer { path: path(), source })?;
@@ -253,7 +253,7 @@ mod tests {
         let error = call(&ControlSocket::of_this_user(path), &Request::Live).unwrap_err();
 
         let ClientError::NoAnswer { source, .. } = error else { panic!("{error}") };
-        assert!(source.to_string().contains("1048576 bytes"), "{source}");
+        assert!(source.to_string().contains(&format!("{MAX_ANSWER} bytes")), "{source}");
     }
 
     #[test]

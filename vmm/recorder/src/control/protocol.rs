@@ -9,8 +9,10 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Attached, RecordLimit};
 use strata_recording::text::terminal::foreign::Foreign;
 
-/// Longest request or answer, bytes.
+/// Longest request, bytes.
 pub const MAX_LINE: usize = 1 << 20;
+/// Longest answer, bytes: one about the layers of as many processes as a guest can have recorded.
+pub const MAX_ANSWER: usize = 8 << 20;
 
 /// What a ring does when it is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

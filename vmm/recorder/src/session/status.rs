@@ -93,3 +93,34 @@ fn layer_status(layer: &Layer) -> LayerStatus {
         limit: layer.limit,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::protocol::MAX_ANSWER;
+    use crate::layer::guest_processes::MAX_PROCESSES;
+    use serde_json::json;
+    use shared_ring::event::MAX_NAME;
+
+    #[test]
+    fn answer_about_processes_that_lost_records_in_all_ways_is_read() {
+        let lost = json!({ "full": u64::MAX, "wrapped": u64::MAX, "too_large": u64::MAX });
+        let largest = json!({ "event": "e".repeat(MAX_NAME), "bytes": u32::MAX });
+        let stream = json!({
+            "file": "stream_0", "cpu_id": 0, "records": u64::MAX, "lost": lost, "largest_lost": largest,
+            "overwritten": u64::MAX, "nested": null, "never_joined": false, "corrupt": false, "rejected_bytes": 0,
+        });
+        let layer = json!({
+            "kind": "guest-user", "vm": "vm0", "path": format!("{}/user-4194304-99", "v".repeat(255)), "packet_size": 4096,
+            "uuid": uuid::Uuid::nil(), "events": [], "streams": [stream],
+            "limit": { "per_second": u64::MAX, "burst": u64::MAX, "times": u64::MAX, "held_ns": u64::MAX },
+        });
+        let layer: Layer = serde_json::from_value(layer).unwrap();
+
+        let status = layer_status(&layer);
+        let bytes = serde_json::to_vec(&status).unwrap().len();
+
+        assert_eq!(status.losses.len(), 3);
+        assert!(bytes * (MAX_PROCESSES + 8) < MAX_ANSWER, "{bytes} bytes a layer");
+    }
+}
