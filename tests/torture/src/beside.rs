@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use strata_recorder::control::directory::{self, FoundVm, Owner};
+use strata_recorder::control::directory::{self, FoundVm, Owner, RuntimeFolder};
 use strata_recorder::control::protocol::{Answer, Request};
 use strata_recorder::control::{answer_text, client, list};
 use strata_recording::text::terminal::acts;
@@ -63,7 +63,7 @@ impl Seen {
 pub fn run(setup: &Path, folder: &Path, stranger: u32, attacks: &[Attack]) -> anyhow::Result<()> {
     let setup = VmSetup::load(setup)?;
     let tally = Tally::open(&setup.tally())?;
-    let runtimes = [folder.to_path_buf(), setup.runtime.clone()];
+    let runtimes = [folder.to_path_buf(), setup.runtime.clone()].map(RuntimeFolder::named);
     let mut seen = Seen::default();
     for number in 0.. {
         if tally.is_stopping() {

@@ -11,11 +11,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 use strata_recorder::control::client::{self, ClientError};
-use strata_recorder::control::directory::{self, DirectoryError, FoundVm};
+use strata_recorder::control::directory::{self, DirectoryError, FoundVm, RuntimeFolder};
 use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{
     Answer, BalloonStatus, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
@@ -213,7 +212,7 @@ fn request_all(vm: Option<&str>) -> Result<Answers, TopError> {
 ///
 /// # Errors
 /// When the folders cannot be read.
-pub fn running(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
+pub fn running(runtimes: &[RuntimeFolder]) -> Result<Vec<FoundVm>, DirectoryError> {
     Ok(directory::list_all(runtimes)?.into_iter().filter(|found| found.alive).collect())
 }
 

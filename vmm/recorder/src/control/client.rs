@@ -1,6 +1,6 @@
 //! The command line's end of the control socket: finds a VM and asks it.
 
-use super::directory::{self, DirectoryError, FoundVm, Owner};
+use super::directory::{self, DirectoryError, FoundVm, Owner, RuntimeFolder};
 use super::protocol::{Answer, MAX_ANSWER, Request};
 use super::socket::ControlSocket;
 use super::socket_wait::read_until;
@@ -69,7 +69,7 @@ pub enum ClientError {
 ///
 /// # Errors
 /// When there is none, or more than one.
-pub fn find(runtimes: &[PathBuf], wanted: &str) -> Result<FoundVm, ClientError> {
+pub fn find(runtimes: &[RuntimeFolder], wanted: &str) -> Result<FoundVm, ClientError> {
     let found = directory::list_all(runtimes)?;
     let Some((user, name)) = wanted.split_once('/') else { return choose(found, wanted) };
     let uid = User::number_of(user).ok_or_else(|| ClientError::NoSuchUser(user.into()))?;
@@ -209,7 +209,7 @@ mod tests {
     fn user_before_the_name_chooses_the_vms_of_that_user() {
         let runtime = crate::control::directory::tests::runtime();
         let _directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
-        let (folders, own) = ([runtime.path().into()], rustix::process::geteuid().as_raw());
+        let (folders, own) = ([RuntimeFolder::named(runtime.path())], rustix::process::geteuid().as_raw());
 
         assert_eq!(find(&folders, &format!("{own}/a")).unwrap().vm.name, "a");
         assert!(matches!(find(&folders, &format!("{}/a", own + 1)), Err(ClientError::NoSuchVm(_))));
@@ -319,7 +319,7 @@ mod tests {
         directory.keep();
         drop(directory);
 
-        let error = find(&[runtime.path().into()], "a").unwrap_err();
+        let error = find(&[RuntimeFolder::named(runtime.path())], "a").unwrap_err();
 
         assert!(error.to_string().contains("strata recover"), "{error}");
     }

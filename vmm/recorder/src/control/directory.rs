@@ -19,19 +19,21 @@
 use super::peer::Peer;
 use super::protocol::{Mode, Status, TraceStatus};
 use super::socket::ControlSocket;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, Dir, FlockOperation, Mode as FileMode, OFlags, flock, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use strata_jail::user::User;
-use strata_recording::files::open_regular;
 use strata_recording::manifest::{Attached, Started, is_vm_name};
 use strata_recording::text::terminal::foreign::Foreign;
 use thiserror::Error;
@@ -52,6 +54,8 @@ const SYSTEM_RUNTIME: &str = "/run";
 const USER_SESSIONS: &str = "user";
 /// In it: what begins the name of the folder of a user who is not, before the user's number.
 const USER_PREFIX: &str = "strata-";
+/// How a folder is opened.
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const LOCK_FILE: &str = "lock";
 const VM_FILE: &str = "vm.json";
 /// Largest `vm.json` that is read, bytes.
@@ -400,34 +404,61 @@ pub fn lock(runtime: &Path) -> Result<File, DirectoryError> {
     Ok(folder)
 }
 
+/// A place where folders of VMs lie.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RuntimeFolder {
+    /// The folder.
+    path: PathBuf,
+    /// The user whose it has to be, and then it is no link; `None` of one that this user names.
+    owner: Option<u32>,
+}
+
+impl RuntimeFolder {
+    /// The one that this user names: whose it is shows when it is opened.
+    pub fn named(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), owner: None }
+    }
+
+    /// The folder, opened, and whose it is; `None` where it is not the user's whose it has to be. What is read below the
+    /// descriptor is that user's, whatever becomes of the name meanwhile.
+    fn open(&self) -> io::Result<Option<(OwnedFd, u32)>> {
+        let flags = if self.owner.is_some() { FOLDER | OFlags::NOFOLLOW } else { FOLDER };
+        let folder = openat(CWD, &self.path, flags, FileMode::empty())?;
+        let uid = fstat(&folder)?.st_uid;
+        Ok(self.owner.is_none_or(|owner| owner == uid).then_some((folder, uid)))
+    }
+}
+
 /// Where VMs that concern this user lie: its own, and what root ran as this user; root's are those of all users.
 ///
 /// # Errors
 /// When there is no such place.
-pub fn runtime_folders() -> Result<Vec<PathBuf>, DirectoryError> {
+pub fn runtime_folders() -> Result<Vec<RuntimeFolder>, DirectoryError> {
     if std::env::var_os(RUNTIME_VARIABLE).is_some_and(|value| !value.is_empty()) {
-        return Ok(vec![runtime_folder()?]);
+        return Ok(vec![RuntimeFolder::named(runtime_folder()?)]);
     }
     let of_root = runtime_folders_below(Path::new(SYSTEM_RUNTIME), geteuid().as_raw());
     match runtime_folder() {
         Err(_) if !of_root.is_empty() => Ok(of_root),
-        own => Ok(std::iter::once(own?).chain(of_root).collect()),
+        own => Ok(std::iter::once(RuntimeFolder::named(own?)).chain(of_root).collect()),
     }
 }
 
 /// The folders in `system` (`/run`) of VMs that root runs as the user `uid`, or as any user if that is root.
-fn runtime_folders_below(system: &Path, uid: u32) -> Vec<PathBuf> {
+fn runtime_folders_below(system: &Path, uid: u32) -> Vec<RuntimeFolder> {
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let owner = |text: &str| text.parse::<u32>().ok().filter(|&owner| owner == uid || uid == 0);
-    let direct = entries(system).filter(|path| {
-        name(path).strip_prefix(USER_PREFIX).and_then(owner).is_some_and(|owner| belongs_to(path, owner))
+    let direct = entries(system).filter_map(|path| {
+        let owner = name(&path).strip_prefix(USER_PREFIX).and_then(owner);
+        Some(RuntimeFolder { path, owner: Some(owner?) })
     });
     let sessions = entries(&system.join(USER_SESSIONS)).filter(|_| uid == 0).filter_map(|path| {
         let owner = owner(&name(&path))?;
-        Some(path.join("strata")).filter(|folder| belongs_to(folder, owner))
+        Some(RuntimeFolder { path: path.join("strata"), owner: Some(owner) })
     });
-    let mut folders: Vec<PathBuf> = direct.chain(sessions).collect();
+    let there = |folder: &RuntimeFolder| folder.owner.is_some_and(|owner| belongs_to(&folder.path, owner));
+    let mut folders: Vec<RuntimeFolder> = direct.chain(sessions).filter(there).collect();
     folders.sort();
     folders
 }
@@ -436,8 +467,8 @@ fn runtime_folders_below(system: &Path, uid: u32) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// When one of them is there and this user's but cannot be read.
-pub fn list_all(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
-    let lists = runtimes.iter().map(|runtime| list(runtime)).collect::<Result<Vec<_>, _>>()?;
+pub fn list_all(runtimes: &[RuntimeFolder]) -> Result<Vec<FoundVm>, DirectoryError> {
+    let lists = runtimes.iter().map(list).collect::<Result<Vec<_>, _>>()?;
     let mut found: Vec<FoundVm> = lists.into_iter().flatten().collect();
     found.sort_by_key(|found| matches!(found.owner, Owner::Other(_)));
     Ok(found)
@@ -448,21 +479,21 @@ pub fn list_all(runtimes: &[PathBuf]) -> Result<Vec<FoundVm>, DirectoryError> {
 ///
 /// # Errors
 /// When `runtime` is there and this user's but cannot be read.
-pub fn list(runtime: &Path) -> Result<Vec<FoundVm>, DirectoryError> {
-    let read = || Ok((Owner::of(fs::metadata(runtime)?.uid()), fs::read_dir(runtime)));
-    let (owner, entries) = match read() {
-        // What another user's folder is like is not a fault of this user's.
-        Ok((owner, Err(_))) if owner.foreign().is_some() => return Ok(Vec::new()),
-        Ok((owner, entries)) => (owner, entries),
-        Err(error) => (Owner::Own, Err(error)),
-    };
-    let entries = match entries {
-        Ok(entries) => entries,
+pub fn list(runtime: &RuntimeFolder) -> Result<Vec<FoundVm>, DirectoryError> {
+    let failed = |source| DirectoryError::Io { path: runtime.path.clone(), source };
+    let (folder, owner) = match runtime.open() {
+        Ok(Some((folder, uid))) => (folder, Owner::of(uid)),
+        Ok(None) => return Ok(Vec::new()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(DirectoryError::Io { path: runtime.into(), source }),
+        // What another user's folder is like is not a fault of this user's.
+        Err(_) if runtime.owner.is_some_and(|uid| Owner::of(uid).foreign().is_some()) => return Ok(Vec::new()),
+        Err(source) => return Err(failed(source)),
     };
+    let entries = Dir::read_from(&folder).map_err(|errno| failed(errno.into()))?;
     let most = owner.foreign().map_or(usize::MAX, |_| MAX_OF_OTHER);
-    let found = entries.flatten().take(most).filter_map(|entry| look_at_entry(entry.path(), owner));
+    let names = entries.flatten().map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
+    let names = names.filter(|name| name != "." && name != "..").take(most);
+    let found = names.filter_map(|name| look_at_entry(&folder, &name, runtime.path.join(&name), owner));
     let mut found: Vec<FoundVm> = found.filter(|found| is_believable(found, process_uid(found.vm.pid))).collect();
     found.sort_by(|left, right| (&left.vm.name, left.vm.pid).cmp(&(&right.vm.name, right.vm.pid)));
     Ok(found)
@@ -482,18 +513,27 @@ fn process_uid(pid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// What the folder `path` in the folder of `owner` says; `None` when it is not a VM's, or has just gone.
-fn look_at_entry(path: PathBuf, owner: Owner) -> Option<FoundVm> {
+/// What the folder `name` in the open folder `runtime` of `owner` says, whose path is `path`; `None` when it is not a VM's,
+/// or has just gone.
+fn look_at_entry(runtime: &OwnedFd, name: &OsStr, path: PathBuf, owner: Owner) -> Option<FoundVm> {
+    path.to_str()?;
     // A link could lead to a VM of somebody else.
-    let is_theirs = belongs_to(&path, owner.uid()) && path.to_str().is_some();
-    is_theirs.then(|| look_at(path)).flatten().map(|found| FoundVm { owner, ..found })
+    let folder = openat(runtime, name, FOLDER | OFlags::NOFOLLOW, FileMode::empty()).ok()?;
+    let is_theirs = fstat(&folder).ok()?.st_uid == owner.uid();
+    is_theirs.then(|| look_at_open(&folder, path)).flatten().map(|found| FoundVm { owner, ..found })
 }
 
 /// What the folder `path`, which is this user's, says; `None` when it is not a VM's, or has just gone.
 #[must_use]
 pub fn look_at(path: PathBuf) -> Option<FoundVm> {
+    let folder = openat(CWD, &path, FOLDER, FileMode::empty()).ok()?;
+    look_at_open(&folder, path)
+}
+
+/// The same of the open `folder`.
+fn look_at_open(folder: &OwnedFd, path: PathBuf) -> Option<FoundVm> {
     let mut text = Vec::new();
-    let read = open_regular(&path.join(VM_FILE)).ok()?.take(MAX_VM_BYTES + 1).read_to_end(&mut text).ok()?;
+    let read = file_in(folder, VM_FILE)?.take(MAX_VM_BYTES + 1).read_to_end(&mut text).ok()?;
     if read as u64 > MAX_VM_BYTES {
         return None;
     }
@@ -501,15 +541,21 @@ pub fn look_at(path: PathBuf) -> Option<FoundVm> {
     if !is_vm_name(&vm.name) {
         return None;
     }
-    let alive = is_locked(&path.join(LOCK_FILE));
+    let alive = file_in(folder, LOCK_FILE).is_some_and(|lock| is_locked(&lock));
     Some(FoundVm { path: path.into(), vm, alive, owner: Owner::Own })
 }
 
-/// Whether a process holds the lock.
-fn is_locked(path: &Path) -> bool {
-    let Ok(file) = open_regular(path) else { return false };
+/// The regular file `name` in `folder`, which is no link; opening a FIFO would wait for a writer.
+fn file_in(folder: &OwnedFd, name: &str) -> Option<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat(folder, name, flags, FileMode::empty()).ok()?);
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
+/// Whether a process holds the lock on `file`.
+fn is_locked(file: &File) -> bool {
     // A shared lock, given back at once: two who look at the same time do not take each other for the VM.
-    matches!(flock(&file, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK))
+    matches!(flock(file, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK))
 }
 
 fn private_file(path: &Path) -> io::Result<File> {
@@ -561,12 +607,12 @@ pub(crate) mod tests {
         let runtime = runtime();
 
         let directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
-        let during = list(runtime.path()).unwrap();
+        let during = list(&RuntimeFolder::named(runtime.path())).unwrap();
         drop(directory);
 
         assert_eq!(during.len(), 1);
         assert!(during[0].alive && during[0].vm == description("a"));
-        assert_eq!(list(runtime.path()).unwrap(), []);
+        assert_eq!(list(&RuntimeFolder::named(runtime.path())).unwrap(), []);
     }
 
     #[test]
@@ -577,7 +623,7 @@ pub(crate) mod tests {
         directory.keep();
         drop(directory);
 
-        let found = list(runtime.path()).unwrap();
+        let found = list(&RuntimeFolder::named(runtime.path())).unwrap();
 
         assert!(!found[0].alive);
         assert!(found[0].region().is_some());
@@ -633,7 +679,7 @@ pub(crate) mod tests {
 
         assert_eq!(without_session, below(format!("strata-{}", user.uid)));
         assert!(is_private(&without_session).unwrap() && again == without_session);
-        assert_eq!(found, [without_session]);
+        assert_eq!(found, [RuntimeFolder { path: without_session, owner: Some(user.uid) }]);
         assert_eq!(in_session, below(format!("user/{}/strata", user.uid)));
     }
 
@@ -647,7 +693,7 @@ pub(crate) mod tests {
         assert!(
             matches!(runtime_folder_below(system.path(), user), Err(DirectoryError::NotPrivate(path)) if path == link)
         );
-        assert_eq!(runtime_folders_below(system.path(), user.uid), Vec::<PathBuf>::new());
+        assert_eq!(runtime_folders_below(system.path(), user.uid), []);
     }
 
     fn found(owner: Owner, alive: bool) -> FoundVm {
@@ -677,7 +723,21 @@ pub(crate) mod tests {
         let directory = VmDirectory::create(elsewhere.path(), &description("a")).unwrap();
         std::os::unix::fs::symlink(directory.path(), folder.path().join("a-4242")).unwrap();
 
-        assert_eq!(list(folder.path()).unwrap(), []);
+        assert_eq!(list(&RuntimeFolder::named(folder.path())).unwrap(), []);
+    }
+
+    #[test]
+    fn folder_that_became_a_link_or_anothers_since_it_was_found_has_no_vms() {
+        let (folder, elsewhere) = (runtime(), runtime());
+        let _directory = VmDirectory::create(elsewhere.path(), &description("a")).unwrap();
+        let (uid, link) = (geteuid().as_raw(), folder.path().join("strata"));
+        std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
+        let listed = |path: &Path, owner| list(&RuntimeFolder { path: path.into(), owner }).unwrap().len();
+
+        assert_eq!(listed(elsewhere.path(), Some(uid)), 1);
+        assert_eq!(listed(&link, None), 1, "this user's own link");
+        assert_eq!(listed(elsewhere.path(), Some(uid + 1)), 0);
+        assert!(matches!(list(&RuntimeFolder { path: link, owner: Some(uid) }), Err(DirectoryError::Io { .. })));
     }
 
     #[test]
@@ -687,7 +747,7 @@ pub(crate) mod tests {
         fs::create_dir(runtime.path().join("half")).unwrap();
         fs::write(runtime.path().join("half/vm.json"), b"{").unwrap();
 
-        assert_eq!(list(runtime.path()).unwrap(), []);
-        assert_eq!(list(&runtime.path().join("nothing")).unwrap(), []);
+        assert_eq!(list(&RuntimeFolder::named(runtime.path())).unwrap(), []);
+        assert_eq!(list(&RuntimeFolder::named(runtime.path().join("nothing"))).unwrap(), []);
     }
 }

@@ -114,7 +114,7 @@ pub fn text(vms: &[ListedVm]) -> String {
 mod tests {
     use super::*;
     use crate::control::directory::tests::{description, runtime};
-    use crate::control::directory::{Owner, VmDirectory, list};
+    use crate::control::directory::{Owner, RuntimeFolder, VmDirectory, list};
 
     #[test]
     fn running_vm_has_an_uptime() {
@@ -122,7 +122,7 @@ mod tests {
         let _directory = VmDirectory::create(runtime.path(), &description("a")).unwrap();
         let now = description("a").started.utc_ns + 61_500_000_000;
 
-        let vms = listed(list(runtime.path()).unwrap(), now);
+        let vms = listed(list(&RuntimeFolder::named(runtime.path())).unwrap(), now);
 
         assert_eq!((vms[0].state, vms[0].uptime_s), (State::Running, Some(61)));
         assert!(text(&vms).contains("61 s"));
@@ -137,7 +137,7 @@ mod tests {
         let region = directory.region();
         drop(directory);
 
-        let vms = listed(list(runtime.path()).unwrap(), 0);
+        let vms = listed(list(&RuntimeFolder::named(runtime.path())).unwrap(), 0);
 
         assert_eq!((vms[0].state, vms[0].uptime_s), (State::Recoverable, None));
         assert!(text(&vms).contains(&format!("strata recover {}", region.display())));
@@ -150,7 +150,7 @@ mod tests {
         let of_other = VmDescription { attached, ..description("a") };
         let _directory = VmDirectory::create(runtime.path(), &of_other).unwrap();
 
-        let vms = listed(list(runtime.path()).unwrap(), 0);
+        let vms = listed(list(&RuntimeFolder::named(runtime.path())).unwrap(), 0);
 
         assert_eq!((vms[0].state, vms[0].attached.clone()), (State::Attached, of_other.attached));
         assert!(text(&vms).contains("attached"));
