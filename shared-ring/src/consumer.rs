@@ -206,7 +206,7 @@ pub struct Delivered<'c, M: RingMemory = HostMemory> {
 struct Copied {
     /// Bytes in use, as the producer claims or counts them.
     claimed: usize,
-    /// Bytes that were reserved, but are known not to be committed.
+    /// Bytes that were reserved and that nothing shows to be whole: the first hole, and what lies behind it.
     uncommitted: u64,
     /// Whether the sub-buffer is complete, and so its header.
     is_complete: bool,

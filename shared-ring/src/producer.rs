@@ -15,9 +15,10 @@
 //! - In flight-recorder mode nobody clears, and the hole is found by counting. While everything that is reserved in the
 //!   sub-buffer is committed (`commit_count` equals what `write_count` says, read after it), a reader sees that all of it is
 //!   whole. Otherwise the hole begins at `commit_prefix`, which a record raises from its beginning to its end when it is
-//!   committed. Where the word, or the commit count, does not say the record's beginning, another context was or is inside
-//!   this one; then the word is raised if all that is reserved is committed. So it says all that returned contexts have
-//!   recorded before the first hole. It is never lowered. To compare the commit count alone with the record's beginning
+//!   committed. Where the word, or the commit count, does not say the record's beginning, since another context was or is
+//!   inside this one or the record is the sub-buffer's first, the word is raised if all that is reserved is committed. So
+//!   it says, where contexts nest, at least what was recorded before the first record whose context has not returned; where
+//!   threads overlap, what was recorded up to the last moment at which one of them saw no hole. It is never lowered. To compare the commit count alone with the record's beginning
 //!   would not do: two nested records of equal size commit as many bytes as the interrupted one has reserved.
 //! - In flight-recorder mode a sub-buffer is entered for a new lap only after `commit_seq` of the last one was published,
 //!   which comes after its exchange word was released; see [`exchange`].
@@ -312,8 +313,10 @@ impl<S: Storage> Producer<S> {
         // By reference: most of it is used once, by the instruction that loads it.
         let geometry = &self.geometry;
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
+        // Acquires, with the exchange by which another thread reserved: what is read next, an exchange word or loss counts, is
+        // no older than that.
         // SAFETY: a ring's control word.
-        let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
+        let write = unsafe { self.storage.load_acquire(RING_WRITE_COUNT) };
         let (used, size) = (geometry.within(write), record_bytes(payload, false));
         if payload > usize::from(u16::MAX) || used == 0 || !geometry.is_inside(used + size) {
             return None;
@@ -365,8 +368,9 @@ impl<S: Storage> Producer<S> {
         }
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
         for _ in 0..ATTEMPTS {
+            // Acquires, as in `reserve_inside`.
             // SAFETY: a ring's control word.
-            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
+            let write = unsafe { self.storage.load_acquire(RING_WRITE_COUNT) };
             let Some(time) = too_early.or_else(&now) else { return Err(NotReserved::NoTime) };
             match self.reserve_at(write, time, payload) {
                 Attempt::Done(place) => return Ok(self.reservation(place, time, id, payload)),
@@ -496,8 +500,9 @@ impl<S: Storage> Producer<S> {
     pub fn force_switch(&self, now: impl Fn() -> u64) -> bool {
         let geometry = self.geometry;
         for _ in 0..ATTEMPTS {
+            // Acquires, as in `reserve_inside`.
             // SAFETY: a ring's control word.
-            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
+            let write = unsafe { self.storage.load_acquire(RING_WRITE_COUNT) };
             let time = now();
             if geometry.within(write) == 0 {
                 return false;
@@ -618,7 +623,8 @@ impl<S: Storage> Producer<S> {
         }
     }
 
-    /// COMMITSLOT (algorithm 3) of a record that ends `end` bytes behind the beginning of its sub-buffer, whose entry lies at
+    /// COMMITSLOT (algorithm 3) of a record that ends `end` bytes behind the beginning of its sub-buffer (the first one: as
+    /// much farther as the packet header is long, so that it matches no commit count), whose entry lies at
     /// `entry` of the sub-buffer table: adds its `bytes` to the commit count, and does what follows from that. `mode` is
     /// the producer's.
     #[inline(always)]

@@ -2,8 +2,9 @@
 //!
 //! The region is the only truth here, and it may be damaged, or made to harm: every place that it names is checked
 //! against its size first, and what is read goes through the same [`Consumer`] as a running guest's records. A ring
-//! delivers everything that was committed, in order, up to the first hole in each sub-buffer, and its consumer counts
-//! what is missing: records lost, sub-buffers overwritten, bytes reserved but never committed.
+//! delivers what was committed, in order, up to the first hole in each sub-buffer, as far as the ring says where that is,
+//! and its consumer counts what is missing: records lost, sub-buffers overwritten, bytes of which nothing says that they
+//! are whole.
 
 use crate::consumer::Consumer;
 use crate::host::memory::HostMemory;
