@@ -1,6 +1,7 @@
 //! The longest of some exits, and where it is on a timeline.
 
 use crate::report::rows::columns::{Column, ReportRow, Unit, column};
+use std::cmp::Reverse;
 
 /// An exit, or what of it is looked at; of several, the longest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +15,11 @@ pub struct Longest {
 }
 
 impl Longest {
-    /// The longer one, and of equal ones this.
+    /// The longer one, and of equal ones the earlier: whatever order they are met in.
     #[must_use]
-    pub(super) const fn or(self, other: Self) -> Self {
-        if other.ticks > self.ticks { other } else { self }
+    pub(super) fn or(self, other: Self) -> Self {
+        let order = |exit: &Self| (Reverse(exit.ticks), exit.begin, exit.vcpu);
+        if order(&other) < order(&self) { other } else { self }
     }
 }
 
@@ -39,8 +41,12 @@ mod tests {
     fn first_of_the_longest_is_kept() {
         let exit = |ticks, begin| Longest { ticks, begin, vcpu: 1 };
 
-        let longest = [exit(0, 5), exit(7, 10), exit(7, 20), exit(3, 30)].into_iter().reduce(Longest::or);
+        let mut exits = [exit(0, 5), exit(7, 10), exit(7, 20), exit(3, 30)];
+
+        let longest = exits.into_iter().reduce(Longest::or);
+        exits.reverse();
 
         assert_eq!(longest, Some(exit(7, 10)));
+        assert_eq!(exits.into_iter().reduce(Longest::or), longest);
     }
 }
