@@ -42,13 +42,32 @@ impl<'s> About<'s> {
             (Cause::Running | Cause::RunningOrStolen | Cause::Interrupted, _) => (share.cause, None),
             _ => (share.cause, share.detail.as_deref()),
         };
-        Self { cause, detail, whose: &share.task, vcpu: share.vcpu.filter(|_| detail.is_some()) }
+        Self {
+            cause,
+            detail,
+            whose: &share.task,
+            vcpu: share.vcpu.filter(|_| detail.is_some() && names_its_vcpu(cause)),
+        }
     }
 
     /// Whether `share` is nothing but what the sentence says.
     fn is_all_of(&self, share: &Share) -> bool {
         self.cause == share.cause && (share.runner.is_none() || share.runner == share.detail)
     }
+}
+
+/// Whether the sentence about `cause` says which vCPU it is about.
+const fn names_its_vcpu(cause: Cause) -> bool {
+    matches!(
+        cause,
+        Cause::Exit
+            | Cause::Vmm
+            | Cause::Preempted
+            | Cause::WokenLate
+            | Cause::NotAllowed
+            | Cause::Halted
+            | Cause::WaitsForCpu
+    )
 }
 
 /// The answer in plain language.
@@ -369,6 +388,26 @@ impl Report for CriticalPaths {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_unknown_on_one_vcpu_and_on_none_is_one_sentence() {
+        let share = |vcpu, ticks| Share {
+            cause: Cause::Unknown,
+            detail: Some("no record tells".into()),
+            task: "web/7".into(),
+            vcpu,
+            runner: None,
+            ticks,
+            ns: ticks,
+        };
+        let clock = strata_recording::test_trace::manifest().clock;
+
+        let shares = [share(None, 10), share(Some(1), 30)];
+        let text = summary(("web/7", "vm0"), &["0".into(), "1".into()], (40, 40), &shares, &clock);
+
+        assert_eq!(text.matches("it is not known what web/7 did").count(), 1, "{text}");
+        assert!(text.contains("(100.0 %)"), "{text}");
+    }
 
     #[test]
     fn number_and_percent_sign_stay_on_one_line() {
