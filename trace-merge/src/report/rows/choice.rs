@@ -102,6 +102,20 @@ pub enum ChoiceError {
         /// Those that there are, the nearest first.
         vms: Vec<String>,
     },
+    /// No row is of the task.
+    #[error("no row is of a task '{wanted}'{}", nearest::in_words(.nearest))]
+    NoTask {
+        wanted: String,
+        /// Names near to it.
+        nearest: Vec<String>,
+    },
+    /// No row is of the CPU.
+    #[error("no row is of CPU {wanted}; there are {}", .cpus.iter().map(u64::to_string).collect::<Vec<_>>().join(", "))]
+    NoCpu {
+        wanted: u32,
+        /// Those that there are.
+        cpus: BTreeSet<u64>,
+    },
 }
 
 /// A column of a table.
@@ -123,8 +137,6 @@ pub struct Chosen {
     rows: Vec<Map<String, Value>>,
     /// Whether the report itself has none.
     is_empty: bool,
-    /// Why no row is of the task that is requested, if none is.
-    missed_task: Option<String>,
     /// Rows that a limit leaves out.
     left_out: usize,
 }
@@ -196,7 +208,7 @@ impl Choice {
             }
             chosen.rows.retain(|row| row.get("vm").and_then(Value::as_str) == Some(wanted));
         }
-        if let Some(task) = &self.task {
+        if let (Some(task), false) = (&self.task, chosen.is_empty) {
             let number = |row: &Map<String, Value>| row.get("tid").or(row.get("pid"))?.as_i64();
             let comms = chosen.rows.iter().filter_map(|row| row.get("comm")?.as_str());
             let near = nearest(&task.to_string(), comms);
@@ -206,11 +218,16 @@ impl Choice {
                 task.is(tid, row.get("comm").and_then(Value::as_str))
             });
             if chosen.rows.is_empty() {
-                chosen.missed_task = Some(format!("no row is of a task '{task}'{}", nearest::in_words(&near)));
+                return Err(ChoiceError::NoTask { wanted: task.to_string(), nearest: near });
             }
         }
-        if let Some(cpu) = self.cpu {
-            chosen.rows.retain(|row| row.get("cpu").or(row.get("vcpu")).and_then(Value::as_u64) == Some(cpu.into()));
+        if let (Some(wanted), false) = (self.cpu, chosen.is_empty) {
+            let cpu = |row: &Map<String, Value>| row.get("cpu").or(row.get("vcpu")).and_then(Value::as_u64);
+            let cpus: BTreeSet<u64> = chosen.rows.iter().filter_map(cpu).collect();
+            chosen.rows.retain(|row| cpu(row) == Some(wanted.into()));
+            if chosen.rows.is_empty() {
+                return Err(ChoiceError::NoCpu { wanted, cpus });
+            }
         }
         if let Some(sort) = &self.sort {
             let key = chosen.column(&sort.column).map(|column| column.key.clone()).unwrap_or_default();
@@ -325,18 +342,13 @@ impl Chosen {
         });
         let mut columns: Vec<Column> = around.collect();
         columns.extend(own);
-        Self { path: table.path, columns, is_empty: rows.is_empty(), rows, missed_task: None, left_out: 0 }
+        Self { path: table.path, columns, is_empty: rows.is_empty(), rows, left_out: 0 }
     }
 
     /// Why there is none, where there is none.
     #[must_use]
     pub fn nothing(&self) -> Option<String> {
-        let why = match &self.missed_task {
-            _ if self.is_empty => format!("the table {} of the report has no rows", table_name(self.path)),
-            Some(missed) => harmless(missed),
-            None => "no row passes all of these filters at once".into(),
-        };
-        (self.rows.is_empty() && self.left_out == 0).then_some(why)
+        self.is_empty.then(|| format!("the table {} of the report has no rows", table_name(self.path)))
     }
 
     /// How many rows a limit leaves out, where it does: for who reads CSV or JSON.
@@ -366,6 +378,9 @@ impl Chosen {
     /// # Errors
     /// When `out` fails.
     pub fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
+        if self.rows.is_empty() && self.left_out == 0 {
+            return Ok(());
+        }
         let is_reported = |column: &&Column| self.rows.iter().any(|row| column.cell(row) != "-");
         let shown = self.columns.iter().filter(|column| !column.heading.is_empty() && is_reported(column));
         let columns: Vec<&Column> = shown.collect();
@@ -467,7 +482,7 @@ fn columns_of(described: &[Rows], table: &Rows, rows: &[Map<String, Value>]) -> 
 
 /// Whether the column `key` says which row it is.
 fn is_name(key: &str) -> bool {
-    ["comm", "tid", "pid"].contains(&key)
+    ["comm", "tid", "pid", "cpu", "vector", "address", "name", "from", "to", "layer", "state", "detail"].contains(&key)
 }
 
 fn column(text: &ColumnText, key: String) -> Column {
@@ -571,11 +586,12 @@ mod tests {
 
         Choice::default().of("made", &ROWS, &report()).unwrap().write_text(&mut out).unwrap();
 
+        // The address says which row it is, though whole reports show it otherwise.
         let expected = [
-            "vm   task   tid    waited   ran",
-            "db   a,\"b\"    7  1.500 µs  5 ns",
-            "db   web      8         -     -",
-            "web  web      7         -  7 ns",
+            "vm   task   tid    waited  address              ran",
+            "db   a,\"b\"    7  1.500 µs  0x10                5 ns",
+            "db   web      8         -  0x9                    -",
+            "web  web      7         -  0xffffffffffffffff  7 ns",
         ];
         assert_eq!(String::from_utf8(out).unwrap().lines().collect::<Vec<_>>(), expected);
     }
@@ -650,5 +666,8 @@ mod tests {
         let column = "the table tasks.cpus of the report made has no column wait_ns; it has ";
         assert!(refused(&no_task).starts_with(column), "{}", refused(&no_task));
         assert_eq!(refused(&vm), "no row is of a VM called \"webb\"; there are web, db");
+        let task = Choice { task: Some("wb".parse().unwrap()), ..Choice::default() };
+        assert_eq!(refused(&task), "no row is of a task 'wb'; the nearest is web");
+        assert_eq!(refused(&Choice { cpu: Some(7), ..Choice::default() }), "no row is of CPU 7; there are 0, 1");
     }
 }
