@@ -14,6 +14,7 @@ use super::kernels::locks::{GuestLocks, LockTimes};
 use super::next_command::NextCommand;
 use super::rows::columns::{self, Column, ReportRow, Unit, Value, column};
 use super::scheduling::tasks::{Part, TaskReport, TaskTimes, VmTasks};
+use super::statistics::distribution::Distribution;
 use super::summary::cost::{RecordingCost, VmCost};
 use super::summary::{Summary, SummaryBuilder};
 use super::{Report, ReportBuilder, ReportError, Window, duration};
@@ -467,10 +468,8 @@ fn slow_disk(flows: &VmFlows, window_ns: u64, next: NextCommand<'_>) -> Option<F
     (total.p99_ns > SLOW_DISK_NS && of_requests >= SLOW_STEP).then(|| Finding {
         kind: FindingKind::SlowDisk,
         text: format!(
-            "one in a hundred of {} disk requests of {} took longer than {}: {} of the requests' time is {} ({})",
-            total.count,
-            harmless(&flows.vm),
-            duration(total.p99_ns),
+            "{}: {} of the requests' time is {} ({})",
+            slowest_of(total, &harmless(&flows.vm)),
             percents(of_requests),
             worst.whose(),
             worst.name()
@@ -483,6 +482,17 @@ fn slow_disk(flows: &VmFlows, window_ns: u64, next: NextCommand<'_>) -> Option<F
         ),
         next: Next::report(next, "flows"),
     })
+}
+
+/// How slow the slowest disk requests of `vm` are; of fewer than a hundred, how slow the slowest one.
+fn slowest_of(total: &Distribution, vm: &str) -> String {
+    match total.count {
+        1 => format!("the one disk request of {vm} took {}", duration(total.max_ns)),
+        2..100 => format!("the slowest of {} disk requests of {vm} took {}", total.count, duration(total.max_ns)),
+        count => {
+            format!("one in a hundred of {count} disk requests of {vm} took longer than {}", duration(total.p99_ns))
+        }
+    }
 }
 
 /// A guest's CPU whose timer interrupts it too often.

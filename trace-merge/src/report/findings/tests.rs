@@ -116,6 +116,15 @@ fn with_timer(count: u64) -> LayerInterrupts {
 }
 
 #[test]
+fn hundredth_of_the_requests_is_of_a_hundred_or_more() {
+    let of = |count| slowest_of(&Distribution { max_ns: 7 * MS, ..time(count, 100 * MS, 5 * MS) }, "a");
+
+    assert_eq!(of(1), "the one disk request of a took 7.000 ms");
+    assert_eq!(of(99), "the slowest of 99 disk requests of a took 7.000 ms");
+    assert_eq!(of(100), "one in a hundred of 100 disk requests of a took longer than 5.000 ms");
+}
+
+#[test]
 fn thief_is_one_from_its_threshold_on() {
     let clock = manifest().clock;
 
@@ -227,6 +236,7 @@ fn disk_is_slow_above_its_threshold_where_one_step_is_most_of_it() {
         found.text
     );
     assert_eq!(found.thousandths, 50);
+    assert!(found.text.starts_with("the slowest of 5 disk requests of vm0 took "), "{}", found.text);
     assert_eq!(slow_disk(&with_disk(10 * MS, 50 * MS), SECOND, NextCommand::on_any()), None);
     assert_eq!(slow_disk(&with_disk(10 * MS + 1, 49 * MS), SECOND, NextCommand::on_any()), None);
 }
