@@ -209,9 +209,11 @@ impl Recording {
         let trace = Trace::open(dir)?;
         let window = options.window(&trace)?;
         let timeline = Timeline::new(&trace);
-        let missing = || "no record in the window; see strata report".into();
-        let nothing =
-            || ReportError::Nothing { missing: report::missed_window(&trace, options).unwrap_or_else(missing) };
+        let missing = || "there is no record".into();
+        let nothing = || {
+            let missing = report::missed_window(&trace, options).unwrap_or_else(missing);
+            ReportError::nothing(missing, "see strata report")
+        };
         let parts = Arc::new(Parts::new(&timeline, &window).ok_or_else(nothing)?);
         let mut coverage = Coverage::new(&trace, &timeline, Arc::clone(&parts));
         let mut reports = reports(&trace, window);

@@ -74,13 +74,14 @@ impl Moment {
     /// # Errors
     /// When the recording cannot be read, or has nothing at that time of UTC.
     pub fn begin(self, trace: &Path) -> Result<Duration, MomentError> {
-        self.after_start(trace, |clock, length| clock.ticks_to_ns(length), |ns| ns.saturating_sub(1))
+        let first = Some(Duration::ZERO);
+        self.after_start(trace, first, |clock, length| clock.ticks_to_ns(length), |ns| ns.saturating_sub(1))
     }
 
     /// The same of what ends at this moment. The last record is not behind the end: `-0s` is the first moment after it.
     ///
     /// # Errors
-    /// When the recording cannot be read, or has nothing at that time of UTC.
+    /// When the recording cannot be read, has nothing at that time of UTC, or begins later.
     pub fn end(self, trace: &Path) -> Result<Duration, MomentError> {
         let behind = |clock: &Clock, length: u64| {
             let after = length.saturating_add(1);
@@ -88,14 +89,16 @@ impl Moment {
             // Rounded up.
             ns.saturating_add(u64::from(clock.ns_to_ticks(ns) < after))
         };
-        self.after_start(trace, behind, |ns| ns.saturating_add(1))
+        self.after_start(trace, None, behind, |ns| ns.saturating_add(1))
     }
 
-    /// `ns` is how long a recording is of so many ticks. UTC is shown without parts of a nanosecond: `near` is next to a
+    /// What lies before the end by more than the recording's length is `before_all`, else outside. `ns` is how long a recording
+    /// is of so many ticks. UTC is shown without parts of a nanosecond: `near` is next to a
     /// moment, so that the record which is shown with it is inside.
     fn after_start(
         self,
         trace: &Path,
+        before_all: Option<Duration>,
         ns: impl FnOnce(&Clock, u64) -> u64,
         near: impl FnOnce(u64) -> u64,
     ) -> Result<Duration, MomentError> {
@@ -105,19 +108,24 @@ impl Moment {
         let trace = Trace::open(trace)?;
         let (start, clock) = (trace.start().unwrap_or(0), trace.clock());
         let end = trace.end().unwrap_or(start);
+        let ends = [clock.utc_ns(start), clock.utc_ns(end)];
+        let outside = || {
+            let [begin, end] = ends.map(rfc3339);
+            MomentError::Outside { wanted: self, begin, end }
+        };
         let utc = match self {
             Self::AfterStart(after) => return Ok(after),
             Self::BeforeEnd(before) => {
-                return Ok(Duration::from_nanos(ns(clock, end.saturating_sub(start))).saturating_sub(before));
+                let length = Duration::from_nanos(ns(clock, end.saturating_sub(start)));
+                return length.checked_sub(before).or(before_all).ok_or_else(outside);
             }
             Self::Utc(utc) => utc,
             Self::TimeOfDay(of_day) => first_at(clock.utc_ns(start), of_day),
         };
-        let (begin, end) = (clock.utc_ns(start), clock.utc_ns(end));
+        let [begin, end] = ends;
         // Who writes a whole second may mean any moment in it.
         if utc < begin - begin.rem_euclid(SECOND) || utc > end + SECOND {
-            let [begin, end] = [begin, end].map(rfc3339);
-            return Err(MomentError::Outside { wanted: self, begin, end });
+            return Err(outside());
         }
         Ok(Duration::from_nanos(near(u64::try_from((utc - begin).max(0)).unwrap_or(u64::MAX))))
     }
@@ -223,6 +231,8 @@ mod tests {
         let begin = |ns| before(ns).begin(dir.path()).unwrap().as_nanos();
 
         assert_eq!((begin(500), begin(2_000), begin(9_000)), (1_500, 0, 0));
+        let nothing = before(9_000).end(dir.path());
+        assert!(matches!(nothing, Err(MomentError::Outside { .. })), "{nothing:?}");
     }
 
     #[test]

@@ -78,6 +78,26 @@ pub fn missed_window(trace: &Trace, options: &ReportOptions) -> Option<String> {
     }
 }
 
+/// What to do where a part of a trace has nothing.
+const OTHER_PART: &str = "leave out --from and --until, or choose another part";
+
+impl ReportError {
+    /// What is `missing`, and the `remedy`.
+    pub(crate) fn nothing(missing: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Nothing { missing: missing.into(), remedy: remedy.into() }
+    }
+
+    /// The same of a report on a part of `trace`, if `passed` was one: the rest may have what this one lacks.
+    fn of_part(self, trace: &Trace, passed: &Passed) -> Self {
+        match self {
+            Self::Nothing { missing, .. } if passed.is_part(trace) => {
+                Self::nothing(format!("in this part, {missing}"), OTHER_PART)
+            }
+            other => other,
+        }
+    }
+}
+
 /// Why there is no report.
 #[derive(Debug, Error)]
 pub enum ReportError {
@@ -85,10 +105,12 @@ pub enum ReportError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The recording lacks what the report is made of.
-    #[error("this trace has nothing to make the report of: {missing}")]
+    #[error("this trace has nothing to make the report of: {missing}; {remedy}")]
     Nothing {
-        /// What is missing and what to do about it.
+        /// What is missing.
         missing: String,
+        /// What to do about it.
+        remedy: String,
     },
     /// There is no folder with the guest's files.
     #[error("{}: cannot be opened; give the folder that holds the guest's root folder", .path.display())]

@@ -32,7 +32,9 @@ const FEEDS: usize = 4;
 pub struct Passed {
     /// The timeline at the end of the pass.
     pub timeline: Timeline,
-    /// The part of the recording that was looked at; `None` when it holds no record of kernels and VMMs.
+    /// The part of the recording that was requested.
+    pub requested: Window,
+    /// What of it lies between the first and the last record; `None` when it holds no record of kernels and VMMs.
     pub window: Option<Window>,
     /// What was damaged, lost or is unknown in the layers that were read.
     pub completeness: Completeness,
@@ -43,6 +45,12 @@ pub struct Passed {
 }
 
 impl Passed {
+    /// Whether less than all of `trace` was requested.
+    #[must_use]
+    pub fn is_part(&self, trace: &Trace) -> bool {
+        self.requested.end != u64::MAX || trace.start().is_some_and(|start| self.requested.begin > start)
+    }
+
     /// The symbols of the kernel of the guest `vm`. They may be recorded after what they name, so that the whole recording
     /// is looked through for them when they are requested first.
     pub fn kernel_symbols(&self, trace: &Trace, vm: usize) -> Option<&KernelSymbols> {
@@ -122,7 +130,7 @@ fn pass_on(
             (last, completeness, totals)
         }),
     };
-    Passed { timeline, window: part, completeness, totals, symbols: OnceLock::new() }
+    Passed { timeline, requested: window, window: part, completeness, totals, symbols: OnceLock::new() }
 }
 
 /// The analyses, with the parts of those that have some in their place, in at most `feeds` groups.

@@ -78,8 +78,8 @@ impl ReportBuilder for AllReports {
     fn finish(self, trace: &Trace, passed: &Passed) -> Result<Reports, ReportError> {
         let mut reports = Vec::with_capacity(self.parts.len());
         for (name, part) in self.parts {
-            let report = match part.finish(trace, passed) {
-                Err(ReportError::Nothing { missing }) => Err(missing),
+            let report = match part.finish(trace, passed).map_err(|error| error.of_part(trace, passed)) {
+                Err(ReportError::Nothing { missing, remedy }) => Err(format!("{missing}; {remedy}")),
                 other => Ok(other?),
             };
             reports.push((name, report));

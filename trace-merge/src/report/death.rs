@@ -64,6 +64,9 @@ pub struct Death {
     /// What ended the recording.
     pub outcome: String,
     pub vms: Vec<VmDeath>,
+    /// Whether only a part of the recording was looked at.
+    #[serde(skip)]
+    is_of_part: bool,
 }
 
 /// How a VM ended. Times are ns, and relative to the moment: those before it are below zero.
@@ -444,10 +447,9 @@ impl ReportBuilder for LastMoments {
         });
         let vms: Vec<VmDeath> = vms.collect();
         if vms.is_empty() {
-            let missing = "no record of a VM, its VMM or its host in the window".into();
-            return Err(ReportError::Nothing { missing });
+            return Err(ReportError::nothing("there is no record of a VM, its VMM or its host", "see strata report"));
         }
-        Ok(Death { outcome: trace.manifest().outcome_text().into(), vms })
+        Ok(Death { outcome: trace.manifest().outcome_text().into(), vms, is_of_part: passed.is_part(trace) })
     }
 }
 

@@ -97,8 +97,8 @@ impl Description {
         let completeness = passed.completeness.restricted_to(layers, None);
         let finished = part.finish(trace, &passed).map_err(|error| match (error, &missed) {
             // What else would have to be recorded is not advice then.
-            (ReportError::Nothing { .. }, Some(missed)) => ReportError::Nothing { missing: missed.clone() },
-            (error, _) => error,
+            (ReportError::Nothing { .. }, Some(missed)) => ReportError::nothing(missed, super::OTHER_PART),
+            (error, _) => error.of_part(trace, &passed),
         });
         Ok(Made { report: finished?, completeness, missed })
     }
@@ -205,6 +205,28 @@ mod tests {
         let behind = "--from is after the end of the trace: its records are from 0 to 0.000041000 s";
         assert_eq!(report("overview", 0).unwrap(), None);
         assert_eq!(report("overview", 100).unwrap().as_deref(), Some(behind));
-        assert!(report("tasks", 100).unwrap_err().to_string().ends_with(behind));
+        let nothing = report("tasks", 100).unwrap_err().to_string();
+        assert!(nothing.contains(behind) && nothing.ends_with(super::super::OTHER_PART), "{nothing}");
+    }
+
+    #[test]
+    fn part_that_has_nothing_for_a_report_is_no_reason_to_record_anew() {
+        let (_dir, trace) = scenario::preempted_in_an_exit().open();
+        let of = |from, reports: &str| {
+            let options = ReportOptions { from, ..ReportOptions::default() };
+            let report = REPORTS.into_iter().find(|report| report.name == reports).unwrap();
+            let mut text = Vec::new();
+            let error = report.run(&trace, &options, None, &mut text).err().map(|error| error.to_string());
+            error.unwrap_or(String::from_utf8(text).unwrap())
+        };
+        let part = Some(Duration::from_nanos(10));
+
+        for (all, part) in [(of(None, "functions"), of(part, "functions")), (of(None, "all"), of(part, "all"))] {
+            assert!(all.contains("no samples (strata:sample) were recorded; record with --events"), "{all}");
+            assert!(
+                part.contains("in this part, no samples (strata:sample) were recorded; leave out --from"),
+                "{part}"
+            );
+        }
     }
 }

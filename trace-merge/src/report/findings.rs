@@ -244,7 +244,7 @@ impl ReportBuilder for OverviewBuilder {
     type Report = Overview;
 
     fn finish(self, trace: &Trace, passed: &Passed) -> Result<Overview, ReportError> {
-        let (clock, next) = (trace.clock(), NextCommand::on(trace));
+        let (clock, next) = (trace.clock(), NextCommand::on(trace, passed));
         let is_limited = |of: &LayerCompleteness| {
             let met = |layer: &Layer| layer.vm == of.vm && layer.limit.is_some_and(|limit| limit.times > 0);
             trace.layers_of(of.layer).any(|layer| met(&layer.description))

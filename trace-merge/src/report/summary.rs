@@ -21,7 +21,7 @@ use strata_analysis::exit_reason::{ExitNumbering, ExitReason};
 use strata_analysis::timeline::{Change, ChangeKind, Input, Timeline};
 use strata_analysis::vcpu::SwitchSource;
 use strata_analysis::{Analysis, Gap, Passed};
-use strata_recording::clock::Clock;
+use strata_recording::clock::{Clock, rfc3339};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Missing, Process, RecordLimit, Throttled, Vm};
 use strata_recording::reader::totals::Totals;
@@ -52,6 +52,8 @@ pub struct Summary {
     pub strata: String,
     /// When the recording began, RFC 3339.
     pub started: String,
+    /// UTC of the first record, RFC 3339.
+    pub first_utc: String,
     /// How it ended.
     pub outcome: String,
     /// From the first record to the last, ns.
@@ -306,6 +308,7 @@ impl ReportBuilder for SummaryBuilder {
         Ok(Summary {
             strata: manifest.strata.clone(),
             started: manifest.started.utc.clone(),
+            first_utc: rfc3339(manifest.clock.utc_ns(first)),
             outcome: manifest.outcome_text().into(),
             duration_ns: manifest.clock.ticks_to_ns(last.saturating_sub(first)),
             host: manifest.host.clone(),
@@ -331,8 +334,8 @@ fn write_summary(report: &Summary, out: &mut dyn Sink) -> io::Result<()> {
         writeln!(out, "MISSING: the {} layer: {}", missing.layer, harmless(&missing.reason))?;
         writeln!(out, "         {}", harmless(&missing.fix))?;
     }
-    let (strata, started, length) = (harmless(&report.strata), harmless(&report.started), seconds(report.duration_ns));
-    writeln!(out, "recorded by strata {strata} from {started}, {length}")?;
+    let (strata, first, length) = (harmless(&report.strata), &report.first_utc, seconds(report.duration_ns));
+    writeln!(out, "recorded by strata {strata} from {first}, {length}")?;
     writeln!(out, "ended:   {}", harmless(&report.outcome))?;
     let [kernel, cpu, kvm] = [&report.host.kernel, &report.host.cpu, &report.host.kvm].map(|text| harmless(text));
     writeln!(out, "host:    {kernel}, {cpu}, KVM: {kvm}")?;

@@ -382,7 +382,7 @@ fn apply(dir: &Path, number: usize, change: Change) {
 type Figures = BTreeMap<String, u64>;
 
 /// Figures that say what is not known, that are not sums or maxima, or that are moments.
-const NOT_COMPARED: [&str; 38] = [
+const NOT_COMPARED: [&str; 39] = [
     "unknown",
     "wall_ticks",
     "wall_ns",
@@ -415,6 +415,7 @@ const NOT_COMPARED: [&str; 38] = [
     "absent_streams",
     "damage",
     "first_ticks",
+    "first_utc",
     "last_ticks",
     "incomplete",
     "missing",

@@ -109,6 +109,10 @@ fn window_that_ends_earlier_looks_at_that_moment() {
     let vm = &death.vms[0];
     assert_eq!((vm.moment_ns, vm.cpus[0].guest.as_str(), vm.cpus[1].vcpu.as_str()), (1_000, "sh/77", "guest"));
     assert!(vm.console.is_empty());
+    let mut text = Vec::new();
+    crate::report::Report::write_text(&death, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("the last record of the guest's kernel in this part is 1.000 µs after"), "{text}");
 }
 
 #[test]

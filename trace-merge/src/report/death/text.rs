@@ -10,15 +10,16 @@ use strata_recording::text::terminal::harmless;
 impl Report for Death {
     fn write_text(&self, out: &mut dyn Sink) -> io::Result<()> {
         writeln!(out, "end of the recording: {}", harmless(&self.outcome))?;
-        self.vms.iter().try_for_each(|vm| vm.write(out))
+        self.vms.iter().try_for_each(|vm| vm.write(self.is_of_part, out))
     }
 }
 
 impl VmDeath {
-    fn write(&self, out: &mut dyn Sink) -> io::Result<()> {
+    fn write(&self, is_of_part: bool, out: &mut dyn Sink) -> io::Result<()> {
         let Self { vm, moment_ns, after_ns, .. } = self;
         let whose = if self.is_guests { "the last record of the guest's kernel" } else { "the last record of all" };
-        writeln!(out, "\n{vm}: {whose} is {} after the first of the recording", duration(*moment_ns))?;
+        let place = if is_of_part { " in this part" } else { "" };
+        writeln!(out, "\n{vm}: {whose}{place} is {} after the first of the recording", duration(*moment_ns))?;
         writeln!(out, "{} follow; times below are relative to it, - before and + behind", duration(*after_ns))?;
         if self.console.is_empty() {
             writeln!(

@@ -262,9 +262,10 @@ impl ReportBuilder for BlockTimes {
             }
         }
         if kernels.is_empty() {
-            let missing = "no kernel recorded a request to a block device; record with --events \
-                           'host-kernel:block:*,guest-kernel:block:*'";
-            return Err(ReportError::Nothing { missing: missing.into() });
+            return Err(ReportError::nothing(
+                "no kernel recorded a request to a block device",
+                "record with --events 'host-kernel:block:*,guest-kernel:block:*'",
+            ));
         }
         Ok(BlocksReport { kernels })
     }

@@ -166,14 +166,15 @@ impl ReportBuilder for FlowTimes {
         let vms: Vec<_> =
             flows.filter(|flows| flows.total.count + flows.unfinished + flows.across_lost_records > 0).collect();
         if vms.is_empty() {
-            let missing = "no VMM recorded a request of a disk; record with --disk and --events \
-                           'host:kvm:*,host:sched:*,vmm:*:*,guest:block:*,guest:irq:*,guest:sched:*'";
-            return Err(ReportError::Nothing { missing: missing.into() });
+            return Err(ReportError::nothing(
+                "no VMM recorded a request of a disk",
+                "record with --disk and --events 'host:kvm:*,host:sched:*,vmm:*:*,guest:block:*,guest:irq:*,guest:sched:*'",
+            ));
         }
         let mut tasks =
             vms.iter().flat_map(|vm| vm.slowest.iter().filter_map(move |flow| Some((&vm.vm, flow.woken.as_ref()?))));
         let first = tasks.next();
-        let next = first.map(|(vm, task)| NextCommand::on(trace).worst_waits(vm, (&task.comm, task.tid)));
+        let next = first.map(|(vm, task)| NextCommand::on(trace, passed).worst_waits(vm, (&task.comm, task.tid)));
         Ok(FlowsReport { vms, next })
     }
 }

@@ -224,16 +224,17 @@ impl ReportBuilder for NetFlowTimes {
         let is_there = |vm: &VmNetFlows| of(&vm.sent) + of(&vm.received) + vm.across_lost_records > 0;
         let vms: Vec<_> = flows.filter(is_there).collect();
         if vms.is_empty() {
-            let missing = "no VMM recorded a packet of a network device; record with --net and --events \
-                           'default,guest:net:*,host:net:*', and without vhost=on, where the host's kernel moves \
-                           packets past the VMM (strata why tells what held up that one's worker)";
-            return Err(ReportError::Nothing { missing: missing.into() });
+            return Err(ReportError::nothing(
+                "no VMM recorded a packet of a network device",
+                "record with --net and --events 'default,guest:net:*,host:net:*', and without vhost=on, where the host's kernel \
+                 moves packets past the VMM (strata why tells what held up that one's worker)",
+            ));
         }
         let mut tasks = vms
             .iter()
             .flat_map(|vm| vm.received.slowest.iter().filter_map(move |flow| Some((&vm.vm, flow.task.as_ref()?))));
         let first = tasks.next();
-        let next = first.map(|(vm, task)| NextCommand::on(trace).worst_waits(vm, (&task.comm, task.tid)));
+        let next = first.map(|(vm, task)| NextCommand::on(trace, passed).worst_waits(vm, (&task.comm, task.tid)));
         Ok(NetFlowsReport { vms, next })
     }
 }

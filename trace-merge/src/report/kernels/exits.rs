@@ -133,7 +133,7 @@ impl ReportRow for ReasonExits {
             "stolen_ns",
             "stolen",
             Unit::PartNs,
-            "Time of all of them in which the host ran something else",
+            "Time of all of them in which the host ran something else, or its idle CPU had yet to begin",
             |row| row.stolen_ns.into(),
         ),
         column("halted_ns", "halted", Unit::PartNs, "Time of all of them in which the vCPU was halted", |row| {
@@ -495,9 +495,10 @@ impl ReportBuilder for ExitTimes {
         };
         let vms: Vec<VmExits> = self.vms.into_iter().filter_map(of_vm).collect();
         if vms.is_empty() {
-            let missing =
-                "no exit of a vCPU in the window: neither kvm:kvm_exit of the host's kernel nor vmm:vcpu_exit";
-            return Err(ReportError::Nothing { missing: missing.into() });
+            return Err(ReportError::nothing(
+                "no exit of a vCPU was recorded: neither kvm:kvm_exit of the host's kernel nor vmm:vcpu_exit",
+                "record with --events 'host:kvm:*,vmm:*:*' among others",
+            ));
         }
         Ok(Exits { vms })
     }

@@ -310,9 +310,10 @@ impl ReportBuilder for FunctionSampling {
             }
         }
         if kernels.is_empty() {
-            let missing =
-                "no samples (strata:sample) were recorded; record with --events 'guest:strata:*' among others";
-            return Err(ReportError::Nothing { missing: missing.into() });
+            return Err(ReportError::nothing(
+                "no samples (strata:sample) were recorded",
+                "record with --events 'guest:strata:*' among others",
+            ));
         }
         Ok(FunctionsReport { kernels })
     }

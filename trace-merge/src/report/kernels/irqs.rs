@@ -288,8 +288,10 @@ impl ReportBuilder for InterruptTimes {
             injected: self.deliveries.finish(trace.clock(), &passed.timeline),
         };
         if report.handled.is_empty() && report.injected.is_empty() {
-            let missing = "no layer has interrupts; record with --events 'host:kvm:*,guest:irq:*,guest:irq_vectors:*'";
-            return Err(ReportError::Nothing { missing: missing.into() });
+            return Err(ReportError::nothing(
+                "no layer has interrupts",
+                "record with --events 'host:kvm:*,guest:irq:*,guest:irq_vectors:*'",
+            ));
         }
         Ok(report)
     }

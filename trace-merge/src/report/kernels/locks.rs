@@ -282,9 +282,10 @@ impl ReportBuilder for LockTimes {
             guests.push(GuestLocks { kernel_locks_recorded, ..guest });
         }
         if guests.is_empty() {
-            let missing = "no guest recorded lock:contention_begin and lock:contention_end, nor system calls; record with \
-                           --agent and --events 'guest:lock:*,guest:raw_syscalls:*,guest:sched:*'";
-            return Err(ReportError::Nothing { missing: missing.into() });
+            return Err(ReportError::nothing(
+                "no guest recorded lock:contention_begin and lock:contention_end, nor system calls",
+                "record with --agent and --events 'guest:lock:*,guest:raw_syscalls:*,guest:sched:*'",
+            ));
         }
         Ok(LocksReport { guests })
     }

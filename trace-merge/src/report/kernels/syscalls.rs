@@ -268,9 +268,10 @@ impl ReportBuilder for SyscallTimes {
         let guests = vms.map(|(index, vm)| self.take(index).finish(vm.name.clone(), &vm.guest, trace.clock()));
         let guests: Vec<_> = guests.filter(|guest| !guest.total.syscalls.is_empty()).collect();
         if guests.is_empty() {
-            let missing = "no guest recorded raw_syscalls:sys_enter and sys_exit; record with --agent and \
-                           --events 'guest:raw_syscalls:*,guest:sched:*'";
-            return Err(ReportError::Nothing { missing: missing.into() });
+            return Err(ReportError::nothing(
+                "no guest recorded raw_syscalls:sys_enter and sys_exit",
+                "record with --agent and --events 'guest:raw_syscalls:*,guest:sched:*'",
+            ));
         }
         Ok(SyscallsReport { guests })
     }

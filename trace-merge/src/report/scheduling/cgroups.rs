@@ -119,8 +119,7 @@ impl ReportBuilder for CgroupTimes {
             |vm: &str| passed.timeline.vms.iter().any(|known| known.name == vm && known.guest.memberships.any_known());
         if !tasks.vms.iter().any(|vm| is_known(&vm.vm)) {
             let reason = tasks.vms.first().map_or("", |vm| unknown_for(trace, &vm.vm));
-            let missing = format!("which cgroups the guest's tasks are in ({reason})");
-            return Err(ReportError::Nothing { missing });
+            return Err(ReportError::nothing("which cgroups the guest's tasks are in is not known", reason));
         }
         let of_vm = |vm: VmTasks| {
             let unknown = (!is_known(&vm.vm)).then(|| format!("cgroups are not known: {}", unknown_for(trace, &vm.vm)));

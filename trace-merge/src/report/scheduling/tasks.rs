@@ -383,11 +383,13 @@ impl ReportBuilder for TaskTimes {
             vms.push(VmTasks { vm: vm.name.clone(), window, warnings: warnings(vm), tasks });
         }
         if vms.is_empty() {
-            let missing = "no guest-kernel record in the window; record with --agent, and see strata report".into();
-            return Err(ReportError::Nothing { missing });
+            return Err(ReportError::nothing(
+                "there is no guest-kernel record",
+                "record with --agent, and see strata report",
+            ));
         }
         let first = vms.iter().find_map(|vm| Some((&vm.vm, vm.tasks.first()?)));
-        let next = first.map(|(vm, task)| NextCommand::on(trace).worst_waits(vm, (&task.comm, task.tid)));
+        let next = first.map(|(vm, task)| NextCommand::on(trace, passed).worst_waits(vm, (&task.comm, task.tid)));
         Ok(Tasks { frequency_hz: trace.clock().frequency_hz, vms, next })
     }
 }

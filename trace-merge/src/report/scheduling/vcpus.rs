@@ -211,7 +211,7 @@ impl ReportBuilder for VcpuTimes {
     type Report = Vcpus;
 
     fn finish(self, trace: &Trace, passed: &Passed) -> Result<Vcpus, ReportError> {
-        let nothing = || ReportError::Nothing { missing: "no record in the window; see strata report".into() };
+        let nothing = || ReportError::nothing("there is no record of a VM or its host", "see strata report");
         let window = passed.window.ok_or_else(nothing)?;
         let clock = trace.clock();
         let mut vms: Vec<VmVcpus> = passed

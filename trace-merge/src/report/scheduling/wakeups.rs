@@ -383,12 +383,14 @@ impl ReportBuilder for WakeupTimes {
             });
         }
         if vms.is_empty() {
-            let missing = "no guest-kernel record in the window; record with --agent, and see strata report".into();
-            return Err(ReportError::Nothing { missing });
+            return Err(ReportError::nothing(
+                "there is no guest-kernel record",
+                "record with --agent, and see strata report",
+            ));
         }
         let worst = vms.iter().flat_map(|vm| vm.worst.iter().map(move |wakeup| (&vm.vm, wakeup)));
         let worst = worst.max_by_key(|(_, wakeup)| wakeup.latency_ns);
-        let next = worst.map(|(vm, wakeup)| NextCommand::on(trace).worst_waits(vm, (&wakeup.comm, wakeup.tid)));
+        let next = worst.map(|(vm, wakeup)| NextCommand::on(trace, passed).worst_waits(vm, (&wakeup.comm, wakeup.tid)));
         Ok(Wakeups { vms, next })
     }
 }
