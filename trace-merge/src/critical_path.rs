@@ -110,7 +110,7 @@ pub enum CriticalPathError {
     #[error("several VMs have {what}: {vms}; choose one with --vm")]
     SeveralVms { what: String, vms: String },
     /// The tasks did nothing that the question is about.
-    #[error("{who} {what} in the window")]
+    #[error("{who} {what}")]
     NoInterval {
         /// The tasks, with the verb.
         who: String,

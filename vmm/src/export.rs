@@ -12,6 +12,7 @@ use strata_recording::files::access::Readers;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::files::trace_folder::{TraceFolder, TraceFolderError};
 use strata_recording::reader::Trace;
+use strata_recording::text::counted::counted;
 use strata_recording::text::terminal::shell_path;
 use tempfile::NamedTempFile;
 use thiserror::Error;
@@ -158,9 +159,9 @@ pub fn run(args: &ExportArgs, notify: impl Fn(&str) + Sync) -> Result<(), Export
 /// What was written where, and how to look at it.
 fn summary(format: Format, output: &Path, exported: &Exported) -> String {
     let Exported { bytes, records, .. } = *exported;
-    let size = readable_size(bytes);
+    let (records, size) = (counted(records, "record", "records"), readable_size(bytes));
     if output == Path::new("-") {
-        return format!("{records} records, {size}");
+        return format!("{records}, {size}");
     }
     let output = shell_path(output);
     let next = match format {
@@ -168,7 +169,7 @@ fn summary(format: Format, output: &Path, exported: &Exported) -> String {
         Format::Ctf | Format::Ctf2 => format!("babeltrace2 {output}"),
         Format::Parquet => format!("strata query {output} --list"),
     };
-    format!("{output}: {records} records, {size}\nnext: {next}")
+    format!("{output}: {records}, {size}\nnext: {next}")
 }
 
 /// Opens the recording at `path` for its `part`, with the symbols of kernels that are given.

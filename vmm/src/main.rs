@@ -18,6 +18,7 @@ use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
 use strata_recording::reader::Trace;
+use strata_recording::text::counted::counted;
 use strata_recording::text::terminal::{harmless, harmless_json, shell_path};
 use trace_merge::check::{self, CheckOptions};
 use trace_merge::cut::{self, Cut, CutOptions};
@@ -282,7 +283,8 @@ fn cut_trace(args: CutArgs) -> anyhow::Result<ExitCode> {
     }
     let Cut { records, bytes, begin_ns, .. } = written;
     let (begin, output) = (report::seconds(begin_ns), shell_path(&args.output));
-    notify(format_args!("{records} records, {bytes} bytes; its 0 is at {begin} of {}", shell_path(&args.trace)));
+    let records = counted(records, "record", "records");
+    notify(format_args!("{records}, {bytes} bytes; its 0 is at {begin} of {}", shell_path(&args.trace)));
     notify(format_args!("trace in {output}; next: strata check {output}, strata report {output}"));
     Ok(ExitCode::SUCCESS)
 }

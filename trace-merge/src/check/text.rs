@@ -15,7 +15,7 @@ pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) ->
         writeln!(
             out,
             "WARNING: CAUSALITY WAS NOT CHECKED for {vm}: no layer that tells when its vCPUs were in the guest is left; \
-             only the order of the records was"
+             what was checked is below"
         )?;
     }
     for periods in &result.periods {
@@ -36,7 +36,7 @@ pub(super) fn write(result: &CheckResult, trace: &Trace, out: &mut dyn Write) ->
     for stretch in &result.beyond_observed {
         write_beyond_observed(stretch, trace.clock(), start, out)?;
     }
-    writeln!(out, "checked the order of {} records", result.records)?;
+    writeln!(out, "checked the order of {}", counted(result.records, "record", "records"))?;
     if result.unchecked > 0 && !result.periods.is_empty() {
         let unchecked = result.unchecked;
         writeln!(

@@ -250,13 +250,13 @@ impl<'o> Survey<'o> {
     /// The tasks that are `meant` did nothing that the question is about.
     fn no_interval(&self, vm: usize, meant: &[(usize, TaskIndex)], timeline: &Timeline) -> CriticalPathError {
         let what = match &self.options.event {
-            Some(glob) => format!("two records of one event that matches '{glob}'"),
-            None => "a wait from its begin to its end".into(),
+            Some(glob) => format!("two records of one event that matches '{glob}' in the window"),
+            None => "a wait that begins and ends in the window; without --worst, all of its time is explained".into(),
         };
         let who = match *meant {
             [(_, only)] => {
                 let task = timeline.vm(vm).and_then(|vm| vm.guest.task(only));
-                format!("{} has not", task.map_or_else(String::new, state_names::task))
+                format!("{} does not have", task.map_or_else(String::new, state_names::task))
             }
             _ => format!("none of {} tasks has", meant.len()),
         };

@@ -61,7 +61,8 @@ fn format() -> impl TypedValueParser<Value = Format> {
 #[derive(Debug, Args)]
 #[command(after_help = "Formats:\n  \
     perfetto  host and guests as machines, for ui.perfetto.dev and trace_processor; see docs/perfetto.md\n  \
-    ctf       a folder of CTF 1.8 traces, of a part or of a compressed trace; others are CTF 1.8 as they lie\n  \
+    ctf       a folder of CTF 1.8 traces, of a part or of a compressed trace; others are CTF 1.8 as they lie. Of a part,\n  \
+    \u{20}         all packets that touch it, whole; strata cut takes it exactly\n  \
     ctf2      a folder of CTF 2 traces, which babeltrace2 reads from 2.1 on\n  \
     parquet   a folder of tables for DuckDB, pandas, Spark and `strata query`; see docs/query.md\n\n\
     Examples:\n  \

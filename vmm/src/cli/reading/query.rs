@@ -19,7 +19,7 @@ pub struct QueryArgs {
     #[arg(value_name = "TRACE… QUESTION", required_unless_present = "list")]
     pub words: Vec<OsString>,
     /// List the ready questions; with the name of one, show its SQL
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["json", "save"])]
     pub list: bool,
     /// Print a JSON object a line
     #[arg(long)]

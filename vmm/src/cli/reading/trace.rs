@@ -35,11 +35,11 @@ pub struct EventsArgs {
     pub trace: PathBuf,
     /// List the events of a layer that can be recorded, in place of a trace's records; guest-kernel needs --agent
     #[arg(long, value_name = "LAYER", value_parser = values::layer(), conflicts_with_all = [
-        "trace", "layers", "events", "filters", "tasks", "cpus", "vms", "from", "to", "utc", "kallsyms"
+        "trace", "layers", "events", "filters", "tasks", "cpus", "vms", "from", "to", "utc", "kallsyms", "json", "count"
     ])]
     pub list: Option<LayerKind>,
     /// Kernel module whose events are listed
-    #[arg(long, value_name = "FILE", requires = "list")]
+    #[arg(long, value_name = "FILE", requires = "list", conflicts_with = "trace")]
     pub agent: Option<PathBuf>,
     /// Only this layer; short names are host, guest and user. May be repeated
     #[arg(long = "layer", value_name = "LAYER", value_parser = values::layer())]
