@@ -277,8 +277,6 @@ pub fn moment(clock: &Clock, start: u64, time: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    mod renaming;
-
     use super::*;
 
     #[test]

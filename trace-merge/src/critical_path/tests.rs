@@ -5,6 +5,7 @@
 mod answer;
 mod causes;
 mod packets;
+mod renaming;
 mod requested;
 mod unknown;
 
