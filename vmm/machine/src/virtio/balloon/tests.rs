@@ -59,7 +59,7 @@ impl Bench {
 
     /// Has queue `index` served, which holds a chain of the buffers (address, bytes, flags).
     fn serve(&mut self, index: usize, buffers: &[(u64, u32, u16)]) -> Served {
-        let queue = MockSplitQueue::new(&self.memory, 16);
+        let queue = MockSplitQueue::new(&self.memory, 128);
         let last = buffers.len() - 1;
         let chain: Vec<_> = (0..)
             .zip(buffers)
