@@ -18,8 +18,9 @@
 //!   committed. Where the word, or the commit count, does not say the record's beginning, since another context was or is
 //!   inside this one or the record is the sub-buffer's first, the word is raised if all that is reserved is committed. So
 //!   it says, where contexts nest, at least what was recorded before the first record whose context has not returned; where
-//!   threads overlap, what was recorded up to the last moment at which one of them saw no hole. It is never lowered. To compare the commit count alone with the record's beginning
-//!   would not do: two nested records of equal size commit as many bytes as the interrupted one has reserved.
+//!   threads overlap, what was recorded up to the last moment at which one of them saw no hole. It is never lowered. To
+//!   compare the commit count alone with the record's beginning would not do: two nested records of equal size commit as
+//!   many bytes as the interrupted one has reserved.
 //! - In flight-recorder mode a sub-buffer is entered for a new lap only after `commit_seq` of the last one was published,
 //!   which comes after its exchange word was released; see [`exchange`].
 //! - A flight recorder's record that stays inside a sub-buffer which a writer holds already goes where the exchange word
@@ -313,10 +314,8 @@ impl<S: Storage> Producer<S> {
         // By reference: most of it is used once, by the instruction that loads it.
         let geometry = &self.geometry;
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
-        // Acquires, with the exchange by which another thread reserved: what is read next, an exchange word or loss counts, is
-        // no older than that.
         // SAFETY: a ring's control word.
-        let write = unsafe { self.storage.load_acquire(RING_WRITE_COUNT) };
+        let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
         let (used, size) = (geometry.within(write), record_bytes(payload, false));
         if payload > usize::from(u16::MAX) || used == 0 || !geometry.is_inside(used + size) {
             return None;
@@ -368,9 +367,8 @@ impl<S: Storage> Producer<S> {
         }
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
         for _ in 0..ATTEMPTS {
-            // Acquires, as in `reserve_inside`.
             // SAFETY: a ring's control word.
-            let write = unsafe { self.storage.load_acquire(RING_WRITE_COUNT) };
+            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
             let Some(time) = too_early.or_else(&now) else { return Err(NotReserved::NoTime) };
             match self.reserve_at(write, time, payload) {
                 Attempt::Done(place) => return Ok(self.reservation(place, time, id, payload)),
@@ -500,9 +498,8 @@ impl<S: Storage> Producer<S> {
     pub fn force_switch(&self, now: impl Fn() -> u64) -> bool {
         let geometry = self.geometry;
         for _ in 0..ATTEMPTS {
-            // Acquires, as in `reserve_inside`.
             // SAFETY: a ring's control word.
-            let write = unsafe { self.storage.load_acquire(RING_WRITE_COUNT) };
+            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
             let time = now();
             if geometry.within(write) == 0 {
                 return false;
