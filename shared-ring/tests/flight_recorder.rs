@@ -76,7 +76,8 @@ fn oldest_sub_buffers_are_overwritten_and_counted() {
     assert_eq!((consumer.overwritten(), consumer.lost(), consumer.rejected_bytes()), (7, Lost::default(), 0));
 }
 
-/// The memory of a module of an older build, which reserves another record between two loads of the host: it says what is whole before it reserves more, and not when it has committed.
+/// The memory of a module of an older build, which reserves another record between two loads of the host: it says what is
+/// whole before it reserves more, and not when it has committed.
 struct OfOlderProducer {
     memory: HostMemory,
     has_reserved: Cell<bool>,

@@ -636,7 +636,8 @@ mod tests {
         let first = schema(&[("a", FieldType::U8, false)]).description;
         let second = EventDescription { name: "test:other".into(), ..first.clone() };
 
-        let schemas = SchemaTable::new(&[first, second]);
+        let mut schemas = SchemaTable::new(&[first]);
+        schemas.add(&[second]);
 
         assert_eq!(schemas.get(3).map(Schema::name), Some("test:event"));
         assert!(schemas.get(2).is_none() && schemas.get(0xffff).is_none());

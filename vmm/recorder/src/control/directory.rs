@@ -489,7 +489,11 @@ pub fn list(runtime: &RuntimeFolder) -> Result<Vec<FoundVm>, DirectoryError> {
         Err(_) if runtime.owner.is_some_and(|uid| Owner::of(uid).foreign().is_some()) => return Ok(Vec::new()),
         Err(source) => return Err(failed(source)),
     };
-    let entries = Dir::read_from(&folder).map_err(|errno| failed(errno.into()))?;
+    let entries = match Dir::read_from(&folder) {
+        Ok(entries) => entries,
+        Err(_) if owner.foreign().is_some() => return Ok(Vec::new()),
+        Err(errno) => return Err(failed(errno.into())),
+    };
     let most = owner.foreign().map_or(usize::MAX, |_| MAX_OF_OTHER);
     let names = entries.flatten().map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
     let names = names.filter(|name| name != "." && name != "..").take(most);
