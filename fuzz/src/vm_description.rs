@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use strata_recorder::control::{directory, list};
+use strata_recorder::control::{directory, found_vm, list};
 use strata_recording::manifest::is_vm_name;
 use strata_recording::text::terminal::acts;
 use tempfile::TempDir;
@@ -20,7 +20,7 @@ fn folder() -> &'static Path {
 /// When a property that the target checks does not hold, or when files cannot be written.
 pub fn run(data: &[u8]) {
     fs::write(folder().join("vm.json"), data).expect("the folder is writable");
-    let Some(found) = directory::look_at(folder().into()) else { return };
+    let Some(found) = found_vm::look_at(folder().into()) else { return };
     assert!(is_vm_name(&found.vm.name) && !found.alive);
     let _ = found.vm.vmm_rings.and_then(directory::VmmRings::rings);
     let text = list::text(&list::listed(vec![found], u64::MAX));

@@ -13,7 +13,7 @@ use strata_analysis::symbol_file;
 use strata_jail::inherited::Inherited;
 use strata_recorder::control::protocol::Answer;
 use strata_recorder::control::wait_trigger::WaitError;
-use strata_recorder::control::{answer_text, balloon, client, directory, list, wait_trigger};
+use strata_recorder::control::{answer_text, balloon, client, found_vm, list, wait_trigger};
 use strata_recorder::recover;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::Manifest;
@@ -149,7 +149,7 @@ fn boot_guest(request: &RunRequest) -> anyhow::Result<BootEnd> {
 
 fn attach_to_vm(args: AttachArgs) -> anyhow::Result<ExitCode> {
     if args.lists_machines() {
-        let known = directory::runtime_folders().and_then(|folders| directory::list_all(&folders)).unwrap_or_default();
+        let known = found_vm::runtime_folders().and_then(|folders| found_vm::list_all(&folders)).unwrap_or_default();
         let machines = machines::running(&known);
         print(&if machines.is_empty() {
             "no process that this user may inspect runs a VM of another VMM\n".into()
@@ -310,7 +310,7 @@ fn merge_traces(args: &MergeArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn list_vms(args: &PsArgs) -> anyhow::Result<ExitCode> {
-    let found = directory::list_all(&directory::runtime_folders()?)?;
+    let found = found_vm::list_all(&found_vm::runtime_folders()?)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // JSON has what strata runs or records, and nothing of what it could.
     let machines = if args.json { Vec::new() } else { machines::running(&found) };
@@ -323,10 +323,10 @@ fn list_vms(args: &PsArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn control_vm(args: CtlArgs) -> anyhow::Result<ExitCode> {
-    let runtimes = directory::runtime_folders()?;
+    let runtimes = found_vm::runtime_folders()?;
     let found = client::find(&runtimes, &args.vm)?;
     if let CtlCommand::WaitTrigger { timeout, freeze_others } = args.command {
-        let others = if freeze_others { directory::list_all(&runtimes)? } else { Vec::new() };
+        let others = if freeze_others { found_vm::list_all(&runtimes)? } else { Vec::new() };
         let others: Vec<_> = others.into_iter().filter(|other| other.alive && other.vm.pid != found.vm.pid).collect();
         let happened = match wait_trigger::wait(&found, timeout, &others) {
             Err(error @ WaitError::TimeOver { .. }) => {

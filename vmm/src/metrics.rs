@@ -13,7 +13,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use strata_recorder::control::directory;
+use strata_recorder::control::found_vm;
 use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{
     BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, TIME_CLASSES, Times, Watched,
@@ -78,9 +78,9 @@ fn answer(stream: &TcpStream, head: &Head, names: &[String], text: impl FnOnce()
 
 /// What the running VMs say. One that does not answer, or is not traced, is left out.
 fn scrape() -> Scrape {
-    let found = directory::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
+    let found = found_vm::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
     let mut patience = Patience::new(top::OTHERS_LIMIT);
-    let vm = |found: directory::FoundVm| {
+    let vm = |found: found_vm::FoundVm| {
         let live = top::request_live(&found, &mut patience).ok()?;
         // Behind the answer, for which another user's VMs have a limit: looking at many threads takes of it, too.
         let cost_ns = own_threads(found.vm.pid).values().map(|thread| thread.cpu_ns).sum();

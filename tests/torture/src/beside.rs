@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use strata_recorder::control::directory::{self, FoundVm, Owner, RuntimeFolder};
+use strata_recorder::control::found_vm::{self, FoundVm, Owner, RuntimeFolder};
 use strata_recorder::control::protocol::{Answer, Request};
 use strata_recorder::control::{answer_text, client, list};
 use strata_recording::text::terminal::acts;
@@ -70,7 +70,7 @@ pub fn run(setup: &Path, folder: &Path, stranger: u32, attacks: &[Attack]) -> an
             break;
         }
         let begun = Instant::now();
-        let found = directory::list_all(&runtimes)?;
+        let found = found_vm::list_all(&runtimes)?;
         seen.show(&list::text(&list::listed(found.clone(), u64::MAX)));
         let own = client::find(&runtimes, OWN_NAME);
         seen.took(begun);

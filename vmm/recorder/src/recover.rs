@@ -4,7 +4,8 @@
 //! beside it (`session.json`, see [`crate::control::directory`]); without that, times are ticks without a date.
 #![allow(unsafe_code)] // The region is a memory-mapped file.
 
-use crate::control::directory::{self, FoundVm, HOST_HISTORY_FILE, REGION_FILE, VMM_RINGS_FILE, VmmRings};
+use crate::control::directory::{self, HOST_HISTORY_FILE, REGION_FILE, VMM_RINGS_FILE, VmmRings};
+use crate::control::found_vm::{self, FoundVm};
 use crate::layer::host_history;
 use crate::layer::ring::RingLayer;
 use crate::layer::vmm::vmm_layer_of;
@@ -105,7 +106,7 @@ pub fn recover(path: &Path, out: &Path) -> Result<Recovered, RecoverError> {
     let path = if path.is_dir() { path.join(REGION_FILE) } else { path.to_path_buf() };
     // What somebody else may have laid there is not believed.
     let folder = path.parent().filter(|folder| directory::is_private(folder).unwrap_or(false));
-    let found = folder.map(Path::to_path_buf).and_then(directory::look_at);
+    let found = folder.map(Path::to_path_buf).and_then(found_vm::look_at);
     if let Some(vm) = found.as_ref().filter(|found| found.alive).map(|found| &found.vm) {
         return Err(RecoverError::Running { name: vm.name.clone(), pid: vm.pid });
     }

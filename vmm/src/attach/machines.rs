@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use strata_recorder::control::directory::{FoundVm, Owner};
+use strata_recorder::control::found_vm::{FoundVm, Owner};
 use strata_recorder::process_files;
 use strata_recorder::region::region_file::is_region;
 use strata_recording::text::terminal::foreign::Foreign;

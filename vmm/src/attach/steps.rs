@@ -28,7 +28,8 @@ use strata_jail::Jail;
 use strata_jail::files::Places;
 use strata_jail::policy::Thread;
 use strata_machine::{KvmProbe, probe_kvm};
-use strata_recorder::control::directory::{self, RuntimeFolder, VmDescription, VmDirectory};
+use strata_recorder::control::directory::{self, VmDescription, VmDirectory};
+use strata_recorder::control::found_vm::{self, RuntimeFolder};
 use strata_recorder::control::server::ControlServer;
 use strata_recorder::host_description::describe_host;
 use strata_recorder::layer::host_tracer::Traced;
@@ -343,7 +344,7 @@ fn claim(runtime: &Path, description: &VmDescription, pid: u32) -> Result<VmDire
     // Two who look at the same time would both find nobody.
     let _alone = directory::lock(runtime)?;
     let of_process = |attached: &Attached| attached.pid == pid;
-    let found = directory::list(&RuntimeFolder::named(runtime))?;
+    let found = found_vm::list(&RuntimeFolder::named(runtime))?;
     match found.into_iter().find(|found| found.alive && found.vm.attached.as_ref().is_some_and(of_process)) {
         Some(other) => Err(AttachError::Attached { pid, by: other.vm.pid, trace: other.vm.trace }),
         None => Ok(VmDirectory::create(runtime, description)?),

@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
 use strata_recorder::control::client::address;
-use strata_recorder::control::directory::{list_all, runtime_folders};
+use strata_recorder::control::found_vm::{list_all, runtime_folders};
 use strata_recording::reader::Trace;
 use strata_recording::text::terminal::harmless;
 use trace_merge::report::description::Description;

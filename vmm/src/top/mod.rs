@@ -14,7 +14,8 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 use strata_recorder::control::client::{self, ClientError};
-use strata_recorder::control::directory::{self, DirectoryError, FoundVm, RuntimeFolder};
+use strata_recorder::control::directory::DirectoryError;
+use strata_recorder::control::found_vm::{self, FoundVm, RuntimeFolder};
 use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{
     Answer, BalloonStatus, Late, LayerStatus, Live, LiveDisk, LiveExits, LiveGuest, LiveVcpu, Request, Thief, Watched,
@@ -134,7 +135,7 @@ struct Requested {
 pub fn run(args: &TopArgs) -> Result<(), TopError> {
     let mut out = io::stdout().lock();
     let vm = match &args.vm {
-        None if !args.all => Some(client::address(&only(running(&directory::runtime_folders()?)?)?)),
+        None if !args.all => Some(client::address(&only(running(&found_vm::runtime_folders()?)?)?)),
         vm => vm.clone(),
     };
     let mut before = request_all(vm.as_deref())?;
@@ -192,7 +193,7 @@ fn only(mut running: Vec<FoundVm>) -> Result<FoundVm, TopError> {
 
 /// Asks the VM that is named, or all: of several, one that does not answer is shown beside the others.
 fn request_all(vm: Option<&str>) -> Result<Answers, TopError> {
-    let runtimes = directory::runtime_folders()?;
+    let runtimes = found_vm::runtime_folders()?;
     let key = |found: &FoundVm| (found.owner.other_user(), found.vm.pid);
     let mut patience = Patience::new(OTHERS_LIMIT);
     if let Some(name) = vm {
@@ -213,7 +214,7 @@ fn request_all(vm: Option<&str>) -> Result<Answers, TopError> {
 /// # Errors
 /// When the folders cannot be read.
 pub fn running(runtimes: &[RuntimeFolder]) -> Result<Vec<FoundVm>, DirectoryError> {
-    Ok(directory::list_all(runtimes)?.into_iter().filter(|found| found.alive).collect())
+    Ok(found_vm::list_all(runtimes)?.into_iter().filter(|found| found.alive).collect())
 }
 
 /// Asks a VM what it does.

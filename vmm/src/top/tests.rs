@@ -1,6 +1,7 @@
 use super::*;
 use std::path::Path;
-use strata_recorder::control::directory::{Owner, VmDescription};
+use strata_recorder::control::directory::VmDescription;
+use strata_recorder::control::found_vm::Owner;
 use strata_recorder::control::protocol::{LiveWakeup, Times};
 
 /// A VM that runs, as process `pid`.

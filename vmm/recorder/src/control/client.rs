@@ -1,6 +1,7 @@
 //! The command line's end of the control socket: finds a VM and asks it.
 
-use super::directory::{self, DirectoryError, FoundVm, Owner, RuntimeFolder};
+use super::directory::DirectoryError;
+use super::found_vm::{self, FoundVm, Owner, RuntimeFolder};
 use super::protocol::{Answer, MAX_ANSWER, Request};
 use super::socket::ControlSocket;
 use super::socket_wait::read_until;
@@ -70,7 +71,7 @@ pub enum ClientError {
 /// # Errors
 /// When there is none, or more than one.
 pub fn find(runtimes: &[RuntimeFolder], wanted: &str) -> Result<FoundVm, ClientError> {
-    let found = directory::list_all(runtimes)?;
+    let found = found_vm::list_all(runtimes)?;
     let Some((user, name)) = wanted.split_once('/') else { return choose(found, wanted) };
     let uid = User::number_of(user).ok_or_else(|| ClientError::NoSuchUser(user.into()))?;
     let of_user = found.into_iter().filter(|found| found.owner.uid() == uid).collect();

@@ -1,6 +1,7 @@
 //! `strata ps`: the VMs of this user, running or dead, and for root those of others.
 
-use super::directory::{FoundVm, VmDescription};
+use super::directory::VmDescription;
+use super::found_vm::FoundVm;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -113,8 +114,9 @@ pub fn text(vms: &[ListedVm]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::directory::VmDirectory;
     use crate::control::directory::tests::{description, runtime};
-    use crate::control::directory::{Owner, RuntimeFolder, VmDirectory, list};
+    use crate::control::found_vm::{Owner, RuntimeFolder, list};
 
     #[test]
     fn running_vm_has_an_uptime() {

@@ -1,6 +1,6 @@
 //! Control of running virtual machines from outside: each has a private folder with its trace region and a socket.
 //!
-//! - [`directory`]: the folder, which describes the VM also after a crash.
+//! - [`directory`]: the folder, which describes the VM also after a crash; [`found_vm`]: such folders as others find them.
 //! - [`protocol`]: requests and answers on the socket, a line of JSON each.
 //! - [`server`]: the VM's end, a thread of its own; [`client`]: the command line's end, which looks who the
 //!   [`peer`] is; [`patience`]: how long it waits for several; [`answer_text`]: what it shows. Both wait as
@@ -11,6 +11,7 @@ pub mod answer_text;
 pub mod balloon;
 pub mod client;
 pub mod directory;
+pub mod found_vm;
 pub mod list;
 pub mod patience;
 pub mod peer;

@@ -1,6 +1,6 @@
 //! How long to wait for VMs that get a request one after the other.
 
-use super::directory::Owner;
+use super::found_vm::Owner;
 use std::time::{Duration, Instant};
 
 /// How long to wait for VMs that get a request one after the other: those of other users cannot hold up this one.

@@ -2,7 +2,7 @@
 //! host can be frozen with it: each flight recorder gets a request for a snapshot at once.
 
 use super::client::{self, ClientError};
-use super::directory::FoundVm;
+use super::found_vm::FoundVm;
 use super::patience::Patience;
 use super::protocol::{Answer, Request, TraceStatus, TriggerStatus};
 use super::socket::ControlSocket;
@@ -178,7 +178,8 @@ pub fn text(happened: &Happened) -> String {
 mod tests {
     use super::*;
     use crate::control::directory::tests::description;
-    use crate::control::directory::{Owner, SOCKET_FILE, VmDescription};
+    use crate::control::directory::{SOCKET_FILE, VmDescription};
+    use crate::control::found_vm::Owner;
     use rustix::process::geteuid;
     use std::os::unix::net::UnixListener;
 

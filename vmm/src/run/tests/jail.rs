@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use strata_recorder::control::protocol::{Answer, Mode, Request};
-use strata_recorder::control::{client, directory, wait_trigger};
+use strata_recorder::control::{client, found_vm, wait_trigger};
 use strata_recorder::drain::cpu_list::CpuList;
 use strata_recorder::drain::scheduling::{Drain, Scheduling};
 use strata_recorder::session::RecordingRequest;
@@ -360,7 +360,7 @@ fn killed_vm_leaves_its_region_to_its_user_and_no_instance() {
 
     vm.process.kill().unwrap();
     vm.process.wait().unwrap();
-    let found = client::find(&[directory::RuntimeFolder::named(vm.path("runtime"))], "vm0");
+    let found = client::find(&[found_vm::RuntimeFolder::named(vm.path("runtime"))], "vm0");
 
     let end = Instant::now() + LIMIT;
     while instances_of(vm.process.id()) > 0 && Instant::now() < end {

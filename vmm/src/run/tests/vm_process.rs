@@ -13,8 +13,8 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use strata_jail::inherited::Inherited;
 use strata_machine::test_guest;
-use strata_recorder::control::client;
 use strata_recorder::control::protocol::{Answer, Request, Status};
+use strata_recorder::control::{client, found_vm};
 use tempfile::TempDir;
 
 /// Arguments of `strata run` for the child process, a line each.
@@ -148,9 +148,9 @@ impl Vm {
 
     /// The VM's folder. The process of a test has its first thread stay root, so that nobody believes the folder of the
     /// user whom the other threads become: it is looked at as one's own.
-    pub(super) fn find(&self) -> Option<directory::FoundVm> {
+    pub(super) fn find(&self) -> Option<found_vm::FoundVm> {
         let entries = fs::read_dir(self.path("runtime")).unwrap();
-        entries.flatten().find_map(|entry| directory::look_at(entry.path()))
+        entries.flatten().find_map(|entry| found_vm::look_at(entry.path()))
     }
 
     pub(super) fn insist(&mut self, request: &Request) -> Answer {
