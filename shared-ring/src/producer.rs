@@ -314,8 +314,7 @@ impl<S: Storage> Producer<S> {
         // By reference: most of it is used once, by the instruction that loads it.
         let geometry = &self.geometry;
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
-        // SAFETY: a ring's control word.
-        let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
+        let write = self.write_count();
         let (used, size) = (geometry.within(write), record_bytes(payload, false));
         if payload > usize::from(u16::MAX) || used == 0 || !geometry.is_inside(used + size) {
             return None;
@@ -337,6 +336,14 @@ impl<S: Storage> Producer<S> {
         }
         let place = Place { position: write, at: packet + in_memory(used), extended: false, opens: false };
         Some((self.reservation(place, time, id, payload), used + size))
+    }
+
+    /// `write_count`. What an attempt reads afterwards, of the clock and of the sub-buffer, is not older: acquire, which
+    /// pairs with the release of [`advance`](Self::advance) by which another thread moved it there.
+    #[inline(always)]
+    fn write_count(&self) -> u64 {
+        // SAFETY: a ring's control word.
+        unsafe { self.storage.load_acquire(RING_WRITE_COUNT) }
     }
 
     /// Moves `write_count` from `write` to `new`; `false` when it was not `write` any more.
@@ -367,8 +374,7 @@ impl<S: Storage> Producer<S> {
         }
         let too_early = if mutated!(TimeBeforeLoop) { now() } else { None };
         for _ in 0..ATTEMPTS {
-            // SAFETY: a ring's control word.
-            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
+            let write = self.write_count();
             let Some(time) = too_early.or_else(&now) else { return Err(NotReserved::NoTime) };
             match self.reserve_at(write, time, payload) {
                 Attempt::Done(place) => return Ok(self.reservation(place, time, id, payload)),
@@ -498,8 +504,7 @@ impl<S: Storage> Producer<S> {
     pub fn force_switch(&self, now: impl Fn() -> u64) -> bool {
         let geometry = self.geometry;
         for _ in 0..ATTEMPTS {
-            // SAFETY: a ring's control word.
-            let write = unsafe { self.storage.load(RING_WRITE_COUNT) };
+            let write = self.write_count();
             let time = now();
             if geometry.within(write) == 0 {
                 return false;
