@@ -241,6 +241,13 @@ static int strata_slot_claim(bool counted)
 #define VM_PAT 0
 #endif
 
+/* Of a child's memory. Before 5.11 a page whose memory is accounted to a group cannot be mapped: both are said in one word. */
+#ifdef PG_kmemcg
+#define STRATA_CHILD_PAGE (GFP_HIGHUSER | __GFP_ZERO)
+#else
+#define STRATA_CHILD_PAGE (GFP_HIGHUSER | __GFP_ZERO | __GFP_ACCOUNT)
+#endif
+
 static void strata_vma_flags(struct vm_area_struct *vma, unsigned long set, unsigned long clear)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
@@ -334,7 +341,7 @@ static vm_fault_t strata_vma_fault(struct vm_fault *fault, u64 offset)
 	mutex_unlock(&strata_slots);
 	if (is_mapped)
 		return result;
-	fault->page = alloc_page(GFP_HIGHUSER | __GFP_ZERO | __GFP_ACCOUNT);
+	fault->page = alloc_page(STRATA_CHILD_PAGE);
 	return fault->page ? 0 : VM_FAULT_OOM;
 }
 
