@@ -315,7 +315,7 @@ static vm_fault_t strata_vma_fill(struct vm_area_struct *vma, u64 offset)
 	vm_fault_t result = VM_FAULT_SIGBUS;
 
 	for (address = vma->vm_start; address < vma->vm_end; address += PAGE_SIZE, pfn++) {
-		/* A device's memory has no page structures, which would make it ordinary memory here. */
+		/* The memory has no page structures, which would make it ordinary memory here. */
 		if (pfn_valid(pfn))
 			return VM_FAULT_SIGBUS;
 		result = vmf_insert_pfn(vma, address, pfn);
@@ -326,8 +326,8 @@ static vm_fault_t strata_vma_fill(struct vm_area_struct *vma, u64 offset)
 }
 
 /*
- * A part of the region at `offset` that stays is mapped as a whole from the beginning. One that may be taken away is mapped as a
- * whole when it is touched first: then the mapping is in the address space already, where it is found when that happens.
+ * A part of the region at `offset` is mapped as a whole when it is touched first: then the mapping is in the address space
+ * already, where it is found when the region is let go of.
  */
 static vm_fault_t strata_vma_fault(struct vm_fault *fault, u64 offset)
 {
@@ -336,7 +336,7 @@ static vm_fault_t strata_vma_fault(struct vm_fault *fault, u64 offset)
 
 	mutex_lock(&strata_slots);
 	is_mapped = strata_is_mapped(fault->vma);
-	if (is_mapped && strata_region.device)
+	if (is_mapped)
 		result = strata_vma_fill(fault->vma, offset);
 	mutex_unlock(&strata_slots);
 	if (is_mapped)
@@ -380,12 +380,12 @@ static const struct vm_operations_struct strata_host_area_vm_ops = {
 
 static int strata_map(struct vm_area_struct *vma, u64 offset)
 {
-	if (strata_region.device) {
-		strata_vma_flags(vma, VM_IO | VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTDUMP, 0);
-		return 0;
-	}
-	return remap_pfn_range(vma, vma->vm_start, PHYS_PFN(strata_region.address + offset),
-			       vma->vm_end - vma->vm_start, vma->vm_page_prot);
+	/* What a hypervisor reserves beside RAM may have page structures, with which it cannot be mapped page by page. */
+	if (!strata_region.device && pfn_valid(PHYS_PFN(strata_region.address + offset)))
+		return remap_pfn_range(vma, vma->vm_start, PHYS_PFN(strata_region.address + offset),
+				       vma->vm_end - vma->vm_start, vma->vm_page_prot);
+	strata_vma_flags(vma, VM_IO | VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTDUMP, 0);
+	return 0;
 }
 
 static int strata_mmap_host_area(struct vm_area_struct *vma)
@@ -603,6 +603,16 @@ static void strata_owners_free(void)
 	up_write(&strata_device_use);
 }
 
+/* Closes the slots of processes that write to none any more. */
+static void strata_slots_close(void)
+{
+	u32 slot;
+
+	lockdep_assert_held(&strata_slots);
+	for (slot = 0; slot < strata_slot_count; slot++)
+		strata_process_close(strata_region.base, strata_region.size, slot);
+}
+
 int strata_device_register(void)
 {
 	int error;
@@ -610,8 +620,11 @@ int strata_device_register(void)
 	mutex_lock(&strata_slots);
 	strata_slot_count = strata_superblock_u32(STRATA_SUPERBLOCK_PROCESS_SLOTS);
 	strata_owners = kcalloc(max(strata_slot_count, 1U), sizeof(*strata_owners), GFP_KERNEL);
-	if (strata_owners)
+	if (strata_owners) {
 		strata_regions++;
+		/* Those that an earlier kernel left, which did not end in order. */
+		strata_slots_close();
+	}
 	error = strata_owners ? 0 : -ENOMEM;
 	mutex_unlock(&strata_slots);
 	if (error)
@@ -631,4 +644,7 @@ void strata_device_unregister(void)
 	strata_owners_free();
 	/* Whoever touches a mapping from here on gets memory of its own. */
 	unmap_mapping_range(strata_mappings->i_mapping, 0, 0, 1);
+	mutex_lock(&strata_slots);
+	strata_slots_close();
+	mutex_unlock(&strata_slots);
 }

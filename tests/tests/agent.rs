@@ -48,7 +48,7 @@ fn judge(name: &str, kernels: &[KernelChoice]) {
         let (one, both) = ("CPUs online: 0\n", "CPUs online: 0-1\n");
         let wanted = ["agent loaded", "workload done\n", &reloaded, one, both, "workload done again"];
         assert_contains(&console.replace('\r', ""), &wanted);
-        assert_contains(&console, &["not hibernated", "region reset", agent::CLEAN]);
+        assert_contains(&console, &["not hibernated", "region reset", "slots used after a reset: 0", agent::CLEAN]);
         assert!(!console.contains("cannot load again"), "{console}");
         let records =
             [LayerKind::GuestKernel, LayerKind::GuestUser].map(|layer| results.records(&kernel, layer).unwrap());

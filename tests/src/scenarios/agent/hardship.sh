@@ -30,6 +30,24 @@ echo 1 > "$device/reset" && echo 'region reset'
 kill $kernel_load $user_load
 wait
 workload --events 500 && echo 'workload done again'
+# a process that records when its region is let go of has no slot from then on
+slots_used() { cat /sys/class/misc/strata/slots_used; }
+await_slots_used() {
+    i=0
+    until [ "$(slots_used)" = "$1" ] || [ $i -ge 100 ]; do
+        sleep 0.1
+        i=$((i + 1))
+    done
+}
+await_slots_used 0
+# shellcheck disable=SC2046 # a size each
+workload --burst $(seq 900) > /dev/null &
+recording=$!
+await_slots_used 1
+echo 1 > "$device/reset"
+await_slots_used 0
+echo "slots used after a reset: $(slots_used)"
+kill -9 $recording
 dmesg | grep 'strata: '
 if dmesg | grep -v hw-vuln | grep -E 'BUG|WARNING|Oops|Call Trace|stall|general protection'; then
     echo 'guest kernel log has warnings'
