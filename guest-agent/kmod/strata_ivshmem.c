@@ -78,7 +78,24 @@ unlock:
 	return error;
 }
 
-/* Before the device goes: its memory is still there. */
+/* Whether the device has paused the region and not resumed it yet. The kernel's lock of the device guards it. */
+static bool strata_ivshmem_pauses;
+
+static void strata_ivshmem_pause(void)
+{
+	strata_ivshmem_pauses = true;
+	strata_region_pause();
+}
+
+static void strata_ivshmem_go_on(void)
+{
+	if (!strata_ivshmem_pauses)
+		return;
+	strata_ivshmem_pauses = false;
+	strata_region_resume();
+}
+
+/* Before the device goes: its memory is still there, unless it was unplugged while the machine slept. */
 static void strata_ivshmem_remove(struct pci_dev *device)
 {
 	mutex_lock(&strata_region_lock);
@@ -86,6 +103,7 @@ static void strata_ivshmem_remove(struct pci_dev *device)
 	strata_ivshmem_release(device);
 	pr_info("the trace region is gone with PCI device %s\n", pci_name(device));
 	mutex_unlock(&strata_region_lock);
+	strata_ivshmem_go_on();
 }
 
 static const struct pci_device_id strata_ivshmem_ids[] = {
@@ -99,14 +117,13 @@ MODULE_DEVICE_TABLE(pci, strata_ivshmem_ids);
 static int strata_ivshmem_suspend(struct device *device)
 {
 	if (pm_suspend_target_state != PM_SUSPEND_TO_IDLE)
-		strata_region_pause();
+		strata_ivshmem_pause();
 	return 0;
 }
 
 static int strata_ivshmem_resume(struct device *device)
 {
-	if (pm_suspend_target_state != PM_SUSPEND_TO_IDLE)
-		strata_region_resume();
+	strata_ivshmem_go_on();
 	return 0;
 }
 
@@ -118,12 +135,12 @@ static const struct dev_pm_ops strata_ivshmem_pm = {
 
 static void strata_ivshmem_reset_prepare(struct pci_dev *device)
 {
-	strata_region_pause();
+	strata_ivshmem_pause();
 }
 
 static void strata_ivshmem_reset_done(struct pci_dev *device)
 {
-	strata_region_resume();
+	strata_ivshmem_go_on();
 }
 
 static const struct pci_error_handlers strata_ivshmem_errors = {

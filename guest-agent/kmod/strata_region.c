@@ -114,7 +114,9 @@ int strata_region_start(struct device *device, phys_addr_t address, u64 size)
 	strata_region.address = address;
 	strata_region.size = size;
 	strata_region.device = device;
-	strata_region_error = strata_start();
+	/* While the machine goes to sleep, say, it waits for what resumes the others. */
+	strata_region_resumes = strata_region_pauses;
+	strata_region_error = strata_region_pauses ? 0 : strata_start();
 	if (strata_region_error)
 		strata_region.device = NULL;
 	return strata_region_error;
@@ -146,7 +148,8 @@ void strata_region_resume(void)
 	int error = 0;
 
 	mutex_lock(&strata_region_lock);
-	if (!--strata_region_pauses && strata_region_resumes) {
+	/* Who resumes may have been there too late to pause. */
+	if (strata_region_pauses && !--strata_region_pauses && strata_region_resumes) {
 		/* It may be another one after a hibernation. */
 		if (!strata_region.device)
 			error = strata_region_find();
