@@ -17,6 +17,9 @@
 
 #define STRATA_MAX_VCPUS 256
 #define STRATA_NO_VCPU U16_MAX
+/* Records that are made in one go where there are many, and how long the host is left to drain them, µs. */
+#define STRATA_PIECE 128
+#define STRATA_PIECE_PAUSE 500
 /* Tells the task's context from none: the preemption count does not. */
 #define STRATA_CONTEXT 1
 

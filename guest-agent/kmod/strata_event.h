@@ -35,7 +35,7 @@ struct strata_field {
 struct strata_event {
 	const char *system;
 	const char *name;
-	/* As in the kernel's format file; gone once the module is initialised. */
+	/* As in the kernel's format file. It stays: each region that comes later is given it. */
 	const char *print;
 	void *probe;
 	const struct strata_field *fields;

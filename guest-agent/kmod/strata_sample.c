@@ -16,6 +16,7 @@
 
 #include <linux/cpumask.h>
 #include <linux/dcache.h>
+#include <linux/delay.h>
 #include <linux/jiffies.h>
 #include <linux/mmap_lock.h>
 #include <linux/moduleparam.h>
@@ -42,6 +43,8 @@
 #define STRATA_FORGET (5 * HZ)
 /* How often the mappings of a process are tried to be read while somebody changes them. */
 #define STRATA_TRIES 10
+/* Mappings of a process that are recorded, at most. */
+#define STRATA_MAPPINGS 1024
 
 static unsigned int sample_frequency = 499;
 module_param(sample_frequency, uint, 0444);
@@ -255,9 +258,11 @@ static const char *strata_mapped(struct strata_sampler *sampler, const struct vm
 	return IS_ERR(path) ? "[unknown]" : path;
 }
 
-static void strata_record_areas(struct strata_sampler *sampler, pid_t process, struct mm_struct *mm)
+/* Returns how many records that were. The process waits meanwhile where it changes its mappings, and may have very many. */
+static unsigned int strata_record_areas(struct strata_sampler *sampler, pid_t process, struct mm_struct *mm)
 {
 	struct vm_area_struct *area;
+	unsigned int count = 0;
 #ifdef VMA_ITERATOR
 	VMA_ITERATOR(iterator, mm, 0);
 
@@ -266,10 +271,15 @@ static void strata_record_areas(struct strata_sampler *sampler, pid_t process, s
 
 	for (area = mm->mmap; area; area = area->vm_next) {
 #endif
-		if (area->vm_flags & VM_EXEC)
-			strata_probe_mapping((void *)strata_id(&strata_event_mapping), process, area->vm_start, area->vm_end,
-					     (u64)area->vm_pgoff << PAGE_SHIFT, strata_mapped(sampler, area));
+		if (!(area->vm_flags & VM_EXEC))
+			continue;
+		if (++count > STRATA_MAPPINGS)
+			break;
+		strata_probe_mapping((void *)strata_id(&strata_event_mapping), process, area->vm_start, area->vm_end,
+				     (u64)area->vm_pgoff << PAGE_SHIFT, strata_mapped(sampler, area));
+		cond_resched();
 	}
+	return count;
 }
 
 /*
@@ -282,12 +292,13 @@ static bool strata_record_mappings(struct strata_sampler *sampler, pid_t process
 	struct pid *pid = find_get_pid(process);
 	struct task_struct *task = get_pid_task(pid, PIDTYPE_PID);
 	struct mm_struct *mm = task ? get_task_mm(task) : NULL;
+	unsigned int count = 0;
 	bool recorded = true;
 
 	if (mm) {
 		recorded = mmap_read_trylock(mm);
 		if (recorded) {
-			strata_record_areas(sampler, process, mm);
+			count = strata_record_areas(sampler, process, mm);
 			mmap_read_unlock(mm);
 		}
 		mmput_async(mm);
@@ -295,6 +306,9 @@ static bool strata_record_mappings(struct strata_sampler *sampler, pid_t process
 	if (task)
 		put_task_struct(task);
 	put_pid(pid);
+	/* The host drains what many records leave no room for. */
+	if (count >= STRATA_PIECE)
+		usleep_range(STRATA_PIECE_PAUSE, 2 * STRATA_PIECE_PAUSE);
 	return recorded;
 }
 

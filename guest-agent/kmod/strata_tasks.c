@@ -38,9 +38,6 @@ struct strata_identity {
 #define CREATE_TRACE_POINTS
 #include "strata_task_events.h"
 
-/* Records of a piece, and how long the host is left to drain them, µs. */
-#define STRATA_PIECE 128
-#define STRATA_PIECE_PAUSE 500
 /* How often, and how many ms apart, the CPUs are looked at that have not followed a new session yet. */
 #define STRATA_JOIN_TRIES 20
 #define STRATA_JOIN_PAUSE 1
