@@ -6,10 +6,13 @@ use crate::process_rings::{ProcessRings, Rdtscp, Recorded};
 use shared_ring::layout::MAX_EVENTS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pause of a thread that finds another one registering an event type.
 const REGISTERING_PAUSE: Duration = Duration::from_micros(20);
+/// How long it waits for that one at most, which may have been cancelled, or jumped out of by a signal handler: then it never
+/// ends.
+const REGISTERING_LIMIT: Duration = Duration::from_secs(1);
 
 /// Made once per process, and never taken apart.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub(crate) struct Connection {
     /// Id of the thread that writes the registry, 0 while none does. Not a mutex: a signal handler has to know whether it
     /// has interrupted that thread.
     registering: AtomicU32,
+    /// Id of a thread that was waited for in vain. It is not waited for again.
+    given_up: AtomicU32,
     /// Records that no ring took, counted in the first ring too.
     lost: AtomicU64,
 }
@@ -30,6 +35,7 @@ impl Connection {
             rings,
             registered: [const { AtomicU64::new(0) }; MAX_EVENTS / 64],
             registering: AtomicU32::new(0),
+            given_up: AtomicU32::new(0),
             lost: AtomicU64::new(0),
         }
     }
@@ -73,14 +79,19 @@ impl Connection {
         }
     }
 
-    /// Describes an event type to the host, once. `false` when the registry is full, and in a signal handler that has
-    /// interrupted its thread while that describes one.
+    /// Describes an event type to the host, once. `false` when the registry is full, in a signal handler that has
+    /// interrupted its thread while that describes one, and where another thread never ends doing so.
     #[cold]
     pub(crate) fn register(&self, described: &'static impl Describe) -> bool {
         let this_thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        let began = Instant::now();
         // Acquire and release: what one writer has left is what the next one finds.
         while let Err(owner) = self.registering.compare_exchange(0, this_thread, Ordering::Acquire, Ordering::Relaxed) {
-            if owner == this_thread {
+            if owner == this_thread || owner == self.given_up.load(Ordering::Relaxed) {
+                return false;
+            }
+            if began.elapsed() >= REGISTERING_LIMIT {
+                self.given_up.store(owner, Ordering::Relaxed);
                 return false;
             }
             thread::sleep(REGISTERING_PAUSE);
@@ -133,6 +144,20 @@ mod tests {
         let recorded = connection.record(&FIRST, 4, |_| ());
 
         assert_eq!((registered, recorded, connection.lost()), (false, false, 1));
+    }
+
+    #[test]
+    fn thread_that_never_ends_registering_is_waited_for_once() {
+        let region = Region::new();
+        let connection = Connection::new(region.rings().unwrap());
+        connection.registering.store(u32::MAX, Ordering::Relaxed);
+
+        let registered = connection.register(&FIRST);
+        let began = Instant::now();
+        let recorded = (0..100).any(|_| connection.record(&FIRST, 4, |_| ()));
+
+        assert_eq!((registered, recorded, connection.lost()), (false, false, 100));
+        assert!(began.elapsed() < 50 * REGISTERING_LIMIT, "each of them waited");
     }
 
     #[test]
