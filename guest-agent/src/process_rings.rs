@@ -5,7 +5,7 @@ use crate::device::Mapping;
 use crate::fields::Payload;
 use crate::permanent;
 use crate::restartable_thread::ThisThread;
-use crate::rseq_area;
+use crate::rseq_area::{self, own::BlockedSignals};
 use clock_sync::entry::Reader;
 use rustix::thread::CpuSet;
 use shared_ring::event::Event;
@@ -18,6 +18,7 @@ use shared_ring::restartable::{self, Draft, RestartableProducer, RestartableThre
 use shared_ring::storage::{Smp, Storage};
 use shared_ring::view::{ProcessSlotView, ViewError};
 use std::any::Any;
+use std::fs;
 use std::io;
 use std::mem::offset_of;
 use std::ptr;
@@ -363,21 +364,22 @@ impl ProcessRings {
         let Some(here) = thread.cpu() else { return };
         close(here);
         let is_open = |&cpu: &u32| self.ring_of(cpu).is_some_and(|ring| ring.restartable.is_open());
-        let mut allowed = None;
-        for cpu in (0..MAX_VCPUS).filter(|&cpu| cpu != here).filter(is_open) {
-            if allowed.is_none() {
-                allowed = rustix::thread::sched_getaffinity(None).ok();
-            }
+        let others: Vec<u32> = (0..MAX_VCPUS).filter(|&cpu| cpu != here).filter(is_open).collect();
+        if others.is_empty() {
+            return;
+        }
+        // A handler that forks or makes a thread would leave that on one CPU for ever.
+        let _blocked = BlockedSignals::all();
+        let Some(allowed) = allowed_cpus() else { return };
+        for cpu in others {
             let mut there = CpuSet::new();
             there.set(cpu as usize);
-            if allowed.is_some() && rustix::thread::sched_setaffinity(None, &there).is_ok() {
+            if rustix::thread::sched_setaffinity(None, &there).is_ok() {
                 close(cpu);
             }
         }
-        if let Some(allowed) = allowed {
-            // It was allowed a moment ago. If it no longer is, there is nothing better.
-            let _ = rustix::thread::sched_setaffinity(None, &allowed);
-        }
+        // It was allowed a moment ago. If it no longer is, there is nothing better.
+        let _ = rustix::thread::sched_setaffinity(None, &allowed);
     }
 
     #[inline(always)]
@@ -389,6 +391,27 @@ impl ProcessRings {
         let ring = unsafe { &*self.ring_of_cpu.add(cpu as usize) }.load(Ordering::Relaxed);
         self.rings.get(usize::from(ring))
     }
+}
+
+/// The CPUs that this thread may go to, those that are offline included; `None` where nothing tells. `sched_getaffinity`
+/// leaves those out, and who is allowed what it says never goes there again.
+fn allowed_cpus() -> Option<CpuSet> {
+    let status = fs::read_to_string("/proc/thread-self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:")).and_then(cpus_of_mask)
+}
+
+/// The CPUs of `mask`, hexadecimal groups of 32 bits, the lowest last.
+fn cpus_of_mask(mask: &str) -> Option<CpuSet> {
+    let mut cpus = CpuSet::new();
+    for (group, digits) in mask.trim().rsplit(',').enumerate() {
+        let bits = u32::from_str_radix(digits, 16).ok()?;
+        (0..32)
+            .filter(|bit| bits >> bit & 1 == 1)
+            .map(|bit| 32 * group + bit)
+            .filter(|&cpu| cpu < CpuSet::MAX_CPU)
+            .for_each(|cpu| cpus.set(cpu));
+    }
+    Some(cpus)
 }
 
 #[cfg(test)]
@@ -523,6 +546,24 @@ pub(crate) mod tests {
         assert_eq!(recorded, Recorded::Yes);
         assert_eq!(region.drain(0).1, []);
         assert_eq!(region.drain(1).1, [(1003, 7, vec![])]);
+    }
+
+    #[test]
+    fn cpus_of_a_mask_are_counted_from_its_end() {
+        let cpus = |mask: &str| {
+            cpus_of_mask(mask).map(|set| (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect::<Vec<_>>())
+        };
+
+        assert_eq!(cpus("\t80000000,00000005\n"), Some(vec![0, 2, 63]));
+        assert_eq!(cpus(&"ffffffff,".repeat(40)), None);
+        assert_eq!(cpus(&["1", &",00000000".repeat(32)].concat()), Some(vec![]), "more than are known");
+    }
+
+    #[test]
+    fn allowed_cpus_are_those_that_this_thread_has() {
+        let (known, online) = (allowed_cpus().unwrap(), rustix::thread::sched_getaffinity(None).unwrap());
+
+        assert!((0..CpuSet::MAX_CPU).all(|cpu| known.is_set(cpu) || !online.is_set(cpu)));
     }
 
     #[test]

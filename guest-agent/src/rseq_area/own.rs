@@ -222,12 +222,12 @@ unsafe fn rseq(area: &Area, flags: usize) -> bool {
 }
 
 /// Keeps signals from the calling thread, until it goes.
-struct BlockedSignals {
+pub(crate) struct BlockedSignals {
     before: sigset_t,
 }
 
 impl BlockedSignals {
-    fn all() -> Self {
+    pub(crate) fn all() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: the first two calls write their sets; with valid arguments none of the two fails.
         unsafe {
