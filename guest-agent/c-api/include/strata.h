@@ -92,7 +92,10 @@ int strata_connect(void);
 /* Why the process is not connected, one line; NULL if it is. The text stays. */
 const char *strata_error(void);
 
-/* Hands everything recorded so far to the host, which otherwise comes by in its own time. */
+/*
+ * Hands everything recorded so far to the host, which otherwise comes by in its own time. The calling thread goes for that to each
+ * CPU on which it or others have recorded; not from a signal handler.
+ */
 void strata_flush(void);
 
 /* Records that no ring took: there was no process slot, or the trace has no room for the event's description. */

@@ -77,6 +77,58 @@ fn c_program_runs_with_the_static_library() {
     assert!(printed.contains("errno 0"), "{printed}");
 }
 
+/// Records, and says nothing.
+const PLUGIN: &str = r#"
+#include <strata.h>
+void work(void) { strata_connect(); }
+"#;
+
+/// Loads a plugin, lets it record, and closes it: it has to stay.
+const PROGRAM: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char **arguments) {
+    void *plugin = count > 1 ? dlopen(arguments[1], RTLD_NOW) : NULL;
+    void (*work)(void) = plugin ? (void (*)(void))dlsym(plugin, "work") : NULL;
+    if (!work)
+        return puts(dlerror()), 1;
+    work();
+    dlclose(plugin);
+    puts(dlopen(arguments[1], RTLD_NOW | RTLD_NOLOAD) ? "stays" : "is gone");
+    return 0;
+}
+"#;
+
+#[test]
+fn plugin_with_the_static_library_stays_where_its_threads_name_it() {
+    let prefix = tempfile::tempdir().unwrap();
+    install(prefix.path());
+    let path = |name: &str| prefix.path().join(name);
+    fs::remove_file(path("lib/x86_64-linux-gnu/libstrata.so")).unwrap();
+    fs::write(path("plugin.c"), PLUGIN).unwrap();
+    fs::write(path("program.c"), PROGRAM).unwrap();
+    let link = pkg_config(prefix.path(), &["--cflags", "--libs", "--static"]);
+    let cc = |output: &str, source: &str, options: &[String]| {
+        let mut command = Command::new("gcc");
+        command.arg("-o").arg(path(output)).arg(path(source)).args(options);
+        assert_succeeded(&command.output().unwrap());
+    };
+    cc("plugin.so", "plugin.c", &[&["-shared".to_owned(), "-fPIC".to_owned()][..], &link].concat());
+    cc("program", "program.c", &["-ldl".to_owned()]);
+
+    let output = Command::new(path("program")).arg(path("plugin.so")).output().unwrap();
+
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "stays\n", "{output:?}");
+}
+
+#[test]
+fn description_for_pkg_config_has_the_librarys_version() {
+    let prefix = tempfile::tempdir().unwrap();
+    install(prefix.path());
+
+    assert_eq!(pkg_config(prefix.path(), &["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+}
+
 #[test]
 fn cpp_program_runs_with_the_shared_library() {
     let printed = run(&["g++", "-std=c++11", "-pthread"], "baker.cpp", &[]);
