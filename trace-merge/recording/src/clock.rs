@@ -88,6 +88,42 @@ pub struct VcpuRelation {
     pub how: String,
 }
 
+/// Ticks of a clock as seconds and nanoseconds, of many moments in a row: divides once for a moment in the second of the one
+/// before.
+#[derive(Clone, Copy, Debug)]
+pub struct Seconds {
+    frequency: u64,
+    second: u64,
+    /// Ticks at its beginning.
+    begin: u64,
+}
+
+impl Seconds {
+    /// Of a clock with so many ticks per second.
+    #[must_use]
+    pub const fn new(frequency_hz: u64) -> Self {
+        Self { frequency: frequency_hz, second: 0, begin: 0 }
+    }
+
+    /// Whole seconds and nanoseconds that `ticks` take, rounded down.
+    #[inline]
+    pub const fn of(&mut self, ticks: u64) -> (u64, u64) {
+        if ticks.wrapping_sub(self.begin) >= self.frequency {
+            self.second = ticks / self.frequency;
+            self.begin = self.second * self.frequency;
+        }
+        // Less than the frequency, so that the product fits 64 bits.
+        (self.second, (ticks - self.begin) * NS_PER_SECOND / self.frequency)
+    }
+
+    /// [`Clock::ticks_to_ns`].
+    #[inline]
+    pub const fn ns(&mut self, ticks: u64) -> u64 {
+        let (seconds, nanoseconds) = self.of(ticks);
+        seconds.saturating_mul(NS_PER_SECOND).saturating_add(nanoseconds)
+    }
+}
+
 impl Clock {
     /// `ticks` in nanoseconds, rounded down; saturates.
     #[must_use]

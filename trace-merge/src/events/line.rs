@@ -2,6 +2,7 @@
 //! record once the memory has grown to what a batch of records takes.
 
 use std::fmt::{self, Write};
+use std::io;
 use strata_recording::schema::hex_digits;
 use strata_recording::text::terminal;
 
@@ -11,9 +12,8 @@ const CHUNK: usize = 16;
 const LONG_CHUNK: usize = 32;
 /// Bytes that are copied at once, at most.
 pub(super) const MOST_AT_ONCE: usize = 192;
-/// Bytes that are written before they are moved behind the others: few, so that they stay in the fastest cache and are
-/// moved without setting up a long copy.
-const WINDOW: usize = 1 << 10;
+/// Bytes of text after which the lines go on in other memory.
+const WINDOW: usize = 1 << 16;
 /// Bytes that a group of three digits is written with; the last one is room.
 const GROUP: usize = 4;
 
@@ -59,47 +59,63 @@ impl From<&[u8]> for Literal {
 /// Lines, one after another.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// What does not change any more.
-    bytes: Vec<u8>,
+    /// What does not change any more, with the number of bytes that are text.
+    full: Vec<(Window, usize)>,
+    /// Bytes of that text.
+    before: usize,
     /// What comes behind it: the first `length` bytes are text.
-    window: Box<[u8; WINDOW + MOST_AT_ONCE]>,
+    window: Window,
     length: usize,
+    /// Memory to go on in.
+    spare: Vec<Window>,
 }
+
+type Window = Box<[u8; WINDOW + MOST_AT_ONCE]>;
 
 impl Default for Lines {
     fn default() -> Self {
-        Self { bytes: Vec::new(), window: Box::new([0; WINDOW + MOST_AT_ONCE]), length: 0 }
+        Self { full: Vec::new(), before: 0, window: Box::new([0; WINDOW + MOST_AT_ONCE]), length: 0, spare: Vec::new() }
     }
 }
 
 impl Lines {
+    /// Writes the lines to `out`.
+    pub(super) fn write_to(&self, out: &mut (impl io::Write + ?Sized)) -> io::Result<()> {
+        self.full.iter().try_for_each(|(window, length)| out.write_all(&window[..*length]))?;
+        out.write_all(&self.window[..self.length])
+    }
+
     /// The lines.
-    pub(super) fn text(&mut self) -> &[u8] {
-        self.empty_window();
-        &self.bytes
+    #[cfg(test)]
+    pub(super) fn text(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        self.write_to(&mut text).unwrap();
+        text
     }
 
     /// Bytes of the lines.
     #[inline]
     pub(super) const fn len(&self) -> usize {
-        self.bytes.len() + self.length
+        self.before + self.length
     }
 
     /// What was written behind the first `begin` bytes; `None` where that lies in two places.
     pub(super) fn since(&self, begin: usize) -> Option<&[u8]> {
-        self.window.get(begin.checked_sub(self.bytes.len())?..self.length)
+        self.window.get(begin.checked_sub(self.before)?..self.length)
     }
 
     /// Forgets the lines, not their memory.
     pub(super) fn clear(&mut self) {
-        self.bytes.clear();
-        self.length = 0;
+        self.spare.extend(self.full.drain(..).map(|(window, _)| window));
+        (self.before, self.length) = (0, 0);
     }
 
     #[cold]
     #[inline(never)]
-    fn empty_window(&mut self) {
-        self.bytes.extend_from_slice(&self.window[..self.length]);
+    fn go_on(&mut self) {
+        let next = self.spare.pop().unwrap_or_else(|| Box::new([0; WINDOW + MOST_AT_ONCE]));
+        self.full.push((std::mem::replace(&mut self.window, next), self.length));
+        self.before += self.length;
         self.length = 0;
     }
 
@@ -107,7 +123,7 @@ impl Lines {
     #[inline(always)]
     fn begin(&mut self) -> usize {
         if self.length > WINDOW {
-            self.empty_window();
+            self.go_on();
             return 0;
         }
         self.length
@@ -500,7 +516,7 @@ mod tests {
     fn text(write: impl FnOnce(&mut Lines)) -> String {
         let mut lines = Lines::default();
         write(&mut lines);
-        String::from_utf8(lines.text().to_vec()).unwrap()
+        String::from_utf8(lines.text()).unwrap()
     }
 
     #[test]

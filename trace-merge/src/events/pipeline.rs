@@ -167,8 +167,8 @@ fn write_in_order(received: &Receiver<Filled>, returns: &[Sender<Lines>], out: &
     let mut next = 0;
     for filled in received {
         waiting.insert(filled.number, filled);
-        while let Some(Filled { worker, mut lines, .. }) = waiting.remove(&next) {
-            out.write_all(lines.text())?;
+        while let Some(Filled { worker, lines, .. }) = waiting.remove(&next) {
+            lines.write_to(out)?;
             next += 1;
             // A worker that has ended needs no buffer.
             let _ = returns[worker].send(lines);

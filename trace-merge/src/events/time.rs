@@ -1,36 +1,13 @@
 //! Ticks as seconds and as UTC, for many records in a row: what does not change from one to the next is kept.
 
 use super::line::{Lines, Literal, SECONDS};
-use strata_recording::clock::{Clock, NS_PER_SECOND, rfc3339};
+use strata_recording::clock::{Clock, NS_PER_SECOND, Seconds, rfc3339};
 
 /// What of a number of ticks changes from one record to the next lies below this.
 const MILLION: u64 = 1_000_000;
 
-/// Ticks to seconds and nanoseconds; divides once for a moment in the second of the one before.
-#[derive(Clone, Copy, Debug)]
-struct Seconds {
-    frequency: u64,
-    second: u64,
-    /// Ticks at its beginning.
-    begin: u64,
-}
-
-impl Seconds {
-    const fn new(frequency: u64) -> Self {
-        Self { frequency, second: 0, begin: 0 }
-    }
-
-    /// Whole seconds and nanoseconds that `ticks` take, rounded down.
-    #[inline]
-    fn of(&mut self, ticks: u64) -> (u64, u64) {
-        if ticks.wrapping_sub(self.begin) >= self.frequency {
-            self.second = ticks / self.frequency;
-            self.begin = self.second * self.frequency;
-        }
-        // Less than the frequency, so that the product fits 64 bits.
-        (self.second, (ticks - self.begin) * NS_PER_SECOND / self.frequency)
-    }
-}
+/// In place of a second and what is to be added to its nanoseconds: no sum is less than a second.
+const NO_SECOND: (u64, u64) = (0, NS_PER_SECOND);
 
 /// Text that stands before the digits that change from one record to the next, and the number that it shows.
 #[derive(Clone, Debug)]
@@ -62,6 +39,8 @@ pub(super) struct Times<'t> {
     json_second: Kept<u64>,
     /// The second of UTC that was shown last, ns since 1970, with the text that the caller wants before it.
     utc_second: Kept<i128>,
+    /// A second since the anchor, and by how many ns what UTC's second above has of it is ahead of its own, wrapping.
+    utc_ahead: (u64, u64),
     /// The millions of ticks that were shown last, with the text that the caller wants before them.
     millions: Kept<u64>,
 }
@@ -79,6 +58,7 @@ impl<'t> Times<'t> {
             column: (u64::MAX, None),
             json_second: Kept { of: u64::MAX, text: Literal::EMPTY },
             utc_second: Kept { of: i128::MIN, text: Literal::EMPTY },
+            utc_ahead: NO_SECOND,
             millions: Kept { of: 0, text: Literal::EMPTY },
         }
     }
@@ -156,15 +136,22 @@ impl<'t> Times<'t> {
     /// Finds the second of UTC at `time`, and the nanoseconds in it.
     #[inline(always)]
     fn find_utc_second(&mut self, before: &str, time: u64) -> u64 {
-        let ns = match time.checked_sub(self.clock.utc.ticks) {
-            Some(after) => {
-                let (seconds, fraction) = self.since_anchor.of(after);
-                i128::from(self.clock.utc.utc_ns)
-                    + i128::from(seconds) * i128::from(NS_PER_SECOND)
-                    + i128::from(fraction)
+        let Some(after) = time.checked_sub(self.clock.utc.ticks) else { return self.compute_utc_second(before, time) };
+        let (second, fraction) = self.since_anchor.of(after);
+        match (second == self.utc_ahead.0, fraction.wrapping_add(self.utc_ahead.1)) {
+            (true, nanoseconds @ 0..NS_PER_SECOND) => nanoseconds,
+            _ => {
+                let nanoseconds = self.compute_utc_second(before, time);
+                self.utc_ahead = (second, nanoseconds.wrapping_sub(fraction));
+                nanoseconds
             }
-            None => self.clock.utc_ns(time),
-        };
+        }
+    }
+
+    /// The same where it is not known from the record before.
+    #[inline(never)]
+    fn compute_utc_second(&mut self, before: &str, time: u64) -> u64 {
+        let ns = self.clock.utc_ns(time);
         match u64::try_from(ns.wrapping_sub(self.utc_second.of)) {
             Ok(fraction @ 0..NS_PER_SECOND) => fraction,
             _ => self.enter_utc_second(before, ns),
@@ -179,6 +166,7 @@ impl<'t> Times<'t> {
         let text = rfc3339(of);
         let second = text.split('.').next().unwrap_or_default();
         self.utc_second.enter(of, || format!("{before}{second}."));
+        self.utc_ahead = NO_SECOND;
         // Less than a second.
         u64::try_from(fraction).unwrap_or(0)
     }
@@ -214,7 +202,7 @@ mod tests {
                 let text = |write: &mut dyn FnMut(&mut Lines)| {
                     let mut lines = Lines::default();
                     write(&mut lines);
-                    String::from_utf8(lines.text().to_vec()).unwrap()
+                    String::from_utf8(lines.text()).unwrap()
                 };
                 let since_start = text(&mut |lines| times.write_since_start(lines, "s", ticks));
                 prop_assert_eq!(since_start, format!("s{seconds}.{ns:09}"));
