@@ -1,6 +1,6 @@
 //! How times are distributed.
 
-use super::histogram::{Classes, Histogram};
+use super::histogram::{Classes, Histogram, begin, class};
 use serde::Serialize;
 use strata_recording::clock::Clock;
 
@@ -87,8 +87,8 @@ impl BinnedDurations {
 
 /// Up to this many times are kept as they are.
 const EXACT: usize = 4096;
-/// Digits to which the quantiles of more times are right: to a thousandth.
-const DIGITS: u8 = 3;
+/// Classes of more times for each power of two, as a power of two: their quantiles are right to a thousandth.
+const CLASS_BITS: u32 = 10;
 
 /// Times as they come, in ticks, in bounded memory, for quantiles alone: those of up to 4096 times are exact, and those of
 /// more right to a thousandth of their value.
@@ -96,38 +96,52 @@ const DIGITS: u8 = 3;
 pub(crate) struct Quantiles {
     /// The times themselves, as long as they are few.
     few: Vec<u64>,
-    many: Option<hdrhistogram::Histogram<u32>>,
+    /// How many of more times each class has.
+    many: Vec<u64>,
 }
 
 impl Quantiles {
     /// Adds one, in ticks.
     pub(crate) fn add(&mut self, ticks: u64) {
-        if let Some(many) = &mut self.many {
-            // It grows as it has to, and so takes every value.
-            let _ = many.record(ticks);
+        if !self.many.is_empty() {
+            self.count(ticks);
             return;
         }
         self.few.push(ticks);
-        if self.few.len() > EXACT
-            && let Ok(mut many) = hdrhistogram::Histogram::new(DIGITS)
-        {
-            for earlier in std::mem::take(&mut self.few) {
-                let _ = many.record(earlier);
-            }
-            self.many = Some(many);
+        if self.few.len() > EXACT {
+            std::mem::take(&mut self.few).into_iter().for_each(|earlier| self.count(earlier));
+        }
+    }
+
+    fn count(&mut self, ticks: u64) {
+        let class = usize::from(class(ticks, CLASS_BITS));
+        if self.many.len() <= class {
+            self.many.resize(class + 1, 0);
+        }
+        if let Some(count) = self.many.get_mut(class) {
+            *count += 1;
         }
     }
 
     /// What so many thousandths of them take at most, ticks, by nearest rank; 0 of none.
     pub(crate) fn quantiles<const N: usize>(&self, thousandths: [u16; N]) -> [u64; N] {
-        let mut few = self.few.clone();
-        few.sort_unstable();
-        thousandths.map(|thousandths| match &self.many {
-            Some(many) => many.value_at_quantile(f64::from(thousandths) / 1000.0),
-            None => {
-                let index = (few.len() * usize::from(thousandths)).div_ceil(1000).saturating_sub(1);
-                few.get(index).copied().unwrap_or(0)
-            }
+        let rank = |number: u64, thousandths: u16| (number * u64::from(thousandths)).div_ceil(1000).max(1);
+        if self.many.is_empty() {
+            let mut few = self.few.clone();
+            few.sort_unstable();
+            let index = |thousandths| usize::try_from(rank(few.len() as u64, thousandths) - 1).unwrap_or(usize::MAX);
+            return thousandths.map(|thousandths| few.get(index(thousandths)).copied().unwrap_or(0));
+        }
+        let number = self.many.iter().sum();
+        thousandths.map(|thousandths| {
+            let mut up_to = 0;
+            let reaches = |count: &u64| {
+                up_to += count;
+                up_to >= rank(number, thousandths)
+            };
+            let class = self.many.iter().position(reaches).unwrap_or(0);
+            // The longest time of the class.
+            u16::try_from(class + 1).map_or(u64::MAX, |next| begin(next, CLASS_BITS) - 1)
         })
     }
 }
