@@ -464,7 +464,7 @@ impl Pairs {
     }
 
     fn syscall_enter(&mut self, tid: Tid, number: i64, merged: &MergedRecord<'_>) {
-        let never_returns = matches!(names::syscall::name(number), Some("exit" | "exit_group"));
+        let never_returns = names::syscall::never_returns(number);
         let call = Call { number, entered: merged.record.time };
         let before = if never_returns { self.calls.remove(&tid) } else { self.calls.insert(tid, call) };
         if let Some(before) = before {

@@ -175,6 +175,34 @@ pub fn shown(number: i64) -> Option<Cow<'static, str>> {
     })
 }
 
+/// Whether `number` is `clone`.
+#[must_use]
+pub fn is_clone(number: i64) -> bool {
+    is(number, x86_64::Sysno::clone, x86::Sysno::clone)
+}
+
+/// Whether `number` is `futex`.
+#[must_use]
+pub fn is_futex(number: i64) -> bool {
+    is(number, x86_64::Sysno::futex, x86::Sysno::futex)
+}
+
+/// Whether the system call `number` ends its task.
+#[must_use]
+pub fn never_returns(number: i64) -> bool {
+    is(number, x86_64::Sysno::exit, x86::Sysno::exit) || is(number, x86_64::Sysno::exit_group, x86::Sysno::exit_group)
+}
+
+/// Whether `number` is a call of x86-64, which x32 has at the same place, or that of i386: by number, for who asks at each
+/// call.
+fn is(number: i64, call: x86_64::Sysno, of_i386: x86::Sysno) -> bool {
+    match abi(number) {
+        (Abi::X86_64, id) => id == i64::from(call.id()),
+        (Abi::X32, id) => id ^ X32_BIT == i64::from(call.id()),
+        (Abi::I386, id) => id == i64::from(of_i386.id()),
+    }
+}
+
 /// The number, in x86-64's own table, of the system call called `name`; `None` when there is none.
 #[must_use]
 pub fn number(name: &str) -> Option<i64> {

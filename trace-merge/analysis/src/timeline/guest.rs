@@ -294,7 +294,7 @@ impl Guest {
                 }
             }
             Event::SyscallEnter { number, arguments } => {
-                let is_clone = names::syscall::name(number) == Some("clone");
+                let is_clone = names::syscall::is_clone(number);
                 let cpu = self.cpu_mut(cpu);
                 cpu.clone_flags = if is_clone { arguments.get(0) } else { None };
                 let current = cpu.current;

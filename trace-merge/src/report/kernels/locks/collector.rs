@@ -301,7 +301,7 @@ impl Collector {
     }
 
     fn enter(&mut self, task: TaskIndex, number: i64, arguments: &Arguments<'_>, time: u64) {
-        let futex = (names::syscall::name(number) == Some("futex")).then(|| {
+        let futex = names::syscall::is_futex(number).then(|| {
             let command = arguments.get(1)? & FUTEX_COMMAND;
             let &(_, operation) = FUTEX_WAITS.iter().find(|&&(wait, _)| wait == command)?;
             Some((arguments.get(0)?, operation))

@@ -328,7 +328,7 @@ impl Collector {
     }
 
     fn enter(&mut self, task: TaskIndex, number: i64, time: u64) {
-        if matches!(names::syscall::name(number), Some("exit" | "exit_group")) {
+        if names::syscall::never_returns(number) {
             self.open.remove(&task);
             self.sums(task, number).count += 1;
             self.keep(task, &Open::new(number, time), None, Outcome::NeverReturns, None);
