@@ -275,7 +275,7 @@ impl<K: Kind> Analysis for FollowedTimes<K> {
     }
 
     fn takes_record(&self, input: &Input<'_>) -> bool {
-        Self::follows(input)
+        self.vms.iter().any(Option::is_some) && Self::follows(input)
     }
 
     fn record(&mut self, input: &Input<'_>, timeline: &Timeline) {

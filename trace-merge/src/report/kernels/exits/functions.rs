@@ -82,11 +82,6 @@ impl Sum {
     }
 }
 
-/// Adds `sum` to the one of `key`.
-fn add_to<K: Ord>(sums: &mut BTreeMap<K, Sum>, key: K, sum: Sum) {
-    sums.entry(key).and_modify(|known| *known = known.plus(&sum)).or_insert(sum);
-}
-
 /// Rows, and what they lack.
 #[derive(Debug)]
 pub(super) struct Functions {
@@ -119,16 +114,22 @@ impl Instructions {
         let has_names = !self.has_guests && self.times.keys().any(is_of_kernel);
         let symbols = if has_names { symbols() } else { None };
         // Few functions have many instructions, and a name takes memory.
-        let mut by_symbol: BTreeMap<(ExitReason, KernelSymbol<'_>), Sum> = BTreeMap::new();
+        let mut by_symbol: HashMap<(ExitReason, u64), (KernelSymbol<'_>, Sum)> = HashMap::default();
         let mut by_function: BTreeMap<(ExitReason, Result<String, u64>), Sum> = BTreeMap::new();
+        let mut add_to = |function, sum: Sum| {
+            by_function.entry(function).and_modify(|known: &mut Sum| *known = known.plus(&sum)).or_insert(sum);
+        };
         for ((reason, address), sum) in self.times {
             match symbols.and_then(|symbols| symbols.find(address)) {
-                Some((symbol, _)) => add_to(&mut by_symbol, (reason, symbol), sum),
-                None => add_to(&mut by_function, (reason, Err(address)), sum),
+                Some((symbol, _)) => {
+                    let known = by_symbol.entry((reason, symbol.address));
+                    known.and_modify(|(_, known)| *known = known.plus(&sum)).or_insert((symbol, sum));
+                }
+                None => add_to((reason, Err(address)), sum),
             }
         }
-        for ((reason, symbol), sum) in by_symbol {
-            add_to(&mut by_function, (reason, Ok(symbol.label().into_owned())), sum);
+        for ((reason, _), (symbol, sum)) in by_symbol {
+            add_to((reason, Ok(symbol.label().into_owned())), sum);
         }
         let row = |((reason, function), sum): ((ExitReason, Result<String, u64>), Sum)| FunctionExits {
             reason: reason.name().into_owned(),
