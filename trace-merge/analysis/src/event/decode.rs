@@ -546,30 +546,25 @@ impl Decoder {
     /// What `record`, of the source `source` in a layer of `kind`, says.
     pub fn read<'t>(&mut self, source: usize, kind: LayerKind, record: &StreamRecord<'t>) -> Option<Event<'t>> {
         let id = usize::from(record.schema.description().id);
-        if self.shape(source, id).is_none() {
-            self.find_out(source, id, kind, record.schema);
-        }
-        self.shape(source, id)?.as_ref()?.read(record)
-    }
-
-    #[inline]
-    fn shape(&self, source: usize, id: usize) -> Option<&Option<Shape>> {
-        self.shapes.get(source)?.get(id)?.as_ref()
+        let shape = match self.shapes.get(source).and_then(|shapes| shapes.get(id)) {
+            Some(Some(shape)) => shape,
+            _ => self.find_out(source, id, kind, record.schema),
+        };
+        shape.as_ref()?.read(record)
     }
 
     #[cold]
     #[inline(never)]
-    fn find_out(&mut self, source: usize, id: usize, kind: LayerKind, schema: &Schema) {
+    fn find_out(&mut self, source: usize, id: usize, kind: LayerKind, schema: &Schema) -> &Option<Shape> {
         if self.shapes.len() <= source {
             self.shapes.resize(source + 1, Vec::new());
         }
-        let Some(shapes) = self.shapes.get_mut(source) else { return };
+        let Some(shapes) = self.shapes.get_mut(source) else { return &None };
         if shapes.len() <= id {
             shapes.resize(id + 1, None);
         }
-        if let Some(shape) = shapes.get_mut(id) {
-            let read = Shape::new(kind, schema);
-            *shape = Some(if self.only_pairs { read.and_then(|read| read.of_pair(kind)) } else { read });
-        }
+        let Some(shape) = shapes.get_mut(id) else { return &None };
+        let read = Shape::new(kind, schema);
+        shape.insert(if self.only_pairs { read.and_then(|read| read.of_pair(kind)) } else { read })
     }
 }

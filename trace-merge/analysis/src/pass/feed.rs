@@ -139,42 +139,23 @@ impl<'a> Feed<'a> {
     #[inline]
     fn record(&mut self, input: &Input<'_>) {
         let number = 2 * usize::from(input.record.schema.description().id) + usize::from(input.event.is_none());
-        let known = self.of_records.get(input.source).and_then(|of_source| of_source.get(number));
-        if !matches!(known, Some(Some(_))) {
-            self.find_out(input, number);
-        }
-        let known = self.of_records.get(input.source).and_then(|of_source| of_source.get(number));
-        let Some(Some(takers)) = known else { return };
+        let Self { analyses, timeline, reported, of_records, .. } = self;
+        let takers = match of_records.get(input.source).and_then(|of_source| of_source.get(number)) {
+            Some(Some(takers)) => takers,
+            _ => find_out(of_records, analyses, input, number),
+        };
         if takers.is_empty() {
             return;
         }
-        let Window { begin, end } = self.reported.window;
+        let Window { begin, end } = reported.window;
         let (is_before, is_behind) = (input.time() < begin, input.time() >= end);
         for &place in takers {
-            let Some(analysis) = self.analyses.get_mut(place) else { continue };
+            let Some(analysis) = analyses.get_mut(place) else { continue };
             if is_before {
-                analysis.before(input, &self.timeline);
+                analysis.before(input, timeline);
             } else if !is_behind || analysis.is_unfinished() {
-                analysis.record(input, &self.timeline);
+                analysis.record(input, timeline);
             }
-        }
-    }
-
-    /// Finds out who takes records like `input`.
-    #[cold]
-    #[inline(never)]
-    fn find_out(&mut self, input: &Input<'_>, number: usize) {
-        if self.of_records.len() <= input.source {
-            self.of_records.resize(input.source + 1, Vec::new());
-        }
-        let Some(of_source) = self.of_records.get_mut(input.source) else { return };
-        if of_source.len() <= number {
-            of_source.resize(number + 1, None);
-        }
-        let layer = input.origin.layer();
-        let takes = |analysis: &dyn Analysis| analysis.layers().contains(&layer) && analysis.takes_record(input);
-        if let Some(takers) = of_source.get_mut(number) {
-            *takers = Some(places(&self.analyses, takes));
         }
     }
 
@@ -207,6 +188,28 @@ impl<'a> Feed<'a> {
             }
         }
     }
+}
+
+/// Finds out who takes records like `input`, of the type with this number in [`Feed::of_records`].
+#[cold]
+#[inline(never)]
+fn find_out<'r>(
+    of_records: &'r mut Vec<Vec<Option<Takers>>>,
+    analyses: &[&mut dyn Analysis],
+    input: &Input<'_>,
+    number: usize,
+) -> &'r [usize] {
+    if of_records.len() <= input.source {
+        of_records.resize(input.source + 1, Vec::new());
+    }
+    let Some(of_source) = of_records.get_mut(input.source) else { return &[] };
+    if of_source.len() <= number {
+        of_source.resize(number + 1, None);
+    }
+    let Some(takers) = of_source.get_mut(number) else { return &[] };
+    let layer = input.origin.layer();
+    let takes = |analysis: &dyn Analysis| analysis.layers().contains(&layer) && analysis.takes_record(input);
+    takers.insert(places(analyses, takes))
 }
 
 /// Where those of `analyses` are that take something.

@@ -134,7 +134,7 @@ impl<'t> Reader<'t> {
                 {
                     self.meet(merged, origin, sink);
                 }
-                let event = self.decoder.event(merged);
+                let event = self.decoder.read(merged.source, origin.layer(), &merged.record);
                 sink.record(&Input { origin, source: merged.source, event, record: merged.record })
             }
             Step::GapBegin { source, time } => self.gap(source, time, true, sink),
