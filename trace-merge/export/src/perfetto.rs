@@ -35,7 +35,7 @@ use strata_analysis::event::{self, Event, Tid};
 use strata_analysis::timeline::states::Current;
 use strata_analysis::timeline::{Change, ChangeKind, Input, Origin, Timeline};
 use strata_analysis::{Analysis, Gap};
-use strata_recording::clock::Clock;
+use strata_recording::clock::{Clock, Seconds};
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::Trace;
 use strata_recording::reader::merge::Merge;
@@ -110,21 +110,21 @@ struct Source {
 }
 
 impl Source {
+    /// Whether disks and networks are followed by records like `input`, of which `find_out` is asked once.
     #[inline]
-    fn follows(&mut self, input: &Input<'_>) -> (bool, bool) {
+    fn follows(&mut self, input: &Input<'_>, find_out: impl FnOnce() -> (bool, bool)) -> (bool, bool) {
         if input.event.is_none() {
             return (false, false);
         }
-        match self.follows.get(input.record.schema.position()) {
+        let position = input.record.schema.position();
+        match self.follows.get(position) {
             Some(Some(known)) => *known,
-            _ => self.find_out(input),
+            _ => self.keep(position, find_out()),
         }
     }
 
     #[cold]
-    fn find_out(&mut self, input: &Input<'_>) -> (bool, bool) {
-        let (follows, position) =
-            ((FlowTimes::follows(input), NetFlowTimes::follows(input)), input.record.schema.position());
+    fn keep(&mut self, position: usize, follows: (bool, bool)) -> (bool, bool) {
         if self.follows.len() <= position {
             self.follows.resize(position + 1, None);
         }
@@ -138,6 +138,8 @@ impl Source {
 /// The export in the making.
 struct Exporter<'t, W> {
     clock: Clock,
+    /// Its ticks as nanoseconds.
+    seconds: Seconds,
     window: Window,
     /// Whether the window has begun: what came before was followed and not drawn.
     begun: bool,
@@ -177,6 +179,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
         let sources = Merge::new(trace.layers(), 0).streams().map(|(layer, _)| source(layer)).collect();
         Self {
             clock: trace.clock().clone(),
+            seconds: Seconds::new(trace.clock().frequency_hz),
             window,
             begun: false,
             progress,
@@ -199,12 +202,19 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
     }
 
     /// Nanoseconds of the trace clock at `ticks`.
-    fn ns(&self, ticks: u64) -> u64 {
-        self.clock.ticks_to_ns(ticks)
+    #[inline]
+    const fn ns(&mut self, ticks: u64) -> u64 {
+        self.seconds.ns(ticks)
+    }
+
+    /// The same of both ends of `window`.
+    #[inline]
+    const fn window_ns(&mut self, window: &Window) -> (u64, u64) {
+        (self.ns(window.begin), self.ns(window.end))
     }
 
     fn begin_ns(&self) -> u64 {
-        self.ns(self.window.begin)
+        self.clock.ticks_to_ns(self.window.begin)
     }
 
     /// Introduces machines, and the tracks that are there whatever is recorded.
@@ -394,7 +404,8 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
         self.begin();
         self.take(input, timeline);
         let source = self.sources.get_mut(input.source);
-        let (of_disks, of_networks) = source.map_or((false, false), |source| source.follows(input));
+        let follow = || (self.flows.takes_record(input), self.net_flows.takes_record(input));
+        let (of_disks, of_networks) = source.map_or((false, false), |source| source.follows(input, follow));
         if of_disks {
             self.flows.record(input, timeline);
         }
@@ -410,10 +421,9 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
     }
 
     fn change(&mut self, change: &Change, timeline: &Timeline) {
-        let ns = |window: &Window| (self.clock.ticks_to_ns(window.begin), self.clock.ticks_to_ns(window.end));
         match change {
             Change::Vcpu { vm, vcpu, window, state } => {
-                let window = ns(window);
+                let window = self.window_ns(window);
                 self.states.vcpu(&mut self.out, timeline, (*vm, *vcpu), window, *state);
             }
             Change::Task { vm, task, window, state } => {
@@ -422,7 +432,7 @@ impl<W: Write + Send> Analysis for Exporter<'_, W> {
                 let recorded = known.and_then(|vm| vm.kernel_span?.intersection(window));
                 let task_of = |vm: &'_ strata_analysis::timeline::Vm| vm.guest.task(*task)?.life(&recorded?);
                 let Some(window) = known.and_then(task_of) else { return };
-                let window = ns(&window);
+                let window = self.window_ns(&window);
                 self.states.task(&mut self.out, timeline, (*vm, *task), window, *state);
             }
             Change::TaskName { vm, task, time } => {

@@ -325,6 +325,19 @@ mod tests {
 
     proptest! {
         #[test]
+        fn nanoseconds_of_many_moments_are_those_of_each(
+            frequency_hz in prop_oneof![1..5_u64, 1..5_000_000_000_u64],
+            moments: Vec<u64>,
+            near in proptest::collection::vec(0..20_000_000_000_u64, 0..20),
+        ) {
+            let (clock, mut seconds) = (Clock { frequency_hz, ..clock() }, Seconds::new(frequency_hz));
+
+            for ticks in moments.into_iter().chain(near) {
+                prop_assert_eq!(seconds.ns(ticks), clock.ticks_to_ns(ticks));
+            }
+        }
+
+        #[test]
         fn nanoseconds_are_the_exact_quotient(ticks in any::<u64>(), frequency in NS_PER_SECOND..=MAX_FREQUENCY) {
             let clock = Clock { frequency_hz: frequency, ..clock() };
             let exact = u128::from(ticks) * u128::from(NS_PER_SECOND) / u128::from(frequency);

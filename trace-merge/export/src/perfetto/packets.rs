@@ -39,6 +39,8 @@ const BUNDLE: usize = 128;
 const SLICE: usize = 112;
 /// Bytes of most records.
 const RECORD: usize = 512;
+/// Bytes that there is room for behind the records of a bundle when it is full: as many as most bundles take.
+const ROOM: usize = 1 << 14;
 /// Bytes of packets that are written at once: so many that what buffers them once more does not copy them.
 const PENDING: usize = 1 << 20;
 
@@ -135,7 +137,41 @@ impl Sequence {
 #[derive(Debug, Default)]
 struct Bundle {
     records: usize,
+    /// The first `length` bytes; those behind are room.
     fields: Vec<u8>,
+    length: usize,
+}
+
+impl Bundle {
+    /// Appends what the thread `tid` recorded at `time`, ns.
+    #[inline(always)]
+    fn push(&mut self, time: u64, tid: i64, event: &FtraceKind<'_>) {
+        let behind = self.fields.get_mut(self.length..).and_then(<[u8]>::first_chunk_mut::<RECORD>);
+        let written = behind.and_then(|room| {
+            let mut short = Short::new(room);
+            put_record(time, tid, event, &mut short);
+            short.fits()
+        });
+        match written {
+            Some(bytes) => self.length += bytes,
+            None => self.push_slowly(time, tid, event),
+        }
+        self.records += 1;
+    }
+
+    /// The same of a record for which there was no room, and makes room for those to come.
+    #[cold]
+    #[inline(never)]
+    fn push_slowly(&mut self, time: u64, tid: i64, event: &FtraceKind<'_>) {
+        self.fields.truncate(self.length);
+        put_record(time, tid, event, &mut self.fields);
+        self.length = self.fields.len();
+        self.fields.resize(self.length + ROOM, 0);
+    }
+
+    fn fields(&self) -> &[u8] {
+        self.fields.get(..self.length).unwrap_or_default()
+    }
 }
 
 /// Writes packets to `W`. The first error ends it: nothing is written from then on.
@@ -151,9 +187,8 @@ pub(super) struct PacketWriter<W> {
     refers: bool,
     /// Packets that are to be written.
     pending: Vec<u8>,
-    /// Room for the two packets of a slice, and for a record.
+    /// Room for the two packets of a slice.
     slice: [u8; SLICE],
-    record: [u8; RECORD],
     /// What is added to times, ns, to have `CLOCK_MONOTONIC_RAW`; `None` where they are written as they are given.
     monotonic_raw: Option<i64>,
     /// Whether nothing is to be written for the time being.
@@ -174,7 +209,6 @@ impl<W: Write> PacketWriter<W> {
             refers: false,
             pending: Vec::new(),
             slice: [0; SLICE],
-            record: [0; RECORD],
             monotonic_raw,
             muted: false,
             failed: None,
@@ -277,10 +311,12 @@ impl<W: Write> PacketWriter<W> {
         const FLAGS: Key = Key::of_number(field::PACKET_SEQUENCE_FLAGS);
         const PACKET: Key = Key::with_length(field::TRACE_PACKET);
         const EVENT: Key = Key::with_length(field::PACKET_TRACK_EVENT);
-        let times = [self.shown(begin), self.shown(end)];
+        let (begin, end) = (self.shown(begin), self.shown(end));
         self.turn_to(machine);
         let sequence = &self.sequences[self.last].1;
-        let (Some(name), Some(track), [Some(begin), Some(end)]) = (varint(iid), varint(track), times.map(varint))
+        // One by one: an array of them is not mapped in place.
+        let (Some(name), Some(track), Some(begin), Some(end)) =
+            (varint(iid), varint(track), varint(begin), varint(end))
         else {
             return false;
         };
@@ -456,19 +492,12 @@ impl<W: Write> PacketWriter<W> {
         let time = self.shown(time);
         self.turn_to(machine);
         let bundle = self.sequences[self.last].1.bundles.get_or_insert_with(cpu, Bundle::default);
-        let mut short = Short::new(&mut self.record);
-        put_record(time, tid, &event, &mut short);
-        match short.bytes() {
-            Some(record) => bundle.fields.extend_from_slice(record),
-            None => put_record(time, tid, &event, &mut bundle.fields),
-        }
-        bundle.records += 1;
+        bundle.push(time, tid, &event);
         if bundle.records >= BUNDLE {
-            let mut full = std::mem::take(bundle);
-            self.bundle(machine, cpu, &full.fields);
+            let full = std::mem::take(bundle);
+            self.bundle(machine, cpu, full.fields());
             // Its memory is used again.
-            full.fields.clear();
-            self.sequence(machine).bundles.insert(cpu, Bundle { records: 0, fields: full.fields });
+            self.sequence(machine).bundles.insert(cpu, Bundle { records: 0, length: 0, ..full });
         }
     }
 
@@ -565,7 +594,7 @@ impl<W: Write> PacketWriter<W> {
         for machine in machines {
             let bundles = std::mem::take(&mut self.sequence(machine).bundles);
             for (cpu, bundle) in bundles.iter().filter(|(_, bundle)| bundle.records > 0) {
-                self.bundle(machine, cpu, &bundle.fields);
+                self.bundle(machine, cpu, bundle.fields());
             }
         }
         self.write_pending();

@@ -223,7 +223,9 @@ fn append_symbol(SymbolOffset { symbol, offset }: SymbolOffset<'_>, out: &mut im
 
 fn append_hex(number: u64, out: &mut impl Fields) {
     let (digits, length) = hex_digits(number);
-    let [first, second] = [0, 8].map(|from| u64::from_le_bytes(std::array::from_fn(|place| digits[from + place])));
+    // Both are there, in sixteen bytes.
+    let (Some(first), Some(second)) = (digits.first_chunk(), digits.last_chunk()) else { return };
+    let (first, second) = (u64::from_le_bytes(*first), u64::from_le_bytes(*second));
     out.put_word(u64::from(u16::from_le_bytes(*b"0x")), 2);
     out.put_word(first, length.min(8));
     if length > 8 {

@@ -98,7 +98,7 @@ impl Fields for Vec<u8> {
 }
 
 /// Fields that are few bytes, as those of most records: they are stored where there is room for sure, and how many there
-/// are is not written to memory each time. Where they are too many after all, [`Short::bytes`] has none of them.
+/// are is not written to memory each time. Where they are too many after all, [`Short::fits`] says so.
 #[derive(Debug)]
 pub(in super::super) struct Short<'b, const ROOM: usize> {
     bytes: &'b mut [u8; ROOM],
@@ -134,20 +134,18 @@ impl<'b, const ROOM: usize> Short<'b, ROOM> {
     /// Appends what was appended here to `out`; whether that was not too much.
     #[inline(always)]
     pub(in super::super) fn append_to(&self, out: &mut Vec<u8>) -> bool {
-        let fits = self.end <= ROOM;
-        if fits {
-            let begin = out.len();
-            // A number of bytes that is known when this is compiled is copied at once.
-            out.extend_from_slice(self.bytes);
-            out.truncate(begin + self.end);
-        }
-        fits
+        let Some(length) = self.fits() else { return false };
+        let begin = out.len();
+        // A number of bytes that is known when this is compiled is copied at once.
+        out.extend_from_slice(self.bytes);
+        out.truncate(begin + length);
+        true
     }
 
-    /// What was appended; `None` where that was too much.
+    /// Bytes that were appended; `None` where that was too much.
     #[inline(always)]
-    pub(in super::super) fn bytes(&self) -> Option<&[u8]> {
-        self.bytes.get(..self.end)
+    pub(in super::super) fn fits(&self) -> Option<usize> {
+        (self.end <= ROOM).then_some(self.end)
     }
 }
 
@@ -363,7 +361,8 @@ mod tests {
             put_message(2, &mut many, |out| put_message(1, out, |out| put_bytes(7, text.as_bytes(), out)));
             put_number(3, number, &mut many);
 
-            assert_eq!(few.bytes(), Some(&*many), "{length}");
+            assert_eq!(few.fits(), Some(many.len()), "{length}");
+            assert_eq!(few.bytes[..many.len()], many[..], "{length}");
         }
         for length in [0xfd, 0xfe, 0xff, 0x100, 0x4000] {
             let mut bytes = [0; 256];
@@ -371,7 +370,7 @@ mod tests {
 
             put_message(2, &mut few, |out| put_bytes(7, "x".repeat(length).as_bytes(), out));
 
-            assert_eq!(few.bytes(), None, "{length}");
+            assert_eq!(few.fits(), None, "{length}");
         }
     }
 
