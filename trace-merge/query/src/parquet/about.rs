@@ -1,6 +1,7 @@
 //! The recording itself: what it is of, and what it lacks.
 
 use super::columns::cell::Cell;
+use super::names::NameColumn;
 use super::output::Output;
 use super::places::Place;
 use super::records::fields_of_event;
@@ -10,6 +11,7 @@ use crate::tables::table_of_event;
 use std::collections::HashSet;
 use std::time::Duration;
 use strata_analysis::Passed;
+use strata_analysis::address_symbols::AddressSymbols;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::{Trace, TraceLayer};
 
@@ -90,12 +92,13 @@ impl About<'_> {
 
     /// The fields of each event type: once for all processes of a guest.
     fn event_fields(&self, table: &mut FixedRows) {
-        let mut reported = HashSet::new();
+        let (mut reported, mut symbols) = (HashSet::new(), AddressSymbols::new(self.trace));
         for layer in self.trace.layers() {
             let (place, kind) = (self.place(layer), layer.description.kind);
             for schema in layer.schemas.iter() {
                 let event_table = table_of_event(schema.name());
-                for column in fields_of_event(&schema.description().fields) {
+                let names = NameColumn::all(layer, schema, &mut symbols);
+                for column in fields_of_event(&schema.description().fields, &names) {
                     if reported.insert((place, kind.name(), schema.name(), column.clone())) {
                         let names: [&str; 5] =
                             [kind.name(), schema.name(), &event_table, &column.name, column.kind.name()];

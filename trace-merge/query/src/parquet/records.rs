@@ -156,13 +156,13 @@ impl<'t> EventTables<'t> {
 
 /// The columns of the table of an event type with these fields, those of `names` behind the fields' own.
 pub(super) fn columns_of_event(fields: &[FieldDescription], names: &[NameColumn]) -> Vec<Column> {
-    let of_names = names.iter().filter_map(|names| names.described(fields));
-    lead_of_event_table().chain(untaken(fields.iter().map(column_of_field).chain(of_names))).collect()
+    lead_of_event_table().chain(fields_of_event(fields, names)).collect()
 }
 
-/// The columns of these fields of an event type.
-pub(super) fn fields_of_event(fields: &[FieldDescription]) -> Vec<Column> {
-    untaken(fields.iter().map(column_of_field)).collect()
+/// The columns of these fields of an event type, and of what their numbers stand for.
+pub(super) fn fields_of_event(fields: &[FieldDescription], names: &[NameColumn]) -> impl Iterator<Item = Column> {
+    let of_names = names.iter().filter_map(|names| names.described(fields));
+    untaken(fields.iter().map(column_of_field).chain(of_names))
 }
 
 fn column_of_field(field: &FieldDescription) -> Column {
