@@ -37,7 +37,7 @@ try:
     import pyarrow.compute
     import pyarrow.dataset
     import pyarrow.parquet
-    from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+    from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
     from deltalake.exceptions import CommitFailedError, DeltaError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -70,7 +70,8 @@ TABLES = {name: [tuple(column) for column in columns] + OWN.get(name, []) for na
 COLUMNS = {"recording": "text", "table_name": "text", "part": "text"} | {
     name: kind for columns in (*TABLES.values(), PLACE) for name, kind in columns
 }
-COLUMNS_OF_EVENTS = {name for name, _ in TABLES[EVENTS]}
+# Those that the exporter gives each table of an event type: another one is a field, whatever it is called.
+COLUMNS_OF_EVENTS = {name for name, _ in ABOUT["tables"][EVENTS]}
 SQL_TYPES = {
     "integer": "bigint",
     "unsigned": "decimal(20,0)",
@@ -84,8 +85,15 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 MANIFEST = "session.json"
 # How the name of a recording in one file ends.
 PACKED = ".strata"
+# By what readers pass over files, and parts of them: of other columns, the least and the greatest value cost more than they help.
+PASSED_OVER_BY = ("recording", "table_name", "vm", "hour", "event", "utc", "begin_utc")
 # Row groups are small, so that readers find a table's among others.
-WRITING = WriterProperties(compression="ZSTD", max_row_group_size=1 << 17)
+WRITING = WriterProperties(
+    compression="ZSTD",
+    max_row_group_size=1 << 17,
+    default_column_properties=ColumnProperties(statistics_enabled="NONE"),
+    column_properties=dict.fromkeys(PASSED_OVER_BY, ColumnProperties(statistics_enabled="CHUNK")),
+)
 # Rows that are put into the lake at once, and attempts when others write to it.
 BATCH, ATTEMPTS = 1 << 15, 20
 # How often the job reports its progress, seconds; and the most lines of one kind that it prints.
@@ -225,8 +233,7 @@ def export(exporter: str, recording: str, tables: pathlib.Path, chosen: str | No
     if done.returncode < 0:
         raise Refused(f"the exporter was ended by signal {-done.returncode}")
     if done.returncode != 0:
-        reasons = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-        raise Refused((reasons or said or ["the exporter failed"])[-1])
+        raise Refused(said[-1].removeprefix("error: ").removeprefix("strata: ") if said else "the exporter failed")
 
 
 def text_of(column):
@@ -291,10 +298,13 @@ def commit(lake: str, tables: pathlib.Path, identity: str, about: dict) -> tuple
     told = pyarrow.parquet.read_table(file, partitioning=None, columns=columns).to_pylist()[0] | about
     for _ in range(ATTEMPTS):
         table = opened(lake)
-        known = recordings_in(table, "source", *SAME, recording=identity).get(identity)
+        turn = table.transaction_version(identity)
+        # What was never taken in, which has no turn, is not looked for among all files.
+        known = recordings_in(table, "source", "chosen", *SAME, recording=identity).get(identity) if turn else None
         if known and (all(known[name] == told[name] for name in SAME) or says_more(known, told)):
             return "known", told
-        turn = (table.transaction_version(identity) or 0) + 1
+        if known and known["chosen"] != told["chosen"]:
+            raise Refused(f"the lake has it from {known['source']} with other tables; remove it from the lake first")
         try:
             write_deltalake(
                 table,
@@ -306,7 +316,7 @@ def commit(lake: str, tables: pathlib.Path, identity: str, about: dict) -> tuple
                 writer_properties=WRITING,
                 # Of two that write the same recording at once, one fails, and looks again.
                 commit_properties=CommitProperties(
-                    max_commit_retries=ATTEMPTS, app_transactions=[Transaction(identity, turn)]
+                    max_commit_retries=ATTEMPTS, app_transactions=[Transaction(identity, (turn or 0) + 1)]
                 ),
             )
             return "replaced" if known else "taken", told
@@ -315,10 +325,10 @@ def commit(lake: str, tables: pathlib.Path, identity: str, about: dict) -> tuple
     raise Refused("others write to the lake all the time")
 
 
-def take_in(recording: dict, lake: str, exporter: str, chosen: str | None) -> dict:
+def take_in(recording: dict, lake: str, exporter: str) -> dict:
     """Takes in a recording, one whose state the lake does not have: its `path`, what was `done`, and why or how."""
     os.umask(0o077)
-    path = recording["path"]
+    path, chosen = recording["path"], recording["chosen"]
     with tempfile.TemporaryDirectory(prefix="strata-fleet-", ignore_cleanup_errors=True) as private:
         tables = pathlib.Path(private) / "tables"
         try:
@@ -330,7 +340,7 @@ def take_in(recording: dict, lake: str, exporter: str, chosen: str | None) -> di
             done, told = commit(lake, tables, identity, about)
         except Refused as refused:
             return {"path": path, "done": "refused", "why": str(refused)}
-        except (OSError, StopIteration, DeltaError) as error:
+        except (OSError, StopIteration, LookupError, DeltaError, pyarrow.ArrowException) as error:
             return {"path": path, "done": "refused", "why": f"cannot be put into the lake: {one_line(error)}"}
     return {"path": path, "done": done, "records": told["records"], "why": told["incomplete"], "grows": grew}
 
@@ -415,7 +425,7 @@ def ingest(spark, folder: pathlib.Path, lake: str, exporter: str, chosen: str | 
     say_some([f"{path}: passed over, no recording" for path in others])
     recordings, copies = one_of_each([described(path) for path in paths])
     say_some(copies)
-    known = recordings_in(opened(lake), "source", "source_state", "incomplete")
+    known = recordings_in(opened(lake), "source", "source_state", "incomplete", "chosen")
     # One in a file does not tell its id before it is read.
     by_source = {row["source"]: row for row in known.values()}
     results, fresh = [], []
@@ -424,16 +434,20 @@ def ingest(spark, folder: pathlib.Path, lake: str, exporter: str, chosen: str | 
         if row and row["source_state"] == recording["state"]:
             results.append({"path": recording["path"], "done": "known", "why": row["incomplete"], "grows": False})
         else:
-            fresh.append(recording)
+            # What is there keeps its tables.
+            fresh.append(recording | {"chosen": row["chosen"] if row else chosen})
+    # So that no worker is left with a large one at the end.
+    fresh.sort(key=lambda recording: -recording["size"])
     done = context.accumulator(0)
 
     def task(recording):
-        result = take_in(recording, lake, exporter, chosen)
+        result = take_in(recording, lake, exporter)
         done.add(1)
         return result
 
     with progress(done, len(fresh)):
         results += context.parallelize(fresh, max(len(fresh), 1)).map(task).collect()
+    results.sort(key=lambda result: result["path"])
     there = [result for result in results if result["done"] != "refused"]
     say_some([f"{result['path']}: is {result['why']}" for result in there if result["why"]])
     say_some([f"{result['path']}: grew meanwhile; a later job takes it in anew" for result in there if result["grows"]])
@@ -448,7 +462,11 @@ def ingest(spark, folder: pathlib.Path, lake: str, exporter: str, chosen: str | 
         f"{counts['known']} were there already, {len(copies)} copies passed over, {len(refused)} refused"
     )
     if fresh:
-        tidy(lake, KEPT_HOURS, MANY)
+        try:
+            tidy(lake, KEPT_HOURS, MANY)
+        except Refused as untidy:
+            # What was taken in is there.
+            say(str(untidy))
     return not refused
 
 

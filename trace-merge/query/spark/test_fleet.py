@@ -340,6 +340,35 @@ class TakingIn(unittest.TestCase):
         self.assertEqual(len({count for _, count in events}), 1, events)
         self.assertEqual(self.ask("select count(*), count(*) filter (is_growing) from recordings"), [(2, 0)])
 
+    def test_recording_that_grew_keeps_the_tables_that_were_taken_in_of_it(self):
+        whole = self.folder / "whole"
+        self.recordings.rename(whole)
+        shutil.copytree(whole, self.recordings)
+        leave_growing(self.recordings / "recording-000")
+
+        ingest(self.recordings, self.lake)
+        shutil.rmtree(self.recordings)
+        shutil.copytree(whole, self.recordings)
+        again = ingest(self.recordings, self.lake, tables="wakeups")
+
+        self.assertIn("0 taken in and 1 replaced", again[1])
+        events = self.ask("select recording, count(*) from events group by all")
+        self.assertEqual([len(events), len({count for _, count in events})], [2, 1], events)
+
+    def test_exporter_that_leaves_damaged_tables_is_a_line(self):
+        torn = self.folder / "torn"
+        torn.write_text(
+            f'#!/bin/sh\n"{EXPORTER}" "$@" || exit\n'
+            'case $1 in export) find "$4/recordings" -type f -exec truncate -s 100 {} + ;; esac\n'
+        )
+        torn.chmod(0o700)
+
+        is_good, said = ingest(self.recordings, self.lake, torn)
+
+        self.assertFalse(is_good)
+        self.assertIn("recording-000: cannot be put into the lake: ", said)
+        self.assertIn("2 recordings: 0 taken in", said)
+
     def test_taking_in_again_changes_nothing_wherever_recordings_lie(self):
         first = ingest(self.recordings, self.lake)
         before = self.ask("select count(*) from events")
@@ -386,6 +415,7 @@ class TakingIn(unittest.TestCase):
         self.assertIn(f"{self.recordings}/empty: passed over, no recording", said)
         self.assertIn(f"{self.recordings}/file: passed over, no recording", said)
         self.assertIn("recording-001/session.json: damaged or truncated", said)
+        self.assertEqual(said.count(f"{self.recordings}/recording-001"), 1, said)
         self.assertIn("2 recordings: 1 taken in", said)
         self.assertIn("1 refused", said)
 
@@ -619,6 +649,7 @@ class Questions(unittest.TestCase):
         is_answered, rows, said = self.ask(
             "select typeof(s.next_pid) as a, typeof(s.next_comm) as b, count(*) as n from sched.sched_switch s group by all",
             "select w.comm, w.field_comm from sched.sched_waking w limit 1",
+            "select s.call from raw_syscalls.sys_enter s limit 1",
         )
 
         self.assertTrue(is_answered, said)
