@@ -325,7 +325,7 @@ mod tests {
                 true
             });
         }
-        // Between any two of its bytes the lines may be moved to where they stay.
+        // Between any two of its bytes the lines may go on in other memory.
         let pairs = 60_000;
         for _ in 0..pairs {
             known.fields(&mut lines, &key(2), b"0fields are ", |lines| {

@@ -96,8 +96,8 @@ const CLASS_BITS: u32 = 10;
 pub(crate) struct Quantiles {
     /// The times themselves, as long as they are few.
     few: Vec<u64>,
-    /// How many of more times each class has.
-    many: Vec<u64>,
+    /// How many of more times each class has; as many as that are counted at most.
+    many: Vec<u32>,
 }
 
 impl Quantiles {
@@ -119,7 +119,7 @@ impl Quantiles {
             self.many.resize(class + 1, 0);
         }
         if let Some(count) = self.many.get_mut(class) {
-            *count += 1;
+            *count = count.saturating_add(1);
         }
     }
 
@@ -132,11 +132,11 @@ impl Quantiles {
             let index = |thousandths| usize::try_from(rank(few.len() as u64, thousandths) - 1).unwrap_or(usize::MAX);
             return thousandths.map(|thousandths| few.get(index(thousandths)).copied().unwrap_or(0));
         }
-        let number = self.many.iter().sum();
+        let number = self.many.iter().copied().map(u64::from).sum();
         thousandths.map(|thousandths| {
             let mut up_to = 0;
-            let reaches = |count: &u64| {
-                up_to += count;
+            let reaches = |&count: &u32| {
+                up_to += u64::from(count);
                 up_to >= rank(number, thousandths)
             };
             let class = self.many.iter().position(reaches).unwrap_or(0);
