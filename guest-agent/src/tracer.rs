@@ -190,6 +190,9 @@ impl Tracer {
 
     /// Hands everything recorded so far to the host. Without it records reach the host when a part of a ring is full,
     /// and at the process's end. Does nothing when not connected.
+    ///
+    /// Where records are restartable sequences, the calling thread goes to each CPU that has some, if `/proc` tells to which
+    /// it may go; it allocates for that. Not in a signal handler.
     pub fn flush(&self) {
         if let Some(connection) = self.state().and_then(Self::connection_of) {
             connection.flush();

@@ -93,8 +93,8 @@ int strata_connect(void);
 const char *strata_error(void);
 
 /*
- * Hands everything recorded so far to the host, which otherwise comes by in its own time. The calling thread goes for that to each
- * CPU on which it or others have recorded; not from a signal handler.
+ * Hands everything recorded so far to the host, which otherwise comes by in its own time. For that the calling thread goes to each
+ * CPU with records, if /proc tells to which it may go. Not in a signal handler.
  */
 void strata_flush(void);
 

@@ -85,7 +85,7 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 MANIFEST = "session.json"
 # How the name of a recording in one file ends.
 PACKED = ".strata"
-# By what readers pass over files, and parts of them: of other columns, the least and the greatest value cost more than they help.
+# By what readers pass over files, and parts of them. Of other columns the least and the greatest value are not kept.
 PASSED_OVER_BY = ("recording", "table_name", "vm", "hour", "event", "utc", "begin_utc")
 # Row groups are small, so that readers find a table's among others.
 WRITING = WriterProperties(
