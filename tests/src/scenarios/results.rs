@@ -10,6 +10,9 @@ use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Manifest, ManifestError};
 use strata_recording::reader::Trace;
 
+/// The lines of a console that say how its guest ended.
+const LAST_LINES: usize = 4;
+
 #[derive(Clone, Debug)]
 pub struct Results(pub PathBuf);
 
@@ -28,7 +31,10 @@ impl Results {
     #[must_use]
     pub fn console(&self, scenario: &str) -> String {
         let console = self.text(&format!("{scenario}.log"));
-        assert_eq!(self.text(&format!("{scenario}.status")).trim(), "0", "{console}");
+        let status = self.text(&format!("{scenario}.status"));
+        // A summary shows how a message begins, and a console says at its end what happened.
+        let end = console.trim_end().rsplit('\n').take(LAST_LINES).collect::<Vec<_>>().join(" < ");
+        assert!(status.trim() == "0", "{scenario} ended with status {}: {end}\n{console}", status.trim());
         console
     }
 
