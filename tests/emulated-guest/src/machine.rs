@@ -12,6 +12,12 @@ use std::time::{Duration, Instant};
 use strata_clock::HostTime;
 
 const PROGRAM: &str = "qemu-system-x86_64";
+/// One thread emulates all processors, in turns. With one for each, on a machine that others use, too, a processor executes
+/// what another has just written over (a kernel that changes its code dies of an `int3`), loses timer interrupts, and looks
+/// devices up in a map of memory that is no longer the machine's: a quarter of all guests died (QEMU 10.0.2).
+const ONE_THREAD: &str = "tcg,thread=single";
+/// The model whose emulation the lab relies on elsewhere.
+const MODEL: &str = "EPYC";
 /// How long QEMU may take to open its monitor's socket.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// How often it is looked whether the guest says that it lives.
@@ -94,8 +100,7 @@ impl Machine {
         let mut command = Command::new(PROGRAM);
         command.args(["-nodefaults", "-display", "none", "-no-reboot", "-S", "-machine", "q35", "-serial", "stdio"]);
         command.arg("-serial").arg(format!("file:{}", heartbeat.display()));
-        // the model whose emulation the lab relies on elsewhere
-        command.args(["-accel", "tcg,thread=multi", "-cpu", "EPYC", "-smp", &parts.cpus.to_string()]);
+        command.args(["-accel", ONE_THREAD, "-cpu", MODEL, "-smp", &parts.cpus.to_string()]);
         command.arg("-m").arg(format!("{}M", parts.memory_mib));
         if let Some(region) = &parts.region {
             // The device is a power of two; the file has a page more.
