@@ -86,6 +86,8 @@ struct Term {
 #[derive(Clone, Debug)]
 pub struct Selection {
     terms: Vec<Term>,
+    /// Those for events of the host and the VMM, where these were chosen otherwise.
+    elsewhere: Option<Vec<Term>>,
 }
 
 impl Selection {
@@ -108,13 +110,21 @@ impl Selection {
                 None => terms.push(Term { term: chosen(word)?, preset: false }),
             }
         }
-        Ok(Self { terms })
+        Ok(Self { terms, elsewhere: None })
+    }
+
+    /// This one of the guest's events, and `before` of the others.
+    #[must_use]
+    pub fn of_guest(self, before: Self) -> Self {
+        Self { terms: self.terms, elsewhere: Some(before.elsewhere.unwrap_or(before.terms)) }
     }
 
     /// Whether `name` (`group:event`) of `layer` is recorded.
     #[must_use]
     pub fn includes(&self, layer: LayerKind, name: &str) -> bool {
-        let last = self.terms.iter().rev().find(|of| of.term.matches(layer, name));
+        let is_of_guest = matches!(layer, LayerKind::GuestKernel | LayerKind::GuestUser);
+        let terms = self.elsewhere.as_ref().filter(|_| !is_of_guest).unwrap_or(&self.terms);
+        let last = terms.iter().rev().find(|of| of.term.matches(layer, name));
         last.is_some_and(|of| !of.term.takes_away())
     }
 
@@ -170,6 +180,27 @@ mod tests {
 
     fn refusal(text: &str) -> String {
         Selection::parse(text).and_then(|selection| selection.check(&catalogues())).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn events_of_the_host_stay_chosen_when_those_of_the_guest_are_others() {
+        let parse = |text| Selection::parse(text).unwrap();
+        let included =
+            |selection: &Selection| LayerKind::ALL.map(|layer| selection.includes(layer, "sched:sched_switch"));
+
+        let first = parse("guest:block:*").of_guest(parse("host:*,vmm:*,guest:*"));
+        let second = parse("all").of_guest(parse("guest:*").of_guest(parse("host:*")));
+
+        let chosen = |host, vmm, guest, user| {
+            LayerKind::ALL.map(|layer| match layer {
+                LayerKind::HostKernel => host,
+                LayerKind::Vmm => vmm,
+                LayerKind::GuestKernel => guest,
+                LayerKind::GuestUser => user,
+            })
+        };
+        assert_eq!(included(&first), chosen(true, true, false, false));
+        assert_eq!(included(&second), chosen(true, false, true, true));
     }
 
     #[test]

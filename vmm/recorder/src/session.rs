@@ -434,7 +434,8 @@ impl Session {
     /// # Errors
     /// When `events` cannot be used, or another process runs the VM; then everything stays as it is.
     pub fn choose(&mut self, events: String) -> Result<(), SessionError> {
-        self.recording.selection = self.guest()?.select(&events)?;
+        let chosen = self.guest()?.select(&events)?;
+        self.recording.selection = chosen.of_guest(self.recording.selection.clone());
         self.events = events;
         if self.active {
             // Marked on both sides: pairs of events that the change separates lie around it.
