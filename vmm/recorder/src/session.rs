@@ -531,6 +531,7 @@ impl Session {
         let saved = self.recording.save(self.layers.written());
         let saved = saved.and_then(|()| if beside_region { self.recording.save_beside_region() } else { Ok(()) });
         self.pace.saved(begin, Instant::now());
+        self.triggers.iter_mut().for_each(Triggers::forget_guest);
         self.is_news = saved.is_err();
         self.is_copy_old &= !(beside_region && saved.is_ok());
         Ok(saved?)

@@ -271,8 +271,10 @@ fn limited<'a>(limiter: Option<&mut RecordLimiter>, now: Instant, item: Item<'a>
 
 #[inline(always)]
 fn show(triggers: &mut Option<&mut Triggers>, item: Item<'_>) {
-    if let (Some(triggers), Item::Record { cpu, time, id, payload }) = (triggers, item) {
-        triggers.host_record(cpu, time, id, payload);
+    let Some(triggers) = triggers else { return };
+    match item {
+        Item::Record { cpu, time, id, payload } => triggers.host_record(cpu, time, id, payload),
+        Item::Lost { .. } | Item::Rejected { .. } => triggers.lost(LayerKind::HostKernel),
     }
 }
 

@@ -261,8 +261,11 @@ impl RingLayer {
         // Event types of an agent that records nothing should be seen too.
         drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         self.look_at_producers();
-        if let Some(begun) = begun {
-            self.end_look(begun);
+        if begun.is_some() || watch.is_some() {
+            self.look_for_losses(watch);
+        }
+        if let (Some(begun), Some(live)) = (begun, &mut self.live) {
+            live.end_look(begun);
         }
         Ok(drained)
     }
@@ -278,15 +281,13 @@ impl RingLayer {
         self.live.iter_mut().for_each(|live| live.forget());
     }
 
-    /// A look of the live summary that began at `begun` is over.
-    fn end_look(&mut self, begun: u64) {
+    /// Has those who look at the records forget what has begun, if records were lost since the last time.
+    fn look_for_losses(&mut self, watch: Option<&mut Watch>) {
         let lost = self.rings.iter().map(|ring| ring.lost().total()).fold(0, u64::saturating_add);
-        let is_missing = std::mem::replace(&mut self.lost, lost) != lost;
-        let Some(live) = &mut self.live else { return };
-        if is_missing {
-            live.forget();
+        if std::mem::replace(&mut self.lost, lost) != lost {
+            self.live.iter_mut().for_each(|live| live.forget());
+            watch.into_iter().for_each(|watch| watch.lost(self.writer.kind()));
         }
-        live.end_look(begun);
     }
 
     /// Shows `watch` and the live summary what is in a sub-buffer of `ring` that is not complete. Returns how many

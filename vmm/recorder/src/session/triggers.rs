@@ -25,7 +25,7 @@ impl Session {
     pub(super) fn report_triggers(&mut self, until: Option<u64>) {
         let Some(triggers) = self.triggers.as_mut().filter(|triggers| triggers.is_armed()) else { return };
         if !self.active {
-            triggers.guest_is_off();
+            triggers.forget_guest();
         }
         let now = Instant::now();
         triggers.look_at_load(now, self.recording.clocks.time());

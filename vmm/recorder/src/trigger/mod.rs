@@ -37,6 +37,8 @@ pub const MAX_SNAPSHOTS: usize = 100;
 pub const MAX_TRIGGERS: usize = 64;
 /// How long is recorded on before a snapshot by default.
 pub const AFTER: Duration = Duration::from_millis(100);
+/// After how long a trigger may lead to a snapshot again that could not be taken.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// Why a trigger is not armed, or not removed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -146,7 +148,7 @@ pub struct Triggers {
     /// Number of the trigger that was armed last.
     last_number: usize,
     due: Option<Due>,
-    /// Snapshots that were tried.
+    /// Snapshots that were taken.
     snapshots: usize,
 }
 
@@ -163,6 +165,8 @@ struct Armed {
     marks: u64,
     /// When it led to a snapshot or a mark last.
     taken: Option<Instant>,
+    /// Whether that snapshot could not be taken: it is tried again.
+    has_failed: bool,
     failure: Option<String>,
 }
 
@@ -226,6 +230,7 @@ impl Triggers {
             snapshots: Vec::new(),
             marks: 0,
             taken: None,
+            has_failed: false,
             failure: None,
         });
         Ok(number)
@@ -273,9 +278,14 @@ impl Triggers {
         self.watch.set_vcpus(threads.iter().map(|&(vcpu, tid)| (vcpu, tid.cast_signed())));
     }
 
-    /// The guest's kernel records no more until it gets a request.
-    pub fn guest_is_off(&mut self) {
-        self.watch.forget_guest();
+    /// Other records of the guest's kernel are made from now on than so far, or none.
+    pub fn forget_guest(&mut self) {
+        self.watch.forget(LayerKind::GuestKernel);
+    }
+
+    /// Records of `layer` that come with this poll are not all there.
+    pub fn lost(&mut self, layer: LayerKind) {
+        self.watch.lost(layer);
     }
 
     /// Looks at what is new in the rings.
@@ -283,7 +293,9 @@ impl Triggers {
         for tail in &mut self.tails {
             let layer = tail.layer();
             if self.watch.looks_at(layer) {
-                tail.poll(latest, &mut |cpu, record| self.watch.record(layer, cpu, record));
+                if tail.poll(latest, &mut |cpu, record| self.watch.record(layer, cpu, record)) {
+                    self.watch.lost(layer);
+                }
             }
         }
     }
@@ -321,12 +333,17 @@ impl Triggers {
         let armed = self.armed.iter_mut().find(|armed| armed.number == number)?;
         armed.fired = armed.fired.saturating_add(1);
         armed.last = Some(what.clone());
-        let is_rested = match (armed.taken, armed.every) {
+        let every = armed.every.or_else(|| armed.has_failed.then_some(AGAIN));
+        let is_rested = match (armed.taken, every) {
             (None, _) => true,
             (Some(taken), Some(every)) => now.duration_since(taken) >= every,
             (Some(_), None) => false,
         };
-        if !is_rested || self.consequence == Consequence::Snapshot && self.snapshots >= MAX_SNAPSHOTS {
+        if !is_rested {
+            return None;
+        }
+        if self.consequence == Consequence::Snapshot && self.snapshots >= MAX_SNAPSHOTS {
+            armed.failure = Some(format!("{MAX_SNAPSHOTS} snapshots were taken, which is the most"));
             return None;
         }
         armed.taken = Some(now);
@@ -358,9 +375,10 @@ impl Triggers {
 
     /// The snapshot that was due is in this folder, or could not be taken.
     pub fn taken(&mut self, result: Result<PathBuf, String>) {
-        self.snapshots += 1;
+        self.snapshots += usize::from(result.is_ok());
         let Some(due) = self.due.take() else { return };
         for armed in self.armed.iter_mut().filter(|armed| due.triggers.contains(&armed.number)) {
+            armed.has_failed = result.is_err();
             match &result {
                 Ok(folder) => armed.snapshots.push(folder.clone()),
                 Err(why) => armed.failure = Some(why.clone()),

@@ -168,3 +168,17 @@ fn snapshot_of_a_trigger_that_is_removed_is_not_taken() {
     assert_eq!(triggers.due(now + AFTER), None);
     assert_eq!(show(&mut triggers, 6, now), 0);
 }
+
+#[test]
+fn snapshot_that_fails_is_tried_again_after_a_while_and_is_not_counted() {
+    let (mut triggers, now) = (armed(None), Instant::now());
+
+    show(&mut triggers, 6, now);
+    triggers.taken(Err("the disk is full".into()));
+    let reported = [AGAIN / 2, AGAIN].map(|later| show(&mut triggers, 6, now + later));
+    triggers.taken(Ok("folder".into()));
+
+    let status = status(&triggers);
+    assert_eq!((reported, status.snapshots, triggers.snapshots), ([0, 1], vec!["folder".into()], 1));
+    assert_eq!(show(&mut triggers, 6, now + 9 * AGAIN), 0);
+}

@@ -90,6 +90,8 @@ pub struct Watch {
     /// The same; the end of time for those that are not looked at.
     from: [u64; LayerKind::ALL.len()],
     ticks_per_second: u64,
+    /// The same: whether records are missing of those that have been looked at since the last judgement.
+    is_missing: [bool; LayerKind::ALL.len()],
     /// From which time on triggers are evaluated at all.
     bounds: Bounds,
     /// By layer, in the order of [`LayerKind::ALL`].
@@ -124,6 +126,7 @@ impl Watch {
             triggers: Vec::new(),
             since: Default::default(),
             from: [u64::MAX; LayerKind::ALL.len()],
+            is_missing: [false; LayerKind::ALL.len()],
             ticks_per_second,
             bounds: Bounds::of(&[], ticks_per_second),
             interests: Default::default(),
@@ -176,19 +179,35 @@ impl Watch {
         self.bounds = Bounds::of(&self.triggers, self.ticks_per_second);
         self.has_hang = self.triggers.iter().any(|armed| matches!(armed.trigger.condition, Condition::Hang { .. }));
         // What has begun of layers that are not looked at any more, nobody would see the end of.
-        let is_left = |layer: LayerKind| self.since.get(layer as usize).is_some_and(Option::is_some);
-        self.facts.retain(is_left);
-        for layer in LayerKind::ALL.into_iter().filter(|&layer| !is_left(layer)) {
-            self.exits.get_mut(layer as usize).into_iter().for_each(Vec::clear);
+        for layer in LayerKind::ALL {
+            if self.since.get(layer as usize).is_none_or(Option::is_none) {
+                self.forget(layer);
+            }
         }
-        self.requests.retain(|&(layer, _, _), _| is_left(layer));
-        if !is_left(LayerKind::HostKernel) {
-            self.threads.clear();
-            self.silence = Silence::default();
+    }
+
+    /// Forgets what has begun in `layer`: its records no longer tell the end.
+    pub fn forget(&mut self, layer: LayerKind) {
+        self.facts.forget(layer);
+        self.exits.get_mut(layer as usize).into_iter().for_each(Vec::clear);
+        self.requests.retain(|&(of, _, _), _| of != layer);
+        match layer {
+            LayerKind::HostKernel => {
+                self.threads.clear();
+                self.silence = Silence::default();
+            }
+            LayerKind::GuestKernel => {
+                self.wakeups.forget();
+                self.silence.forget_guest();
+            }
+            LayerKind::Vmm | LayerKind::GuestUser => {}
         }
-        if !is_left(LayerKind::GuestKernel) {
-            self.wakeups.forget();
-            self.silence.forget_guest();
+    }
+
+    /// Records of `layer` are missing before the next [`Self::settle`], and with them ends of what has begun.
+    pub fn lost(&mut self, layer: LayerKind) {
+        if let Some(is_missing) = self.is_missing.get_mut(layer as usize) {
+            *is_missing = true;
         }
     }
 
@@ -288,13 +307,13 @@ impl Watch {
 
     /// Looks at the facts that are older than `until`, ticks: everything up to there has come.
     pub fn settle(&mut self, until: u64) {
+        for layer in LayerKind::ALL {
+            if self.is_missing.get_mut(layer as usize).is_some_and(std::mem::take) {
+                self.forget(layer);
+            }
+        }
         self.settle_facts(until);
         self.look_for_silence(until);
-    }
-
-    /// The guest's kernel records no more: its silence means nothing from now on.
-    pub fn forget_guest(&mut self) {
-        self.silence.forget_guest();
     }
 
     /// Fires for vCPUs that have been running so long up to `until`, ticks, without a record of their guest's kernel;

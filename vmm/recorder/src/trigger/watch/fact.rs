@@ -80,16 +80,15 @@ impl Facts {
         self.host.len() + self.exits.len() + self.guest.len() + self.disk.len() >= MAX_FACTS
     }
 
-    /// Forgets those of layers that are not left.
-    pub(super) fn retain(&mut self, is_left: impl Fn(LayerKind) -> bool) {
-        if !is_left(LayerKind::HostKernel) {
-            self.host.clear();
+    /// Forgets those of `layer`.
+    pub(super) fn forget(&mut self, layer: LayerKind) {
+        match layer {
+            LayerKind::HostKernel => self.host.clear(),
+            LayerKind::GuestKernel => self.guest.clear(),
+            LayerKind::Vmm | LayerKind::GuestUser => {}
         }
-        if !is_left(LayerKind::GuestKernel) {
-            self.guest.clear();
-        }
-        self.exits.retain(|(_, fact)| is_left(fact.layer));
-        self.disk.retain(|(_, fact)| is_left(fact.request.0));
+        self.exits.retain(|(_, fact)| fact.layer != layer);
+        self.disk.retain(|(_, fact)| fact.request.0 != layer);
     }
 }
 

@@ -399,7 +399,7 @@ fn vcpu_that_was_halted_hangs_from_its_return_on() {
 #[test]
 fn guest_without_an_agent_or_without_a_session_does_not_hang() {
     let mut stopped = silent("guest-hang=10us", Some(US), 2 * US);
-    stopped.watch.forget_guest();
+    stopped.watch.forget(LayerKind::GuestKernel);
     stopped.watch.settle(30 * US);
 
     assert_eq!(fired_so_far(&mut silent("guest-hang=10us", None, 30 * US)), NONE);
@@ -475,4 +475,33 @@ fn trigger_that_is_removed_fires_no_more_and_the_others_do() {
     let bench = bench.waking(GUEST, 1, 0, 42).switch(GUEST, 0, 6 * US, (0, 0), 42, "web");
 
     assert_eq!(bench.fired(), [(6 * US, "web/42 was woken and did not run for 6µs".to_owned())]);
+}
+
+#[test]
+fn what_began_before_records_were_lost_does_not_fire() {
+    let mut woken = Bench::new("wakeup>5us").waking(GUEST, 1, 0, 42);
+    let mut preempted = Bench::new("steal>1us").switch(HOST, 0, 0, (VCPU, PREEMPTED), OTHER, "hog");
+    let mut out = Bench::new("exit>1us").kvm_exit(0, IOIO);
+    let mut asked = Bench::new("disk>1us").disk(0, 8, 0);
+    for (bench, layer) in [(&mut woken, GUEST), (&mut preempted, HOST), (&mut out, HOST), (&mut asked, VMM)] {
+        bench.watch.lost(layer);
+        bench.watch.settle(US);
+    }
+
+    assert_eq!(woken.switch(GUEST, 0, 20 * US, (7, SLEEPS), 42, "web").times(), NONE);
+    assert_eq!(preempted.switch(HOST, 0, 20 * US, (OTHER, SLEEPS), VCPU, "vcpu0").times(), NONE);
+    assert_eq!(out.kvm_entry(20 * US).times(), NONE);
+    assert_eq!(asked.disk(20 * US, 8, 1).times(), NONE);
+}
+
+#[test]
+fn what_begins_after_records_were_lost_or_in_another_layer_fires() {
+    let mut bench = Bench::new("wakeup>5us").waking(GUEST, 1, 0, 7);
+    bench.watch.lost(GUEST);
+    bench.watch.settle(US);
+    let mut bench = bench.waking(GUEST, 1, 2 * US, 42);
+    bench.watch.lost(HOST);
+    bench.watch.settle(3 * US);
+
+    assert_eq!(bench.switch(GUEST, 0, 20 * US, (9, SLEEPS), 42, "web").times(), [20 * US]);
 }
