@@ -86,6 +86,8 @@ pub struct Session {
     is_news: bool,
     /// The copy of the manifest beside the region lacks something of the guest.
     is_copy_old: bool,
+    /// Number of the event types of the guest's kernel that it has taken in.
+    known_events: usize,
     /// What was reported of layers that go on: each line once.
     notices_reported: BTreeSet<String>,
     /// Whether it was reported that the manifest cannot be written.
@@ -262,6 +264,7 @@ impl Session {
             pace: SavePace::new(Instant::now()),
             is_news: false,
             is_copy_old: false,
+            known_events: 0,
             notices_reported: BTreeSet::new(),
             is_save_failure_reported: false,
             is_tampering_reported: false,
@@ -299,20 +302,15 @@ impl Session {
     /// that cannot be written ends, which is reported and noted; the others go on.
     pub fn poll(&mut self) -> Found {
         let begun = self.is_watched().then(|| self.recording.clocks.time().now());
-        let polled = self.layers.poll(&self.recording, armed(&mut self.triggers, &self.recording));
-        self.act_on_triggers(begun.filter(|_| !polled.found.has_more()));
-        if polled.new_kernel_events {
-            self.recording.expect_events(self.layers.kernel_events());
-            if self.active {
-                self.enable();
-            }
-        }
+        let found = self.layers.poll(&self.recording, armed(&mut self.triggers, &self.recording));
+        self.act_on_triggers(begun.filter(|_| !found.has_more()));
+        let has_new_events = self.learn_events();
         if self.clock_log.is_due(Instant::now()) {
             self.recording.read_clocks(&mut self.clock_log);
         }
         let is_changed = self.recording.update();
         self.is_copy_old |= is_changed;
-        self.is_news |= polled.found > Found::Nothing || polled.new_kernel_events || is_changed;
+        self.is_news |= found > Found::Nothing || has_new_events || is_changed;
         self.report_tampering();
         self.report_vcpus_without_ring();
         self.note_ends();
@@ -323,7 +321,21 @@ impl Session {
         if self.pace.is_due(Instant::now(), self.is_news) {
             self.save_or_report(self.is_copy_old);
         }
-        polled.found
+        found
+    }
+
+    /// Takes in the event types that the guest's kernel has registered since the last call, whoever has read them; says
+    /// whether there are any.
+    fn learn_events(&mut self) -> bool {
+        let known = self.layers.kernel_events().len();
+        if std::mem::replace(&mut self.known_events, known) == known {
+            return false;
+        }
+        self.recording.expect_events(self.layers.kernel_events());
+        if self.active {
+            self.enable();
+        }
+        true
     }
 
     /// Whether a poll can wait: nobody watches what is recorded, and there is room for it.

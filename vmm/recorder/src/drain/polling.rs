@@ -67,15 +67,6 @@ impl From<Rest> for Found {
     }
 }
 
-/// What one poll of all layers found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Polled {
-    /// How much there was.
-    pub found: Found,
-    /// The guest's kernel has registered event types.
-    pub new_kernel_events: bool,
-}
-
 /// An adaptive interval.
 #[derive(Clone, Copy, Debug)]
 pub struct PollInterval {

@@ -138,8 +138,6 @@ struct Descriptions {
 pub struct Drained {
     /// How much there was.
     pub found: Found,
-    /// Event types that are new in the layer.
-    pub new_events: usize,
     /// Whether the layer's limit may have left packets in the rings that were ready.
     pub is_held_back: bool,
 }
@@ -247,19 +245,19 @@ impl RingLayer {
             while moved < sub_buffers && self.is_admitted(producers) {
                 // When the limit is met here, another ring is first the next time.
                 self.next_ring = (ring + 1) % rings;
-                if !self.move_packet(ring, producers, latest, &mut drained, watch.as_deref_mut())? {
+                if !self.move_packet(ring, producers, latest, watch.as_deref_mut())? {
                     break;
                 }
                 moved += 1;
             }
             drained.found = drained.found.max(Found::in_ring(moved, sub_buffers));
             if producers == Producers::Running && (watch.is_some() || begun.is_some()) {
-                drained.new_events += self.show_incomplete(ring, latest, watch.as_deref_mut())?;
+                self.show_incomplete(ring, latest, watch.as_deref_mut())?;
             }
         }
         self.limit_is_lifted = false;
         // Event types of an agent that records nothing should be seen too.
-        drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
+        read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         self.look_at_producers();
         if begun.is_some() || watch.is_some() {
             self.look_for_losses(watch);
@@ -290,15 +288,14 @@ impl RingLayer {
         }
     }
 
-    /// Shows `watch` and the live summary what is in a sub-buffer of `ring` that is not complete. Returns how many
-    /// event types are new.
+    /// Shows `watch` and the live summary what is in a sub-buffer of `ring` that is not complete.
     fn show_incomplete(
         &mut self,
         ring: usize,
         latest: Latest<'_>,
         watch: Option<&mut Watch>,
-    ) -> Result<usize, WriteError> {
-        let new = read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
+    ) -> Result<(), WriteError> {
+        read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         self.shown.learn(&self.writer);
         let (writer, mut packet) = (&self.writer, std::mem::take(&mut self.shown.packet));
         if let Some(found) = self.rings[ring].look(&mut packet, latest(), |id| writer.event(id)) {
@@ -306,7 +303,7 @@ impl RingLayer {
             self.shown.show(&mut viewers, writer.kind(), ring, found.records());
         }
         self.shown.packet = packet;
-        Ok(new)
+        Ok(())
     }
 
     /// Takes over which of the guest kernel's producers have joined the session, and what they count.
@@ -361,7 +358,7 @@ impl RingLayer {
                     drained.is_held_back = true;
                     break 'rings;
                 }
-                if !self.move_packet(ring, producers, latest, &mut drained, watch.as_deref_mut())? {
+                if !self.move_packet(ring, producers, latest, watch.as_deref_mut())? {
                     may_be_late = watch.is_some();
                     break;
                 }
@@ -369,12 +366,12 @@ impl RingLayer {
                 drained.found = drained.found.max(Found::in_ring(moved, sub_buffers));
             }
             if producers == Producers::Running && watch.is_some() {
-                drained.new_events += self.show_incomplete(ring, latest, watch.as_deref_mut())?;
+                self.show_incomplete(ring, latest, watch.as_deref_mut())?;
             }
             self.next_ring = (ring + 1) % self.rings.len();
         }
         self.limit_is_lifted = false;
-        drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
+        read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         Ok((drained, true))
     }
 
@@ -435,7 +432,6 @@ impl RingLayer {
         ring: usize,
         producers: Producers,
         latest: Latest<'_>,
-        drained: &mut Drained,
         watch: Option<&mut Watch>,
     ) -> Result<bool, WriteError> {
         let consumer = &mut self.rings[ring];
@@ -446,7 +442,7 @@ impl RingLayer {
         let Poll::Ready(delivered) = polled else { return Ok(false) };
         self.first_sequence[ring].get_or_insert(delivered.sequence());
         // An event type is published before the first record that uses it: whatever is in the packet is there by now.
-        drained.new_events += read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
+        read_registry(self.registry.as_mut(), &mut self.descriptions, &mut self.writer)?;
         let writer = &self.writer;
         if let Some(packet) = delivered.accept(writer.uuid(), latest(), |id| writer.event(id)) {
             self.overwritten[ring] = packet.header().overwritten;
@@ -482,14 +478,14 @@ fn read_registry(
     registry: Option<&mut RegistryReader>,
     descriptions: &mut Descriptions,
     writer: &mut LayerWriter,
-) -> Result<usize, WriteError> {
+) -> Result<(), WriteError> {
     let events = registry.map(RegistryReader::poll).unwrap_or_default();
     let fitting = fitting(&events, &mut descriptions.bytes, descriptions.limit);
     descriptions.refused += (events.len() - fitting) as u64;
     match writer.add_events(&events[..fitting]) {
         // An event type that cannot be described is the guest's mistake; its records are rejected and counted.
-        Err(WriteError::Event { .. }) => Ok(fitting),
-        other => other,
+        Err(WriteError::Event { .. }) => Ok(()),
+        other => other.map(drop),
     }
 }
 

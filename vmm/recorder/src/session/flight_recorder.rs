@@ -3,7 +3,7 @@
 //! limit.
 
 use crate::control::protocol::LiveGuest;
-use crate::drain::polling::{MAX_POLLS, Polled};
+use crate::drain::polling::{Found, MAX_POLLS};
 use crate::latest::Latest;
 use crate::layer::buffered::BufferedLayer;
 use crate::layer::guest_processes::{LOOK_TIME, MAX_DESCRIPTIONS, MAX_PROCESS_DESCRIPTION};
@@ -108,15 +108,16 @@ impl FlightRecorder {
 
     /// Reads what the guest has registered, and buffers the host kernel's records and the rings of processes that have
     /// ended. `triggers` are shown what is new.
-    pub fn poll(&mut self, recording: &Recording, mut triggers: Option<&mut Triggers>) -> Polled {
-        let new_kernel_events = self.kernel.as_mut().is_some_and(FlightKernel::poll);
-        self.kernel.iter_mut().for_each(|kernel| kernel.show_latest(&|| recording.latest()));
+    pub fn poll(&mut self, recording: &Recording, mut triggers: Option<&mut Triggers>) -> Found {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.poll();
+            kernel.show_latest(&|| recording.latest());
+        }
         look_at_processes(&mut self.processes, recording, &mut triggers);
         if let Some(triggers) = &mut triggers {
             triggers.look(&|| recording.latest());
         }
-        let found = self.host.as_mut().map(|host| host.poll(triggers)).unwrap_or_default();
-        Polled { found, new_kernel_events }
+        self.host.as_mut().map(|host| host.poll(triggers)).unwrap_or_default()
     }
 
     /// Whether a poll can wait: the host kernel's buffers have room, no event type is new, and most slots of processes are
@@ -263,11 +264,9 @@ impl FlightKernel {
         Self { registry: rings.registry(), rings, events: Vec::new(), view: None }
     }
 
-    /// Reads what was registered since the last time; says whether that is anything.
-    fn poll(&mut self) -> bool {
-        let known = self.events.len();
+    /// Reads what was registered since the last time.
+    fn poll(&mut self) {
         self.events.extend(self.registry.poll());
-        self.events.len() > known
     }
 
     /// Shows the live summary, if there is one, what is new in the rings.

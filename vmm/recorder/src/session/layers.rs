@@ -1,7 +1,7 @@
 //! The layers of a session, by the mode of its rings.
 
 use crate::control::protocol::{LiveGuest, Watched};
-use crate::drain::polling::Polled;
+use crate::drain::polling::Found;
 use crate::layer::ring::Producers;
 use crate::layer::written::{WrittenLayer, ends_early};
 use crate::session::flight_recorder::{FlightRecorder, WrittenLayers};
@@ -23,7 +23,7 @@ pub enum Layers {
 
 impl Layers {
     /// Polls every layer once; `triggers` are shown what is new.
-    pub fn poll(&mut self, recording: &Recording, triggers: Option<&mut Triggers>) -> Polled {
+    pub fn poll(&mut self, recording: &Recording, triggers: Option<&mut Triggers>) -> Found {
         match self {
             Self::Streaming(layers) => layers.drain(recording, Producers::Running, triggers),
             Self::FlightRecorder(layers) => layers.poll(recording, triggers),

@@ -1,6 +1,6 @@
 //! Discard mode: every layer is drained into the trace folder while the machine runs.
 
-use crate::drain::polling::{Found, MAX_POLLS, Polled};
+use crate::drain::polling::{Found, MAX_POLLS};
 use crate::layer::guest_processes::GuestProcesses;
 use crate::layer::host::HostLayer;
 use crate::layer::ring::Producers;
@@ -42,10 +42,9 @@ impl Streaming {
     /// Drains every layer once: the guest's first, then those that say when the vCPUs were in the guest. So a trace that is
     /// read while it grows has the periods of its guest records. A layer that cannot be written ends: see
     /// [`ends`](Self::ends). `triggers` are shown what is new.
-    pub fn drain(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> Polled {
-        let polled = self.drain_guest(recording, guest, triggers.as_deref_mut());
-        let found = self.drain_host(recording, guest, triggers);
-        Polled { found: polled.found.max(found), ..polled }
+    pub fn drain(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> Found {
+        let of_guest = self.drain_guest(recording, guest, triggers.as_deref_mut());
+        of_guest.max(self.drain_host(recording, guest, triggers))
     }
 
     /// Whether a drain can wait, since there is room wherever something is recorded.
@@ -57,7 +56,7 @@ impl Streaming {
             && self.host.as_ref().is_none_or(HostLayer::can_wait)
     }
 
-    fn drain_guest(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> Polled {
+    fn drain_guest(&mut self, recording: &Recording, guest: Producers, mut triggers: Option<&mut Triggers>) -> Found {
         let latest = &|| recording.latest();
         let watch = watch_of(triggers.as_deref_mut(), LayerKind::GuestKernel);
         let kernel = self.guest_kernel.as_mut().map(|kernel| kernel.drain(guest, latest, watch)).unwrap_or_default();
@@ -65,8 +64,7 @@ impl Streaming {
         let processes = self.processes.as_mut();
         let of_processes =
             processes.map(|processes| processes.drain(&self.dir, &recording.manifest, guest, latest, watch));
-        let found = kernel.found.max(of_processes.unwrap_or_default());
-        Polled { found, new_kernel_events: kernel.new_events > 0 }
+        kernel.found.max(of_processes.unwrap_or_default())
     }
 
     /// Drains the VMM and the host's kernel; says how much there was.
