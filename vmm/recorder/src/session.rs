@@ -503,7 +503,7 @@ impl Session {
     /// end: the recording itself is that snapshot.
     ///
     /// # Errors
-    /// When the recording cannot be written.
+    /// When the recording cannot be written, or of a flight recorder any of its layers; the others are in it then.
     pub fn complete(mut self, outcome: &str) -> Result<Manifest, RecordingError> {
         self.recording.update();
         let triggers = armed(&mut self.triggers, &self.recording);
@@ -513,11 +513,11 @@ impl Session {
         let untaken = self.triggers.as_ref().and_then(Triggers::untaken);
         let outcome = untaken.map_or_else(|| outcome.into(), |why| format!("{outcome}; {why}"));
         let crash_kernel_at = self.recording.crash_kernel_at();
-        let mut layers = self.layers.finish(&mut self.recording);
+        let (mut layers, failure) = self.layers.finish(&mut self.recording);
         Layer::note_crash_kernel(&mut layers, crash_kernel_at);
         self.recording.manifest.outcome = Some(outcome);
         self.recording.save_last(layers)?;
-        Ok(self.recording.manifest)
+        failure.map_or(Ok(self.recording.manifest), |error| Err(error.into()))
     }
 
     /// Sets the session's enable bits by the events that are registered so far.

@@ -12,6 +12,7 @@ use crate::trigger::{Consequence, Triggers};
 use shared_ring::event::EventDescription;
 use strata_recording::manifest::{Layer, Missing};
 use strata_recording::schema::SchemaTable;
+use strata_recording::writer::WriteError;
 
 /// The layers of a session.
 pub enum Layers {
@@ -143,8 +144,10 @@ impl Layers {
     }
 
     /// Writes everything that is left into the recording's folder, if it has one, and adds what is missing to the
-    /// manifest. The layers were [stopped](Self::stop) before.
-    pub fn finish(&mut self, recording: &mut Recording) -> Vec<Layer> {
+    /// manifest. The layers were [stopped](Self::stop) before. Of a flight recorder, all that there is is written now: that
+    /// something of it could not be is returned, too.
+    pub fn finish(&mut self, recording: &mut Recording) -> (Vec<Layer>, Option<WriteError>) {
+        let mut failure = None;
         let (missing, layers) = match self {
             Self::Streaming(streaming) => (streaming.finish(recording), streaming.layers()),
             Self::FlightRecorder(recorder) => {
@@ -157,11 +160,12 @@ impl Layers {
                 let WrittenLayers { layers, failures } = written.unwrap_or_default();
                 missing.extend(failures.iter().map(|(kind, error)| ends_early(*kind, error)));
                 missing.extend(recorder.missing_processes());
+                failure = failures.into_iter().next().map(|(_, error)| error);
                 (missing, layers)
             }
         };
         recording.manifest.missing.extend(missing);
         recording.manifest.missing.extend(recording.missing_at_end());
-        layers
+        (layers, failure)
     }
 }

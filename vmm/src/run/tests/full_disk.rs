@@ -144,6 +144,27 @@ fn full_disk_ends_the_layers_and_pauses_the_vm_until_it_is_resumed() {
 }
 
 #[test]
+fn flight_recorder_that_a_full_disk_does_not_take_is_kept_for_recovery() {
+    let arguments = ["--user", "65534:65534", "--mode", "flight-recorder"];
+    let mut disk = None;
+    let mut vm = Vm::start_in(FLOOD, NOBODY, &arguments, |folder, _| disk = Some(SmallDisk::mount(folder, "4m")));
+    vm.status();
+    let is_filled = std::cell::Cell::new(false);
+    disk.as_ref().unwrap().fill(|| is_filled.replace(true));
+
+    vm.stop();
+
+    let (printed, manifest) = (vm.printed(), vm.manifest());
+    assert!(printed.contains("REFUSED") && printed.contains("No space left on device"), "{printed}");
+    assert!(manifest.missing.iter().any(|missing| missing.reason.contains("the layer ends early")), "{manifest:?}");
+    let left = fs::read_dir(vm.path("runtime")).unwrap().flatten().next().unwrap();
+    // What is not one's own is not believed.
+    std::os::unix::fs::chown(left.path(), Some(0), Some(0)).unwrap();
+    strata_recorder::recover::recover(&left.path(), &vm.path("recovered")).unwrap();
+    assert!(records_read_by_all(&vm.path("recovered")) > 0);
+}
+
+#[test]
 fn recording_of_a_limited_size_rotates_under_the_jail() {
     let mut vm = Vm::start(FLOOD, NOBODY, &["--user", "65534:65534", "--max-size", "16M"]);
 
