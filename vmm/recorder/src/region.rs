@@ -336,7 +336,7 @@ impl TraceRegion {
             .and_then(|()| Ok(self.host().open_session(slot, name, rings, zero).map(|_| ())?));
         match &opened {
             Ok(()) => self.ring_doorbell(),
-            Err(_) => self.vacate(slot),
+            Err(_) => drop(self.vacate(slot)),
         }
         opened
     }
@@ -352,12 +352,13 @@ impl TraceRegion {
         reserved.map_err(|source| no_room(file, size, source).into())
     }
 
-    /// Gives the memory of session slot `slot`'s rings back, if nobody uses them. The caller has read what it wants of them.
-    pub fn vacate(&self, slot: usize) {
-        let host = self.host();
-        let Backing::Own { mapping, file } = &self.backing else { return };
-        if slot == 0 || !host.is_free(slot) {
-            return;
+    /// Gives the memory of session slot `slot`'s rings back, if nobody uses them; `false` where the guest still does. The
+    /// caller has read what it wants of them.
+    pub fn vacate(&self, slot: usize) -> bool {
+        let is_free = self.host().is_free(slot);
+        let Backing::Own { mapping, file } = &self.backing else { return true };
+        if slot == 0 || !is_free {
+            return is_free;
         }
         for part in self.ring_parts(slot, usize::MAX).into_iter().map(without_first_page) {
             // Whoever can touch it keeps it.
@@ -365,6 +366,7 @@ impl TraceRegion {
                 give_back(file, part);
             }
         }
+        true
     }
 
     /// The first `size` bytes of each vCPU's ring in session slot `slot`, or as many as there are.

@@ -35,7 +35,7 @@ use crate::layer::vmm::vmm_layer;
 use crate::layer::written::WrittenLayer;
 use crate::live::vcpu_activity::VcpuActivity;
 use crate::region::process_table::ProcessTable;
-use crate::region::{EnabledEvents, MAIN_SESSION};
+use crate::region::{EnabledEvents, MAIN_SESSION, TraceRegion};
 use crate::session::flight_recorder::FlightRecorder;
 use crate::session::layers::Layers;
 use crate::session::recording::{AtSnapshot, GuestSide, Recording, RecordingError};
@@ -484,18 +484,15 @@ impl Session {
         }
     }
 
-    /// Ends it while the VM runs: completes its recording, then gives the memory of its rings back.
-    ///
-    /// # Errors
-    /// When the recording cannot be written.
-    pub fn destroy(self) -> Result<(), RecordingError> {
-        let slot = self.recording.guest.as_ref().map(|guest| {
+    /// Ends it while the VM runs: completes its recording, then gives the memory of its rings back. Where the guest has not
+    /// let go of them by then, their region and slot are returned, too.
+    pub fn destroy(self) -> (Result<(), RecordingError>, Option<(Arc<TraceRegion>, usize)>) {
+        let rings = self.recording.guest.as_ref().map(|guest| {
             Self::release(guest);
             (Arc::clone(&guest.region), guest.slot)
         });
         let completed = self.complete("session destroyed");
-        slot.iter().for_each(|(region, slot)| region.vacate(*slot));
-        completed.map(drop)
+        (completed.map(drop), rings.filter(|(region, slot)| !region.vacate(*slot)))
     }
 
     /// Writes what stopped producers have left and how the session ended, if it has a folder; returns the manifest.
@@ -534,6 +531,7 @@ impl Session {
     /// Marks `change`, and has those forget what they know of the guest that its records can no longer end.
     fn mark(&mut self, change: GuestEvents) {
         self.layers.forget_guest();
+        self.triggers.iter_mut().for_each(Triggers::forget_guest);
         let guest = self.recording.guest.as_ref();
         guest.and_then(|guest| guest.vmm.as_deref()).into_iter().for_each(|vmm| vmm.guest_events(change));
     }
@@ -543,7 +541,6 @@ impl Session {
         let saved = self.recording.save(self.layers.written());
         let saved = saved.and_then(|()| if beside_region { self.recording.save_beside_region() } else { Ok(()) });
         self.pace.saved(begin, Instant::now());
-        self.triggers.iter_mut().for_each(Triggers::forget_guest);
         self.is_news = saved.is_err();
         self.is_copy_old &= !(beside_region && saved.is_ok());
         Ok(saved?)

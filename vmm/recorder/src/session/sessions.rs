@@ -3,11 +3,13 @@
 
 use crate::control::protocol::{Answer, Request, Status};
 use crate::drain::polling::Found;
-use crate::region::MAIN_SESSION;
+use crate::guest_symbols::chain;
+use crate::region::{MAIN_SESSION, TraceRegion};
 use crate::session::recording::RecordingError;
 use crate::session::{NewSession, RecordedVm, RecordingBuilder, Session, SessionError};
 use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
+use std::sync::Arc;
 use std::time::Duration;
 use strata_recording::manifest::Manifest;
 
@@ -18,6 +20,8 @@ const DEFAULT_RINGS: (u64, u32) = (128 << 10, 16);
 pub struct Sessions {
     /// Never empty: the first one is that of the VM, and is not destroyed.
     sessions: Vec<Session>,
+    /// Slots of sessions that were destroyed, which the guest had not let go of yet.
+    leaving: Vec<(Arc<TraceRegion>, usize)>,
 }
 
 impl Sessions {
@@ -26,11 +30,12 @@ impl Sessions {
     /// # Errors
     /// When its recording cannot be written.
     pub fn start(requested: RecordingBuilder, vm: RecordedVm) -> Result<Self, RecordingError> {
-        Ok(Self { sessions: vec![Session::main(requested, vm)?] })
+        Ok(Self { sessions: vec![Session::main(requested, vm)?], leaving: Vec::new() })
     }
 
     /// Polls every session once; says how much there was.
     pub fn poll(&mut self) -> Found {
+        self.leaving.retain(|(region, slot)| !region.vacate(*slot));
         self.sessions.iter_mut().map(Session::poll).max().unwrap_or_default()
     }
 
@@ -60,12 +65,18 @@ impl Sessions {
     /// Completes all recordings, whose producers have stopped; returns the manifest of the first session.
     ///
     /// # Errors
-    /// The first error of any session. The recordings of the others are complete all the same.
+    /// That of the first session; of another one it is reported, and does not concern the VM.
     pub fn complete(self, outcome: &str) -> Result<Manifest, RecordingError> {
-        let completed: Vec<_> = self.sessions.into_iter().map(|session| session.complete(outcome)).collect();
-        let manifests = completed.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let mut sessions = self.sessions.into_iter();
         #[allow(clippy::expect_used, reason = "the list begins with the VM's own session, which is not destroyed")]
-        Ok(manifests.into_iter().next().expect("there is a first session"))
+        let completed = sessions.next().expect("there is a first session").complete(outcome);
+        for session in sessions {
+            let (name, notify) = (session.name.clone(), session.notify);
+            if let Err(error) = session.complete(outcome) {
+                notify(&format!("session {name}: {}", chain(&error)));
+            }
+        }
+        completed
     }
 
     fn execute(&mut self, request: Request) -> Result<Answer, SessionError> {
@@ -135,6 +146,9 @@ impl Sessions {
         new.check(self.sessions.iter().map(Session::name))?;
         let name = new.name.clone();
         let session = Session::of_guest_kernel(new, self.main())?;
+        // It may have the slot of one that the guest has let go of meanwhile.
+        let slot = session.recording.guest.as_ref().map(|guest| guest.slot);
+        self.leaving.retain(|(_, leaving)| Some(*leaving) != slot);
         self.sessions.push(session);
         Ok(Answer::done(format!("session {name} is made; `session start {name}` starts it")))
     }
@@ -143,7 +157,9 @@ impl Sessions {
         match self.position(name)? {
             0 => Err(SessionError::EndsWithVm(name.into())),
             index => {
-                self.sessions.remove(index).destroy().map_err(SessionError::NotWritten)?;
+                let (destroyed, leaving) = self.sessions.remove(index).destroy();
+                self.leaving.extend(leaving);
+                destroyed.map_err(SessionError::NotWritten)?;
                 Ok(Answer::done(format!("session {name} is gone")))
             }
         }

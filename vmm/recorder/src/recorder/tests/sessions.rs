@@ -1,6 +1,7 @@
 //! Sessions: begun, stopped, refused and ended while the VM runs, and how long polls may wait.
 
 use super::*;
+use shared_ring::layout::RING_ADOPTED;
 
 #[test]
 fn main_session_stops_and_starts_but_is_not_destroyed() {
@@ -134,4 +135,35 @@ fn poll_cannot_wait_while_more_than_half_of_the_process_slots_are_taken() {
         // The slot of a process that has ended is given back by the poll.
         assert_eq!(waits, [[false, false], [false, true]], "{mode:?}");
     }
+}
+
+#[test]
+fn session_that_cannot_be_completed_does_not_concern_the_first_one() {
+    let bench = Bench::new(Mode::Discard);
+    bench.request(create("extra", protocol::Mode::FlightRecorder, Some(bench.path("extra"))));
+    std::fs::remove_dir_all(bench.path("extra")).unwrap();
+
+    let completed = bench.recorder.finish("over".into());
+
+    assert_eq!(completed.unwrap().outcome.as_deref(), Some("over"));
+}
+
+#[test]
+fn rings_that_the_guest_keeps_longer_than_their_session_are_given_back_afterwards() {
+    let mut bench = sessions(Mode::Discard);
+    let request = create("extra", protocol::Mode::FlightRecorder, None);
+    let name = || "extra".to_owned();
+    bench.recorder.answer(request);
+    bench.recorder.answer(Request::SessionStart { name: name() });
+    let adopted = bench.region.layout().kernel_ring(1, 0) + RING_ADOPTED;
+    bench.region.memory().store(adopted, 1);
+
+    let destroyed = message(bench.recorder.answer(Request::SessionDestroy { name: name() }));
+    bench.recorder.poll();
+    let kept = bench.region.vacate(1);
+    bench.region.memory().store(adopted, 0);
+    bench.recorder.poll();
+
+    assert_eq!((destroyed.as_str(), kept), ("session extra is gone", false));
+    assert!(bench.region.vacate(1));
 }
