@@ -35,7 +35,7 @@ use crate::layer::vmm::vmm_layer;
 use crate::layer::written::WrittenLayer;
 use crate::live::vcpu_activity::VcpuActivity;
 use crate::region::process_table::ProcessTable;
-use crate::region::{EnabledEvents, MAIN_SESSION, TraceRegion};
+use crate::region::{EnabledEvents, MAIN_SESSION};
 use crate::session::flight_recorder::FlightRecorder;
 use crate::session::layers::Layers;
 use crate::session::recording::{AtSnapshot, GuestSide, Recording, RecordingError};
@@ -485,14 +485,15 @@ impl Session {
     }
 
     /// Ends it while the VM runs: completes its recording, then gives the memory of its rings back. Where the guest has not
-    /// let go of them by then, their region and slot are returned, too.
-    pub fn destroy(self) -> (Result<(), RecordingError>, Option<(Arc<TraceRegion>, usize)>) {
+    /// let go of them by then, their slot is returned, too.
+    pub fn destroy(self) -> (Result<(), RecordingError>, Option<usize>) {
         let rings = self.recording.guest.as_ref().map(|guest| {
             Self::release(guest);
             (Arc::clone(&guest.region), guest.slot)
         });
         let completed = self.complete("session destroyed");
-        (completed.map(drop), rings.filter(|(region, slot)| !region.vacate(*slot)))
+        let kept = rings.filter(|(region, slot)| !region.vacate(*slot));
+        (completed.map(drop), kept.map(|(_, slot)| slot))
     }
 
     /// Writes what stopped producers have left and how the session ended, if it has a folder; returns the manifest.

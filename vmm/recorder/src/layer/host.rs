@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use strata_clock::HostTime;
-use strata_host_kernel::{EventSchema, EventSchemas, HostItem, HostTracer, ReaderError, Rest, Sink};
+use strata_host_kernel::{CpuSummary, EventSchema, EventSchemas, HostItem, HostTracer, ReaderError, Rest, Sink};
 use strata_recording::clock::Clock;
 use strata_recording::files::kallsyms;
 use strata_recording::layer::LayerKind;
@@ -124,7 +124,16 @@ impl HostSource {
         let mut encode = Encode { schemas, payload, watch: watch.as_deref_mut(), sink };
         let read = match reading {
             Reading::Poll => tracer.poll(&mut encode),
-            Reading::Finish => tracer.finish(&mut encode).map(|_| Rest::Nothing),
+            Reading::Finish => tracer.finish(&mut encode).map(|summary| {
+                for CpuSummary { cpu, stats } in summary.cpus {
+                    // No page tells of these, as they do of what was overwritten.
+                    let records = stats.commit_overrun.saturating_add(stats.dropped);
+                    if records > 0 {
+                        encode.sink.take(Item::Lost { cpu, records });
+                    }
+                }
+                Rest::Nothing
+            }),
         };
         read.map_err(|error| *failed = Some(error)).ok()
     }

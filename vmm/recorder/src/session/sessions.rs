@@ -4,12 +4,11 @@
 use crate::control::protocol::{Answer, Request, Status};
 use crate::drain::polling::Found;
 use crate::guest_symbols::chain;
-use crate::region::{MAIN_SESSION, TraceRegion};
+use crate::region::MAIN_SESSION;
 use crate::session::recording::RecordingError;
 use crate::session::{NewSession, RecordedVm, RecordingBuilder, Session, SessionError};
 use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
-use std::sync::Arc;
 use std::time::Duration;
 use strata_recording::manifest::Manifest;
 
@@ -21,7 +20,7 @@ pub struct Sessions {
     /// Never empty: the first one is that of the VM, and is not destroyed.
     sessions: Vec<Session>,
     /// Slots of sessions that were destroyed, which the guest had not let go of yet.
-    leaving: Vec<(Arc<TraceRegion>, usize)>,
+    leaving: Vec<usize>,
 }
 
 impl Sessions {
@@ -35,7 +34,9 @@ impl Sessions {
 
     /// Polls every session once; says how much there was.
     pub fn poll(&mut self) -> Found {
-        self.leaving.retain(|(region, slot)| !region.vacate(*slot));
+        if let Some(guest) = &self.sessions[0].recording.guest {
+            self.leaving.retain(|&slot| !guest.region.vacate(slot));
+        }
         self.sessions.iter_mut().map(Session::poll).max().unwrap_or_default()
     }
 
@@ -148,7 +149,7 @@ impl Sessions {
         let session = Session::of_guest_kernel(new, self.main())?;
         // It may have the slot of one that the guest has let go of meanwhile.
         let slot = session.recording.guest.as_ref().map(|guest| guest.slot);
-        self.leaving.retain(|(_, leaving)| Some(*leaving) != slot);
+        self.leaving.retain(|&leaving| Some(leaving) != slot);
         self.sessions.push(session);
         Ok(Answer::done(format!("session {name} is made; `session start {name}` starts it")))
     }

@@ -292,10 +292,9 @@ impl Triggers {
     pub fn look(&mut self, latest: Latest<'_>) {
         for tail in &mut self.tails {
             let layer = tail.layer();
-            if self.watch.looks_at(layer) {
-                if tail.poll(latest, &mut |cpu, record| self.watch.record(layer, cpu, record)) {
-                    self.watch.lost(layer);
-                }
+            let is_looked_at = self.watch.looks_at(layer);
+            if is_looked_at && tail.poll(latest, &mut |cpu, record| self.watch.record(layer, cpu, record)) {
+                self.watch.lost(layer);
             }
         }
     }
