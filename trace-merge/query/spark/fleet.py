@@ -10,17 +10,14 @@ It is one file because Spark sends its workers what the main program defines; mo
 """
 
 import argparse
-import concurrent.futures
 import contextlib
 import datetime
 import decimal
 import difflib
-import functools
 import importlib
 import json
 import logging
 import math
-import operator
 import os
 import pathlib
 import re
@@ -29,16 +26,21 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.parse
+import uuid
 
 try:
     import numpy
     import pyarrow
     import pyarrow.compute
-    import pyarrow.dataset
+    import pyarrow.fs
     import pyarrow.parquet
-    from deltalake import ColumnProperties, CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+    from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
+    from deltalake import write_deltalake
     from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.fs import DeltaStorageHandler
+    from deltalake.transaction import AddAction
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 except ImportError as absent:
@@ -85,21 +87,32 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 MANIFEST = "session.json"
 # How the name of a recording in one file ends.
 PACKED = ".strata"
-# By what readers pass over files, and parts of them. Of other columns the least and the greatest value are not kept.
-PASSED_OVER_BY = ("recording", "table_name", "vm", "hour", "event", "utc", "begin_utc")
+# By what readers pass over files, and by what over row groups, too. Other columns' least and greatest value are not kept.
+FILES_BY = ("recording", "table_name", "vm", "hour")
+GROUPS_BY = (*FILES_BY, "event", "utc", "begin_utc")
+# What is worth a dictionary: numbers seldom repeat.
+TEXTS = [name for name, kind in COLUMNS.items() if kind == "text"]
 # Row groups are small, so that readers find a table's among others.
+GROUP, COMPRESSION = 1 << 17, "ZSTD"
+# The same for deltalake, which writes what is in the place of other rows.
 WRITING = WriterProperties(
-    compression="ZSTD",
-    max_row_group_size=1 << 17,
-    default_column_properties=ColumnProperties(statistics_enabled="NONE"),
-    column_properties=dict.fromkeys(PASSED_OVER_BY, ColumnProperties(statistics_enabled="CHUNK")),
+    compression=COMPRESSION,
+    max_row_group_size=GROUP,
+    default_column_properties=ColumnProperties(statistics_enabled="NONE", dictionary_enabled=False),
+    column_properties={
+        name: ColumnProperties(
+            statistics_enabled="CHUNK" if name in GROUPS_BY else "NONE", dictionary_enabled=name in TEXTS
+        )
+        for name in {*GROUPS_BY, *TEXTS} - set(PARTITIONS)
+    },
 )
-# Rows that are put into the lake at once, and attempts when others write to it.
+# Rows that are read at once, and attempts when others write to the lake.
 BATCH, ATTEMPTS = 1 << 15, 20
 # How often the job reports its progress, seconds; and the most lines of one kind that it prints.
 TELL_EVERY, MOST_LINES = 5, 20
-# Files that are joined with others, bytes; and how many are, of a part, host and day, without being asked.
-SMALL, MANY = 64 << 20, 8
+# Files that are joined with others, bytes; how many are, of a part, host and day, without being asked; and about what a
+# file has at most.
+SMALL, MANY, LARGEST = 64 << 20, 8, 512 << 20
 # How long readers of an older version of the lake have its files, hours.
 KEPT_HOURS = 168
 
@@ -155,7 +168,7 @@ def opened(lake: str) -> DeltaTable:
 
 def made(lake: str) -> None:
     """Makes the lake where there is none, and gives one of an older version the columns of this one."""
-    configuration = {VERSION_KEY: VERSION, "delta.dataSkippingStatsColumns": "recording,table_name,vm,hour"}
+    configuration = {VERSION_KEY: VERSION, "delta.dataSkippingStatsColumns": ",".join(FILES_BY)}
     try:
         os.umask(0o077)  # readable by its user only, as recordings are
         DeltaTable.create(
@@ -169,6 +182,9 @@ def made(lake: str) -> None:
         table = opened(lake)
         if table.metadata().configuration[VERSION_KEY] != VERSION:
             table.alter.set_table_properties({VERSION_KEY: VERSION}, raise_if_not_exists=False)
+        has = {field.name for field in table.schema().fields}
+        if lacking := [field for field in Schema.from_arrow(schema()).fields if field.name not in has]:
+            table.alter.add_columns(lacking)
     except (DeltaError, OSError) as error:
         raise Refused(f"{lake}: cannot be a lake: {one_line(error)}") from None
 
@@ -184,6 +200,84 @@ def recordings_in(lake: DeltaTable, *columns: str, recording: str | None = None)
     """What the lake says of its recordings, or of one, by their ids."""
     rows = read(lake, "recordings", "recording", *columns, recording=recording)
     return {row["recording"]: row for row in rows.to_pylist()}
+
+
+# The lake's files. deltalake would write all columns of the lake into each, and take twice the processor time.
+
+
+def files_of(table: DeltaTable) -> pyarrow.fs.FileSystem:
+    """Where the lake's files are, by their paths in it."""
+    return pyarrow.fs.PyFileSystem(DeltaStorageHandler(table.table_uri))
+
+
+class NewFile:
+    """A file of rows of one place, which is a value for each of PARTITIONS."""
+
+    def __init__(self, files: pyarrow.fs.FileSystem, place: tuple, columns: pyarrow.Schema):
+        self.place = dict(zip(PARTITIONS, place, strict=True))
+        folders = "/".join(f"{key}={folder_of(value)}" for key, value in self.place.items())
+        self.path = f"{folders}/part-{uuid.uuid4()}.parquet"
+        self.stream = files.open_output_stream(self.path)
+        self.about: list[pyarrow.parquet.FileMetaData] = []
+        self.writer = pyarrow.parquet.ParquetWriter(
+            self.stream,
+            columns,
+            compression=COMPRESSION,
+            use_dictionary=TEXTS,
+            write_statistics=list(GROUPS_BY),
+            metadata_collector=self.about,
+        )
+        self.batches: list[pyarrow.RecordBatch] = []
+
+    def write(self, batch: pyarrow.RecordBatch) -> None:
+        self.batches.append(batch)
+        if sum(map(len, self.batches)) >= GROUP:
+            self.write_group()
+
+    def write_group(self) -> None:
+        self.writer.write_table(pyarrow.Table.from_batches(self.batches), row_group_size=GROUP)
+        self.batches = []
+
+    def added(self) -> AddAction:
+        """Ends the file. What puts it into the lake."""
+        if self.batches:
+            self.write_group()
+        self.writer.close()
+        size = self.stream.tell()
+        self.stream.close()
+        now = time.time_ns() // 1_000_000
+        return AddAction(self.path, size, self.place, now, True, json.dumps(passed_over(self.about[0])))
+
+
+def passed_over(about: pyarrow.parquet.FileMetaData) -> dict:
+    """By what readers pass over a file: how many rows it has, and between what their columns of FILES_BY are."""
+    told = {"numRecords": about.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    numbers = {about.schema.column(number).path: number for number in range(len(about.schema))}
+    for name in FILES_BY:
+        groups = [about.row_group(group).column(numbers[name]).statistics for group in range(about.num_row_groups)]
+        told["nullCount"][name] = sum(group.null_count for group in groups)
+        with_values = [group for group in groups if group.num_values]
+        if with_values and all(group.has_min_max for group in with_values):
+            told["minValues"][name] = min(group.min for group in with_values)
+            told["maxValues"][name] = max(group.max for group in with_values)
+    return told
+
+
+def folder_of(value: str | None) -> str:
+    return NULL_PARTITION if value is None else urllib.parse.quote(value, safe="")
+
+
+def write_files(files: pyarrow.fs.FileSystem, batches) -> list[AddAction]:
+    """Writes `batches`, each with its place and all columns of its part, into new files of each place."""
+    open_at: dict[tuple, NewFile] = {}
+    done = []
+    for place, batch in batches:
+        if place not in open_at:
+            open_at[place] = NewFile(files, place, batch.schema)
+        open_at[place].write(batch)
+        if open_at[place].stream.tell() >= LARGEST:
+            done.append(open_at.pop(place).added())
+    return done + [file.added() for file in open_at.values()]
 
 
 # Taking in: these functions run on workers.
@@ -254,24 +348,39 @@ def map_of(columns: dict):
     return pyarrow.MapArray.from_arrays(pyarrow.array(numpy.arange(rows + 1, dtype="int32") * count), keys, items)
 
 
+def columns_of(part: str) -> pyarrow.Schema:
+    """What files of a part have; the lake's other columns are null there."""
+    names = {name for table, columns in TABLES.items() if part_of(table) == part for name, _ in (*columns, *PLACE)}
+    own = {"recording", "table_name", *names} - set(PARTITIONS)
+    return pyarrow.schema([field for field in schema() if field.name in own])
+
+
 def rows_of(tables: pathlib.Path, about: dict):
-    """All rows of a recording's tables, as the lake has them. `about` describes the recording."""
-    lake = schema()
+    """All rows of a recording's tables, each batch with its place. `about` describes the recording."""
+    parts = {part: columns_of(part) for part in map(part_of, TABLES)}
     for file in sorted(tables.rglob("*.parquet")):
         parquet = pyarrow.parquet.ParquetFile(file)
         name, *folders = file.relative_to(tables).parts[:-1]
         place = {key: urllib.parse.unquote(value) for key, value in (folder.split("=", 1) for folder in folders)}
         place = {key: None if value == NULL_PARTITION else value for key, value in place.items()}
         table = EVENTS if "." in name else name
-        same = place | {"table_name": table, "part": part_of(table), "day": (place["hour"] or "")[:10]}
-        same |= about if table == "recordings" else {}
+        part = part_of(table)
+        at = (part, place["host"], place["hour"] and place["hour"][:10])
+        same = place | {"table_name": table} | (about if table == "recordings" else {})
         known = COLUMNS_OF_EVENTS if table == EVENTS else parquet.schema_arrow.names
         fields = [column for column in parquet.schema_arrow.names if column not in known]
         for batch in parquet.iter_batches(BATCH):
             if fields:
                 own = [name for name in batch.schema.names if name not in fields]
                 batch = batch.select(own).append_column("fields", map_of({name: batch.column(name) for name in fields}))
-            yield completed(lake, batch, same)
+            yield at, completed(parts[part], batch, same)
+
+
+def whole_rows(rows):
+    """The same with all columns of the lake."""
+    lake = schema()
+    for place, batch in rows:
+        yield completed(lake, batch, dict(zip(PARTITIONS, place, strict=True)))
 
 
 # What makes a recording another one than that which the lake has.
@@ -305,20 +414,23 @@ def commit(lake: str, tables: pathlib.Path, identity: str, about: dict) -> tuple
             return "known", told
         if known and known["chosen"] != told["chosen"]:
             raise Refused(f"the lake has it from {known['source']} with other tables; remove it from the lake first")
+        # Of two that write the same recording at once, one fails, and looks again.
+        turns = CommitProperties(
+            max_commit_retries=ATTEMPTS, app_transactions=[Transaction(identity, (turn or 0) + 1)]
+        )
         try:
-            write_deltalake(
-                table,
-                pyarrow.RecordBatchReader.from_batches(schema(), rows_of(tables, about)),
-                mode="overwrite" if known else "append",
-                predicate=f"recording = '{identity}'" if known else None,
-                # Costs time, and is for a lake that has other columns.
-                schema_mode=None if {field.name for field in table.schema().fields} == set(COLUMNS) else "merge",
-                writer_properties=WRITING,
-                # Of two that write the same recording at once, one fails, and looks again.
-                commit_properties=CommitProperties(
-                    max_commit_retries=ATTEMPTS, app_transactions=[Transaction(identity, (turn or 0) + 1)]
-                ),
-            )
+            if known:
+                write_deltalake(
+                    table,
+                    pyarrow.RecordBatchReader.from_batches(schema(), whole_rows(rows_of(tables, about))),
+                    mode="overwrite",
+                    predicate=f"recording = '{identity}'",
+                    writer_properties=WRITING,
+                    commit_properties=turns,
+                )
+            else:
+                new = write_files(files_of(table), rows_of(tables, about))
+                table.create_write_transaction(new, "append", table.schema(), PARTITIONS, commit_properties=turns)
             return "replaced" if known else "taken", told
         except CommitFailedError:
             continue
@@ -473,42 +585,58 @@ def ingest(spark, folder: pathlib.Path, lake: str, exporter: str, chosen: str | 
 def tidy(lake: str, kept_hours: float, many: int = 2) -> None:
     """Joins small files where there are `many`, and removes those that no version of the last hours needs.
 
-    It is a commit for each part, host and day, which writes their rows anew: deltalake's own `compact` does not see that
-    another one joins the same files at the same time, and both results stay.
+    It is a commit for each part, host and day, which writes their rows anew, and fails where another one has changed them:
+    deltalake's own `compact`, and a commit that names the files that go, do not see that, and the rows are there twice.
     """
     os.umask(0o077)
     try:
         table = opened(lake)
         files = table.get_add_actions(flatten=True)
         sizes: dict[tuple, list[int]] = {}
-        for *place, size in zip(
-            *(files[f"partition.{name}"].to_pylist() for name in PARTITIONS),
-            files["size_bytes"].to_pylist(),
-            strict=True,
-        ):
-            sizes.setdefault(tuple(place), []).append(size)
+        places = zip(*(files[f"partition.{name}"].to_pylist() for name in PARTITIONS), strict=True)
+        for place, size in zip(places, files["size_bytes"].to_pylist(), strict=True):
+            sizes.setdefault(place, []).append(size)
         for place, of_place in sizes.items():
             small = [size for size in of_place if size < SMALL]
             # What is large is not written again for a little that came.
             if len(small) >= many and sum(small) * 8 >= sum(of_place):
-                join(opened(lake), dict(zip(PARTITIONS, place, strict=True)))
+                join(opened(lake), place)
         table = opened(lake)
         table.create_checkpoint()
-        table.vacuum(retention_hours=kept_hours, dry_run=False, enforce_retention_duration=False)
+        # What no version has may be what another job is about to put into the lake.
+        table.vacuum(
+            retention_hours=kept_hours, dry_run=False, enforce_retention_duration=False, full=kept_hours >= KEPT_HOURS
+        )
     except CommitFailedError:
         say(f"{lake}: files are not joined, since others write to it; `fleet.py tidy` does it later")
-    except (DeltaError, OSError) as error:
+    except (DeltaError, OSError, pyarrow.ArrowException) as error:
         raise Refused(f"{lake}: files cannot be joined: {one_line(error)}") from None
 
 
-def rows_at(dataset: pyarrow.dataset.Dataset, place: dict[str, str | None]):
-    """The rows of one part, host and day."""
-    field = pyarrow.dataset.field
-    is_there = [field(name).is_null() if value is None else field(name) == value for name, value in place.items()]
-    for fragment in dataset.get_fragments(filter=functools.reduce(operator.and_, is_there)):
-        with fragment.open() as file:
-            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(BATCH):
-                yield completed(dataset.schema, batch, place)
+def join(table: DeltaTable, place: tuple) -> None:
+    """Writes the rows of one part, host and day into files of one commit."""
+    # Null is "" here.
+    at = [(name, "=", value or "") for name, value in zip(PARTITIONS, place, strict=True)]
+    files, paths = files_of(table), [urllib.parse.unquote(path) for path in paths_at(table, place)]
+
+    def opened_file(path: str) -> pyarrow.parquet.ParquetFile:
+        return pyarrow.parquet.ParquetFile(files.open_input_file(path))
+
+    has = {name for path in paths for name in opened_file(path).schema_arrow.names}
+    columns = pyarrow.schema([field for field in table.to_pyarrow_dataset().schema if field.name in has])
+    rows = (
+        (place, completed(columns, batch, {})) for path in paths for batch in opened_file(path).iter_batches(BATCH)
+    )
+    table.create_write_transaction(
+        write_files(files, rows), "overwrite", table.schema(), PARTITIONS, partition_filters=at
+    )
+
+
+def paths_at(table: DeltaTable, place: tuple) -> list[str]:
+    """The files of one part, host and day, as the lake's log has them."""
+    files = table.get_add_actions(flatten=True)
+    places = zip(*(files[f"partition.{name}"].to_pylist() for name in PARTITIONS), strict=True)
+    return [path for path, at in zip(files["path"].to_pylist(), places, strict=True) if at == place]
 
 
 def completed(whole: pyarrow.Schema, batch: pyarrow.RecordBatch, same: dict) -> pyarrow.RecordBatch:
@@ -533,28 +661,6 @@ def nulls(kind: pyarrow.DataType, rows: int) -> pyarrow.Array:
     if kind not in NULLS:
         NULLS[kind] = pyarrow.nulls(BATCH, kind)
     return NULLS[kind].slice(0, rows)
-
-
-def elsewhere(batches):
-    """The same, made on another thread: deltalake cannot read files on the one on which it asks for what to write."""
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        while (batch := thread.submit(next, batches, None).result()) is not None:
-            yield batch
-
-
-def join(table: DeltaTable, place: dict[str, str | None]) -> None:
-    """Writes the rows of one part, host and day into files of one commit."""
-    dataset = table.to_pyarrow_dataset()
-    quoted = {name: value and "'" + value.replace("'", "''") + "'" for name, value in place.items()}
-    write_deltalake(
-        table,
-        pyarrow.RecordBatchReader.from_batches(dataset.schema, elsewhere(rows_at(dataset, place))),
-        mode="overwrite",
-        predicate=" and ".join(
-            f"{name} {'is null' if value is None else '= ' + value}" for name, value in quoted.items()
-        ),
-        writer_properties=WRITING,
-    )
 
 
 def remove(lake: str, names: list[str]) -> None:

@@ -8,18 +8,19 @@ import collections
 import contextlib
 import io
 import json
-import logging
 import os
 import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 import unittest.mock
+import urllib.error
 import urllib.request
 
 import duckdb
@@ -27,7 +28,6 @@ import duckdb_ext
 import fleet
 import pyspark
 from copies import HOSTS, copy, copy_fleet, halve, leave_growing
-from moto.server import ThreadedMotoServer
 
 JOB = pathlib.Path(__file__).resolve().parent / "fleet.py"
 EXPORTER = os.environ["STRATA_QUERY"]
@@ -493,6 +493,18 @@ class TakingIn(unittest.TestCase):
         rows = self.ask("select recording, count(*) from events group by all")
         self.assertEqual((len(rows), len({count for _, count in rows})), (4, 1), rows)
 
+    def test_what_a_killed_job_left_goes_once_no_job_can_be_about_to_take_it_in(self):
+        ingest(self.recordings, self.lake)
+        there = next(self.lake.rglob("part-*.parquet"))
+        left, fresh = (there.with_name(f"part-{name}.parquet") for name in ("left", "fresh"))
+        for path, hours in [(left, fleet.KEPT_HOURS + 1), (fresh, 1)]:
+            shutil.copy(there, path)
+            os.utime(path, (time.time() - hours * 3600,) * 2)
+
+        fleet.tidy(str(self.lake), fleet.KEPT_HOURS)
+
+        self.assertEqual([path.exists() for path in (left, fresh, there)], [False, True, True])
+
     def test_job_that_is_killed_leaves_whole_recordings_and_a_rerun_completes_them(self):
         copy_fleet(RECORDING, self.recordings / "more", 8)
         script = (
@@ -530,22 +542,32 @@ class ObjectStore(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="strata-fleet-")))
         copy_fleet(RECORDING, cls.folder / "recordings", 3)
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        cls.addClassCleanup(server.stop)
-        host, port = server.get_host_and_port()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        # A process of its own: deltalake keeps this one's other threads from running while it waits for the store.
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        cls.addClassCleanup(server.wait)
+        cls.addClassCleanup(server.terminate)
+        store = f"http://127.0.0.1:{port}"
         cls.enterClassContext(
             unittest.mock.patch.dict(
                 os.environ,
-                AWS_ENDPOINT_URL=f"http://{host}:{port}",
+                AWS_ENDPOINT_URL=store,
                 AWS_ALLOW_HTTP="true",
                 AWS_ACCESS_KEY_ID="name",
                 AWS_SECRET_ACCESS_KEY="secret",
                 AWS_REGION="us-east-1",
             )
         )
-        urllib.request.urlopen(urllib.request.Request(f"http://{host}:{port}/lakes", method="PUT")).close()
+        make_bucket = urllib.request.Request(f"{store}/lakes", method="PUT")
+        end = time.monotonic() + 60
+        while True:
+            try:
+                return urllib.request.urlopen(make_bucket).close()
+            except urllib.error.URLError:
+                assert server.poll() is None and time.monotonic() < end, "no object store"
+                time.sleep(0.1)
 
     def test_recordings_are_taken_in_once_and_removed(self):
         lake = "s3://lakes/one"
