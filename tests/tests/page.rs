@@ -670,9 +670,7 @@ fn rows_and_colours_are_hidden_and_shown_again() {
     assert!(names.as_array().unwrap().iter().all(|name| name.as_str().unwrap().contains("vCPU")), "{names}");
     // What is looked for is shown. A closed group does not cost the filter, which does not hide the row; a filter that
     // hides it goes.
-    opened.get(
-        "layout.items.filter((item) => item.heading).forEach((item) => collapsed.add(item.heading)); makeLayout()",
-    );
+    opened.get("layout.items.forEach((item) => collapsed.add(item.key)); makeLayout()");
     opened.get("reveal(about.rows.find((row) => row.kind === 'vcpu'))");
     assert_eq!(
         (opened.text("rowFilter").as_str(), opened.number("layout.byRow.filter(Boolean).length") > 0.0),
@@ -755,5 +753,264 @@ fn nothing_that_a_recording_names_is_run_or_drawn_as_html() {
     assert_eq!(opened.get("window.boom === undefined && document.querySelector('img') === null"), json!(true));
     assert!(opened.text("document.getElementById('notes').innerText").contains(evil));
     assert!(opened.folder.path().join("page.html").exists());
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn rows_of_packets_and_those_below_them_have_a_place() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    // Requests of disks are drawn as packets are: the recording that is made has no packets.
+    opened.get(
+        "about.rows.filter((row) => row.kind === 'disk').forEach((row) => { row.kind = 'net'; }); \
+         filterRows('packets'); filterRows('')",
+    );
+
+    let below = "layout.items.slice(layout.items.findIndex((item) => item.row?.kind === 'net'))";
+    let places = format!("[layout.height, ...{below}.flatMap(({{ y, height }}) => [y, height])]");
+    assert!(opened.number(&format!("{below}.length")) > 2.0);
+    assert_eq!(opened.get(&format!("{places}.every(Number.isFinite)")), json!(true));
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn row_of_which_nothing_is_kept_is_selected_alone_and_left_again() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    opened.get("canvas.focus()");
+    let tasks = "layout.items.filter((item) => item.row?.kind === 'task').map((item) => item.row)";
+    let alone = "[selection.row.name, selection.slice, selection.record]";
+    let name = opened.text(&format!("{tasks}[1].name"));
+
+    // Its states are left out from the middle on.
+    opened.get(&format!("{tasks}[1].left_out_from = Math.round(about.length_ns / 2)"));
+    opened.get("showTime(about.length_ns * 0.75, about.length_ns / 100)");
+    let begin = opened.number("view.begin");
+    opened.get(&format!("selectSliceAt({tasks}[1], view.begin)"));
+    assert_eq!(opened.get(alone), json!([name, null, null]));
+    assert!(opened.details().contains(" s on are left out of this page"), "{}", opened.details());
+    assert_eq!(opened.number("(draw(), view.begin)"), begin);
+    assert!(opened.text("addressOfView()").contains("row="));
+
+    // None of its states and no record of it is kept.
+    opened.get(&format!(
+        "{{ const row = {tasks}[1]; row.left_out_from = null; records.timesByRow[row.number] = []; \
+         row.loaded = {{ begins: [], ends: [], names: [], categories: [] }}; }}"
+    ));
+    opened.get(&format!("selectSliceAt({tasks}[0], 0)"));
+    opened.press(&["ArrowDown"]);
+    opened.browser.wait(&format!("selection.row === {tasks}[1]")).unwrap();
+    assert_eq!(opened.get(alone), json!([name, null, null]));
+    assert!(opened.details().contains("nothing of it is in this page"), "{}", opened.details());
+    opened.press(&["ArrowDown"]);
+    opened.browser.wait(&format!("selection.row === {tasks}[2]")).unwrap();
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn rows_of_one_name_are_told_apart_by_the_address_and_by_their_group() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    let twins = "about.rows.filter((row) => row.kind === 'disk')";
+    opened.get(&format!(
+        "{{ about.rows.push({{ ...{twins}[0], loaded: {{ begins: [], ends: [], names: [], categories: [] }} }}); \
+         numberRows(); makeLayout(); }}"
+    ));
+    let keys = opened.get(&format!("{twins}.map((row) => keyOf(row).replace(row.group, ''))"));
+    assert_eq!(keys, json!(["/disk/disk requests", "/disk/disk requests/2"]));
+
+    opened.get(&format!("location.hash = `hide=${{encodeURIComponent(keyOf({twins}[1]))}}`"));
+    opened.browser.wait("hiddenRows.size > 0").unwrap();
+    assert_eq!(opened.get(&format!("{twins}.map((row) => hiddenRows.has(row))")), json!([false, true]));
+
+    // Those of several machines have their group before their name.
+    opened.get("['host-cpu', 'vcpu'].forEach((kind) => togglePin(about.rows.find((row) => row.kind === kind)))");
+    let named = "layout.items.filter(({ row, key }) => row && key === PINNED_HEADING) \
+                 .map(({ row, name }) => name === `${row.group}: ${row.name}`)";
+    assert_eq!(opened.get(named), json!([true, true]));
+    opened.get("select(null, { range: [0, about.length_ns] })");
+    let shown = opened.details();
+    assert!(shown.contains(&opened.text("`${[...pinnedRows][1].group}: ${[...pinnedRows][1].name}`")), "{shown}");
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn search_begins_at_what_is_in_sight_and_shows_what_was_asked_last() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    let ask = |text: &str, direction: i32| {
+        format!("(document.getElementById('search-text').value = '{text}', runSearch({direction}))")
+    };
+    let middle = "showTime(about.length_ns / 2, about.length_ns / 10)";
+    opened.get(middle);
+    let begin = opened.number("view.begin");
+
+    opened.get(&ask("sched_switch", 1));
+    let after = opened.number("records.times[selection.record]");
+    opened.get(&format!("search.text = ''; {middle}"));
+    opened.get(&ask("sched_switch", -1));
+    let before = opened.number("records.times[selection.record]");
+    assert!(before < begin && begin <= after, "{before} {begin} {after}");
+
+    // Two searches at once, and Enter again before either is done.
+    let all = ["sched_wakeup", "sched_process_exit", "sched_process_exit"].map(|text| ask(text, 1)).join(", ");
+    opened.get(&format!("Promise.all([{all}]).then(() => undefined)"));
+    let shown = opened.get("[search.text, typeOf(selection.record).name]");
+    assert_eq!(shown, json!(["sched_process_exit", "sched:sched_process_exit"]));
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+/// A script: what the mouse does at a place of the canvas, of which `x` is a share of the rows' width.
+fn of_pointer(what: &str, x: f64, more: &str) -> String {
+    format!(
+        "(({{ left, top }}) => canvas.dispatchEvent(new PointerEvent('{what}', {{ pointerId: 1, \
+         clientX: left + LABEL_WIDTH + {x} * plotWidth(), clientY: top + 100, {more} }})))(canvas.getBoundingClientRect())"
+    )
+}
+
+#[test]
+fn range_is_dragged_with_the_left_button_as_far_as_the_recording_goes() {
+    let (mut opened, _) = Opened::new(2_000, |_| ());
+    opened.get("canvas.setPointerCapture = () => undefined; select(null)");
+    let left = "button: 0, buttons: 1";
+
+    opened.get(&of_pointer("pointerdown", 0.5, left));
+    opened.get(&of_pointer("pointermove", 1.2, left));
+    assert_eq!(opened.get("selection.range[1] - about.length_ns"), json!(0));
+    // What costs more than a picture comes at the end.
+    assert_eq!(opened.details(), "");
+    opened.get(&of_pointer("pointerup", 1.2, "button: 0, buttons: 0"));
+    assert!(opened.details().contains("share of the time"), "{}", opened.details());
+
+    opened.get("select(null)");
+    opened.get(&of_pointer("pointerdown", 0.5, "button: 2, buttons: 2"));
+    opened.get(&of_pointer("pointermove", 0.7, "button: -1, buttons: 2"));
+    assert_eq!(opened.get("selection.range"), json!(null));
+    // A drag whose end the page did not hear of, and one that the system ended.
+    for (end, buttons) in [("pointermove", "buttons: 0"), ("pointercancel", "buttons: 0")] {
+        opened.get(&of_pointer("pointerdown", 0.2, left));
+        opened.get(&of_pointer("pointermove", 0.4, left));
+        opened.get(&of_pointer(end, 0.6, buttons));
+        opened.get(&of_pointer("pointermove", 0.8, "buttons: 0"));
+        let is_kept = "Math.abs(selection.range[1] / about.length_ns - 0.4) < 0.01";
+        assert_eq!(opened.get(&format!("[pointer.from, {is_kept}]")), json!([null, true]), "{end}");
+    }
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn address_keeps_hidden_colours_leads_from_a_report_and_has_whole_nanoseconds() {
+    let (mut opened, _) = Opened::new(2_000, |_| ());
+    opened.get("[...document.querySelectorAll('#legend button')].slice(0, 2).forEach((button) => button.click())");
+    opened.browser.wait("location.hash.includes('colour=')").unwrap();
+    let address = opened.text("location.hash");
+    let hidden = "[...document.querySelectorAll('#legend button')].map((known) => known.getAttribute('aria-pressed'))";
+    let legend = opened.get(hidden);
+
+    opened.get("location.hash = ''");
+    opened.browser.wait("hiddenCategories.size === 0").unwrap();
+    assert_ne!(opened.get(hidden), legend);
+    opened.get("openTab('exits')");
+    opened.get(&format!("location.hash = {}", json!(address)));
+
+    opened.browser.wait("!document.getElementById('timeline').hidden && hiddenCategories.size === 2").unwrap();
+    assert_eq!(opened.get(hidden), legend);
+    let moments = "['0.000000007', '8.947512341', '1.1'].map(momentFrom).every(Number.isInteger)";
+    assert_eq!(opened.get(moments), json!(true));
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn texts_can_be_read_on_every_colour() {
+    let (mut opened, _) = Opened::new(2_000, |_| ());
+    // The least contrast of a text on its colour, as the Web Content Accessibility Guidelines reckon it.
+    let least = "(() => { \
+        const light = (css) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, place) => { \
+            const part = parseInt(css.slice(1 + 2 * place, 3 + 2 * place), 16) / 255; \
+            return sum + weight * (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4); }, 0); \
+        const contrast = (one, other) => (Math.max(light(one), light(other)) + 0.05) \
+            / (Math.min(light(one), light(other)) + 0.05); \
+        const frames = [...FLAME_COLOURS, FLAME_FOUND].map((pair) => pair[theme.isDark ? 1 : 0]); \
+        return Math.min(...theme.css.map((css, category) => contrast(css, theme.text[category])), \
+            ...frames.map((css) => contrast(css, textOn(css)))); })()";
+
+    for dark in [false, true] {
+        opened.get(&format!("applyTheme({dark})"));
+        let least = opened.number(least);
+        assert!(least >= 4.0, "dark: {dark}, {least}");
+    }
+}
+
+#[test]
+fn histogram_is_drawn_once_for_a_column_and_again_for_a_theme() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    opened.get("openTab('exits')");
+    opened.get("document.querySelector('#reports-panel button.distribution').focus()");
+    // At two places right of the last column.
+    let hover = |x: u32| {
+        format!(
+            "(() => {{ const button = document.activeElement; const {{ left, top }} = button.getBoundingClientRect(); \
+             button.dispatchEvent(new PointerEvent('pointermove', {{ clientX: left + {x}, clientY: top + 4 }})); }})()"
+        )
+    };
+    let canvases = "window.drawn = document.querySelector('#distribution canvas')";
+    opened.get(&format!("{canvases}; undefined"));
+    opened.get(&hover(400));
+    assert_eq!(opened.get("document.querySelector('#distribution canvas') !== window.drawn"), json!(true));
+    let reported = opened.text("document.querySelector('#distribution .chosen').textContent");
+    assert!(reported.contains(" of "), "{reported}");
+    opened.get(&format!("{canvases}; undefined"));
+    opened.get(&hover(401));
+    assert_eq!(opened.get("document.querySelector('#distribution canvas') === window.drawn"), json!(true));
+
+    opened.get("applyTheme(true)");
+    // In the colour of that theme.
+    let drawn: Vec<u64> = serde_json::from_value(opened.get(COLUMNS_DRAWN)).unwrap();
+    assert_eq!(drawn.iter().max(), Some(&16), "{drawn:?}");
+    assert_eq!(opened.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn closed_group_of_tasks_stays_closed_in_another_order() {
+    let (mut opened, _) = Opened::new(2_000, |_| ());
+    let tasks = "layout.items.filter((item) => item.row?.kind === 'task').length";
+    opened.get("toggleGroup(layout.items.find((item) => item.row?.kind === 'task').key)");
+    assert_eq!(opened.number(tasks), 0.0);
+
+    opened.get("toggleOrderOfTasks()");
+
+    assert_eq!(opened.get(&format!("[busyInSight !== null, {tasks}]")), json!([true, 0]));
+}
+
+#[test]
+fn arrows_of_a_slice_are_found_once_and_those_without_a_button_are_counted() {
+    let (mut opened, _) = Opened::new(20_000, |_| ());
+    opened.get("selectSliceAt(about.rows[arrows.toRows[0]], arrows.tos[0])");
+    let touching = "(() => { const [begin, end] = selectedTime(); const { number } = selection.row; \
+        const touches = (row, time) => row === number && begin <= time && time <= end; \
+        return [...arrows.froms.keys()].filter((arrow) => touches(arrows.fromRows[arrow], arrows.froms[arrow]) \
+            || touches(arrows.toRows[arrow], arrows.tos[arrow])); })()";
+    let found: Vec<u64> = serde_json::from_value(opened.get("arrowsOfSelection()")).unwrap();
+    assert!(found.contains(&0), "{found:?}");
+    assert_eq!(opened.get(touching), json!(found));
+    assert_eq!(opened.get("arrowsOfSelection() === arrowsOfSelection()"), json!(true));
+
+    let buttons = "arrowButtons(new Array(15).fill(0)).map((shown) => shown.textContent)";
+    assert_eq!(opened.get(&format!("[{buttons}.length, {buttons}.at(-1)]")), json!([13, "and 3 more"]));
+    opened.get("select(null)");
+    assert_eq!(opened.get("arrowsOfSelection()"), json!([]));
+}
+
+#[test]
+fn page_that_has_loaded_shows_what_its_address_says_and_leaves_the_focus() {
+    let (mut opened, _) = Opened::new(2_000, |_| ());
+    let (until, length) = (opened.text("formatMoment(about.length_ns / 4)"), opened.number("about.length_ns"));
+    let page = opened.folder.path().join("page.html");
+    let address = format!("file://{}#from=0&until={until}&tab=exits", page.display());
+    let has_tabs = "typeof openTab === 'function' && document.querySelector('#tabs button') !== null";
+
+    opened.browser.visit("about:blank", "document.readyState === 'complete'").unwrap();
+    opened.browser.visit(&address, has_tabs).unwrap();
+    opened.get("document.getElementById('search-text').focus()");
+    opened.browser.wait(LOADED).unwrap();
+
+    assert_eq!(opened.get("[document.activeElement.id, tabInSight]"), json!(["search-text", "exits"]));
+    assert!((opened.number("view.length") - length / 4.0).abs() < 1.0);
     assert_eq!(opened.browser.complaints(), Vec::<String>::new());
 }

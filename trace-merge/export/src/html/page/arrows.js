@@ -1,6 +1,6 @@
 // Arrows from row to row: read, and drawn while they can be told apart.
 
-/** Arrows that are drawn at once, at most, beside those of the selected slice. */
+/** Arrows that are drawn at once, at most, and as many of the selected slice. */
 const MOST_DRAWN_ARROWS = 120;
 
 const arrows = { kinds: [], froms: [], fromRows: [], tos: [], toRows: [] };
@@ -18,15 +18,6 @@ async function loadArrows() {
   }
 }
 
-/** Whether an arrow begins or ends in what is selected. */
-function concernsSelection(arrow) {
-  if (selection.slice === null || selection.range) return false;
-  const { number } = selection.row;
-  const [begin, end] = selectedTime();
-  const touches = (row, time) => row === number && time >= begin && time <= end;
-  return touches(arrows.fromRows[arrow], arrows.froms[arrow]) || touches(arrows.toRows[arrow], arrows.tos[arrow]);
-}
-
 function drawArrows() {
   const end = view.begin + view.length;
   const found = [];
@@ -36,17 +27,31 @@ function drawArrows() {
     if (from && to && (isInSight(from) || isInSight(to))) found.push(arrow);
     if (found.length > MOST_DRAWN_ARROWS) break;
   }
-  const ofSelection = arrowsOfSelection();
-  if (found.length <= MOST_DRAWN_ARROWS) found.filter((arrow) => !ofSelection.includes(arrow)).forEach((arrow) => drawArrow(arrow, false));
+  const ofSelection = new Set();
+  for (const arrow of arrowsOfSelection()) {
+    if (ofSelection.size >= MOST_DRAWN_ARROWS) break;
+    if (layout.byRow[arrows.fromRows[arrow]] && layout.byRow[arrows.toRows[arrow]]) ofSelection.add(arrow);
+  }
+  if (found.length <= MOST_DRAWN_ARROWS) {
+    found.filter((arrow) => !ofSelection.has(arrow)).forEach((arrow) => drawArrow(arrow, false));
+  }
   ofSelection.forEach((arrow) => drawArrow(arrow, true));
 }
 
-/** The arrows that begin or end in the selected slice. */
+/** The arrows that begin or end in the selected slice: looked for once, for there may be very many. */
 function arrowsOfSelection() {
   if (selection.slice === null) return [];
+  selection.arrows ??= arrowsIn(selection.row.number, ...selectedTime());
+  return selection.arrows;
+}
+
+/** The arrows that begin or end in a row between two moments. */
+function arrowsIn(number, begin, end) {
   const found = [];
-  for (let arrow = 0; arrow < arrows.froms.length && found.length < MOST_DRAWN_ARROWS; arrow++) {
-    if (concernsSelection(arrow) && layout.byRow[arrows.fromRows[arrow]] && layout.byRow[arrows.toRows[arrow]]) found.push(arrow);
+  const { fromRows, froms, toRows, tos } = arrows;
+  const touches = (row, time) => row === number && time >= begin && time <= end;
+  for (let arrow = 0; arrow < froms.length; arrow++) {
+    if (touches(fromRows[arrow], froms[arrow]) || touches(toRows[arrow], tos[arrow])) found.push(arrow);
   }
   return found;
 }

@@ -119,7 +119,6 @@ function showCounter(panel) {
     ['begins', `${formatMoment(begin)} s`],
     ['lasts', formatDuration(end - begin)],
     ['counted in it', formatCount(row.counter.counts[slice])],
-    ['mean in sight', row.counter.kind === 'total' ? null : counterText(row, counterValue(row, view.begin, view.begin + view.length))],
     ['highest', counterText(row, row.counter.most)],
     ['in all', formatCount(row.counter.sums.at(-1))],
   ])));

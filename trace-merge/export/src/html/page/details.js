@@ -1,5 +1,8 @@
 // What is selected, in words.
 
+/** Arrows, or records, of a slice that have a button. */
+const MOST_BUTTONS = 12;
+
 /** The disk requests and packets whose properties are kept. */
 let flows = [];
 
@@ -15,11 +18,30 @@ function showDetails() {
   else if (selection.record !== null) showRecord(panel, selection.record);
   else if (selection.row?.counter && selection.slice !== null) showCounter(panel);
   else if (selection.slice !== null) showSlice(panel);
+  else if (selection.row) showRow(panel);
   panel.scrollTop = 0;
 }
 
 function announce(text) {
   document.getElementById('announcement').textContent = text;
+}
+
+/** A row of which nothing is selected, since there is nothing, or nothing is kept. */
+function showRow(panel) {
+  const { row } = selection;
+  const reason = row.left_out_from === null
+    ? 'nothing of it is in this page'
+    : `states from ${formatMoment(row.left_out_from)} s on are left out of this page`;
+  panel.append(
+    element('h2', {}, row.name),
+    element('div', { className: 'columns' },
+      definitions([['row', `${row.group}, ${row.name}`]]),
+      reportButton(row),
+      rowButtons(row),
+      element('div', { className: 'faint' }, reason),
+    ),
+  );
+  announce(`${row.name}: ${reason}`);
 }
 
 function showRecord(panel, number) {
@@ -57,7 +79,7 @@ function showSlice(panel) {
   const report = reportButton(row);
   if (report) parts.push(report);
   parts.push(rowButtons(row));
-  const jumps = arrowsOfSelection().slice(0, 12).map(arrowButton);
+  const jumps = arrowButtons(arrowsOfSelection());
   if (jumps.length) parts.push(element('div', {}, element('h3', {}, 'Arrows'), ...jumps));
   const inside = recordsBetween(row.number, begin, end);
   if (inside.length) parts.push(element('div', {}, element('h3', {}, 'Records in it'), ...inside));
@@ -93,6 +115,14 @@ function arrowButton(arrow) {
   return element('div', {}, button);
 }
 
+/** Buttons for the first of some arrows. */
+function arrowButtons(all) {
+  const buttons = all.slice(0, MOST_BUTTONS).map(arrowButton);
+  const left = all.length - MOST_BUTTONS;
+  if (left > 0) buttons.push(element('div', { className: 'faint' }, `and ${formatCount(left)} more`));
+  return buttons;
+}
+
 /** Buttons for the first records of a row between two moments. */
 function recordsBetween(row, begin, end) {
   const times = records.timesByRow?.[row];
@@ -100,13 +130,13 @@ function recordsBetween(row, begin, end) {
   const first = lowerBound(times, begin);
   const last = upperBound(times, end);
   const buttons = [];
-  for (let place = first; place < Math.min(last, first + 12); place++) {
+  for (let place = first; place < Math.min(last, first + MOST_BUTTONS); place++) {
     const number = records.byRow[row][place];
     const button = element('button', { type: 'button' }, `+${formatDuration(times[place] - begin)}  ${typeOf(number).name}`);
     button.addEventListener('click', () => select(about.rows[row], { record: number }));
     buttons.push(element('div', {}, button));
   }
-  if (last - first > 12) buttons.push(element('div', { className: 'faint' }, `and ${last - first - 12} more: N and P step through them`));
+  if (last - first > MOST_BUTTONS) buttons.push(element('div', { className: 'faint' }, `and ${last - first - MOST_BUTTONS} more: N and P step through them`));
   return buttons;
 }
 
@@ -114,16 +144,18 @@ function recordsBetween(row, begin, end) {
 function showRange(panel) {
   const [begin, end] = selection.range;
   const table = element('table', {}, element('tr', {}, ...['row', 'share of the time', '', 'slices', 'average', 'longest'].map((name) => element('th', {}, name))));
-  for (const item of layout.items.filter((item) => item.row && isInSight(item)).slice(0, 60)) {
-    if (item.row.counter) {
-      table.append(element('tr', {}, element('td', {}, item.row.name), element('td', {}, counterText(item.row, counterValue(item.row, begin, end)))));
+  const rows = layout.items.filter((item) => item.row && isInSight(item)).slice(0, 60).map((item) => item.row);
+  const nameOf = namesOf(rows);
+  for (const row of rows) {
+    if (row.counter) {
+      table.append(element('tr', {}, element('td', {}, nameOf(row)), element('td', {}, counterText(row, counterValue(row, begin, end)))));
       continue;
     }
-    const times = timesBetween(item.row, begin, end);
+    const times = timesBetween(row, begin, end);
     const parts = [...times].map((time, category) => [time, category]).filter(([time]) => time > 0).sort((left, right) => right[0] - left[0]);
     if (!parts.length) continue;
     const text = parts.slice(0, 4).map(([time, category]) => `${about.categories[category]} ${((100 * time) / (end - begin)).toFixed(1)} %`).join(', ');
-    table.append(element('tr', {}, element('td', {}, item.row.name), element('td', {}, shareGlyph([...times], end - begin)), element('td', { className: 'text' }, text), ...slicesBetween(item.row, begin, end).map((cell) => element('td', { className: 'number' }, cell))));
+    table.append(element('tr', {}, element('td', {}, nameOf(row)), element('td', {}, shareGlyph([...times], end - begin)), element('td', { className: 'text' }, text), ...slicesBetween(row, begin, end).map((cell) => element('td', { className: 'number' }, cell))));
   }
   panel.append(element('h2', {}, `${formatDuration(end - begin)} from ${formatMoment(begin)} s on`), table);
   announce(`${formatDuration(end - begin)} selected`);

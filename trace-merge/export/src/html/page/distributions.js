@@ -80,10 +80,12 @@ function distributionGlyph(times, axis) {
   const button = element('button', { type: 'button', className: 'distribution', 'aria-label': summaryOf(times), 'aria-describedby': 'distribution' }, picture);
   const binBelow = (x) => {
     const ns = axis.least * (axis.most / axis.least) ** ((x - area.left) / area.width);
-    return Math.min(times.histogram.bins.findIndex(([below]) => ns < below), times.histogram.bins.length - 1);
+    const place = times.histogram.bins.findIndex(([below]) => ns < below);
+    return place < 0 ? times.histogram.bins.length - 1 : place;
   };
   let chosen = -1;
   const show = (bin) => {
+    if (largeOf === button && chosen === bin) return;
     chosen = bin;
     showDistribution(button, times, axis, chosen);
   };
@@ -101,7 +103,11 @@ function distributionGlyph(times, axis) {
   return button;
 }
 
+/** The button whose distribution is shown large; null for none. */
+let largeOf = null;
+
 function hideDistribution() {
+  largeOf = null;
   document.getElementById('distribution').hidden = true;
 }
 
@@ -113,6 +119,7 @@ function showDistribution(button, times, axis, chosen) {
   const holds = chosen < 0 ? 'Left and right arrow keys, or the mouse, tell what each column holds.' : `${binText(times.histogram, chosen)} of ${formatCount(sumOfBins(times.histogram))}`;
   box.replaceChildren(element('p', {}, summaryOf(times)), picture, element('p', { className: 'chosen', 'aria-live': 'polite' }, holds));
   box.hidden = false;
+  largeOf = button;
   const cell = button.getBoundingClientRect();
   const [width, height] = [box.offsetWidth, box.offsetHeight];
   const below = cell.bottom + 6;

@@ -224,9 +224,11 @@ function drawTexts({ row, y, height }) {
 }
 
 const textWidths = new Map();
+/** How wide a text is in the font at hand. */
 function widthOf(text) {
-  if (!textWidths.has(text)) textWidths.set(text, context.measureText(text).width);
-  return textWidths.get(text);
+  const key = `${context.font}\n${text}`;
+  if (!textWidths.has(key)) textWidths.set(key, context.measureText(text).width);
+  return textWidths.get(key);
 }
 
 /** As much of a text as there is room for. */
@@ -354,14 +356,14 @@ function drawLabels(items) {
       context.fillRect(0, Math.max(y, AXIS_HEIGHT), size.width, Math.min(HEADING_HEIGHT, y + HEADING_HEIGHT - AXIS_HEIGHT));
       context.fillStyle = theme.front;
       context.font = '600 12px system-ui, "DejaVu Sans", sans-serif';
-      const closed = collapsed.has(item.heading);
+      const closed = collapsed.has(item.key);
       context.fillText(`${closed ? '▸' : '▾'} ${item.heading}${closed ? ` (${item.rows})` : ''}`, 8, y + HEADING_HEIGHT / 2);
       continue;
     }
     const isSelected = selection.row === item.row;
     context.fillStyle = isSelected ? theme.accent : theme.front;
     context.font = `${isSelected ? '600 ' : ''}12px system-ui, "DejaVu Sans", sans-serif`;
-    context.fillText(shortened(item.row.name, LABEL_WIDTH - 26), 18, y + item.height / 2);
+    context.fillText(shortened(item.name, LABEL_WIDTH - 26), 18, y + item.height / 2);
   }
   context.fillStyle = theme.line;
   context.fillRect(LABEL_WIDTH - 1, 0, 1, size.height);

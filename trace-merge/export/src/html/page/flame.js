@@ -8,6 +8,8 @@ const FLAME_COLOURS = [['#c9d1d9', '#3a444d'], ['#f0b35c', '#b97a1c'], ['#8cc7a1
 const FLAME_FOUND = ['#d2222d', '#f0525c'];
 
 let stackTrees = [];
+/** Draws the flames on the page again when their size changes. */
+const flameSizes = new ResizeObserver((changes) => changes.forEach(({ target }) => target.redraw()));
 
 async function loadStacks() {
   stackTrees = await unpackValue('stacks');
@@ -37,8 +39,7 @@ class Flame {
     this.canvas.addEventListener('pointermove', (event) => this.tell(this.frameAt(event.offsetX, event.offsetY) ?? this.selected));
     this.canvas.addEventListener('pointerleave', () => this.tell());
     this.canvas.addEventListener('keydown', (event) => this.press(event));
-    glyphs.push({ picture: this.canvas, redraw: () => this.draw() });
-    new ResizeObserver(() => this.draw()).observe(this.canvas);
+    this.canvas.redraw = () => this.draw();
   }
 
   get isFound() {
@@ -88,7 +89,7 @@ class Flame {
         drawing.strokeRect(x + 1, y + 1, Math.max(1, room - 3), FLAME_ROW - 3);
       }
       if (room < 30) continue;
-      drawing.fillStyle = brightness(colour) > 140 ? '#14181c' : '#ffffff';
+      drawing.fillStyle = textOn(colour);
       const letters = Math.floor((room - 8) / 6.2);
       const text = visible(node.name);
       drawing.fillText(text.length > letters ? `${text.slice(0, Math.max(1, letters - 1))}…` : text, x + 4, y + FLAME_ROW / 2);
@@ -152,14 +153,13 @@ const FLAME_TAB = 'flame graph';
 
 /** Shows the samples of all VMs by stack; where there are none, how to record them. */
 function renderFlames() {
-  const panel = document.getElementById('reports-panel');
-  panel.setAttribute('aria-label', 'Flame graph');
-  hideDistribution();
   const flames = stackTrees.map((tree) => new Flame(tree));
-  panel.replaceChildren(...(flames.length ? flames.flatMap((flame) => flame.parts) : [element('p', {}, `no flame graph: ${reports.functions?.nothing ?? 'no samples were recorded'}`)]));
-  panel.scrollTop = 0;
+  const reason = reports.functions?.nothing ?? 'no samples were recorded';
+  const parts = flames.length ? flames.flatMap((flame) => flame.parts) : [element('p', {}, `no flame graph: ${reason}`)];
+  fillReports('Flame graph', parts);
   for (const flame of flames) {
     flame.draw();
     flame.tell();
+    flameSizes.observe(flame.canvas);
   }
 }

@@ -11,7 +11,7 @@ let heldSince = 0;
 const KEYS = [
   ['W / S', 'zoom in, out'],
   ['A / D', 'pan to the left, to the right'],
-  ['F', 'show the selection; twice: all around it'],
+  ['F', 'show the selection'],
   ['← / →', 'select the slice before, after'],
   ['↑ / ↓', 'select in the row above, below'],
   ['P / N', 'select the record before, after in this row'],
@@ -47,19 +47,29 @@ function isTyping(event) {
   return /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || document.getElementById('help').open;
 }
 
-/** Selects the slice of a row at a moment, or the next one in a direction. */
-async function selectSliceAt(row, time, direction = 1) {
+/** Whether the states of a row at a moment are left out of this page. */
+const isLeftOut = (row, time) => row.left_out_from !== null && time >= row.left_out_from;
+
+/**
+ * Selects the slice of a row at a moment, or the next one in a direction; without slices the record that is nearest, or
+ * else the row alone. What is in sight stays as it is unless `isShown`.
+ */
+async function selectSliceAt(row, time, direction = 1, isShown = true) {
   const { begins, ends } = await loadSlices(row);
+  if (isLeftOut(row, time)) {
+    select(row);
+    return;
+  }
   if (!begins.length) {
-    const nearest = nearestRecord(row.number, time);
-    if (nearest) select(row, { record: nearest.number });
+    await (records.loading ??= loadRecords());
+    select(row, { record: nearestRecord(row.number, time)?.number ?? null });
     return;
   }
   let slice = upperBound(ends, time);
   if (direction < 0 && slice < begins.length && begins[slice] > time) slice--;
   if (direction < 0 && begins[slice] === time) slice--;
   slice = Math.max(0, Math.min(slice, begins.length - 1));
-  revealSlice(row, slice);
+  if (isShown) revealSlice(row, slice);
   select(row, { slice });
 }
 
@@ -78,7 +88,8 @@ function moveInRow(step) {
     return;
   }
   if (slice === null) {
-    if (record !== null && row.slices) selectSliceAt(row, records.times[record], step);
+    const time = records.times?.[record];
+    if (record !== null && row.slices && !isLeftOut(row, time)) selectSliceAt(row, time, step);
     else moveToRecord(step);
     return;
   }
@@ -112,8 +123,8 @@ function moveToRecord(step) {
   select(row, { record: records.byRow[row.number][place] });
 }
 
-function toggleGroup(heading) {
-  if (!collapsed.delete(heading)) collapsed.add(heading);
+function toggleGroup(key) {
+  if (!collapsed.delete(key)) collapsed.add(key);
   makeLayout();
   requestDraw();
 }
@@ -132,7 +143,7 @@ const PRESSED = {
   f: focusSelection,
   n: () => moveToRecord(1),
   p: () => moveToRecord(-1),
-  c: () => { if (layout.byRow[selection.row?.number]) toggleGroup(layout.byRow[selection.row.number].heading); },
+  c: () => { if (layout.byRow[selection.row?.number]) toggleGroup(layout.byRow[selection.row.number].key); },
   t: toggleOrderOfTasks,
   o: showAllRows,
   i: () => { if (selection.row) togglePin(selection.row); },

@@ -1,6 +1,6 @@
 // Puts the page together: notes above, tabs, and the first picture before what only later views need.
 
-about.rows.forEach((row, number) => { row.number = number; row.levels = []; });
+numberRows();
 
 function note(kind, title, text, more) {
   const shown = element('div', { className: `note ${kind}` }, element('b', {}, title), element('span', {}, text, more ? element('span', { className: 'faint' }, ` ${more}`) : null));
@@ -89,11 +89,19 @@ async function start() {
   makeTabs();
   openTab('timeline');
   notesOfFindings.forEach(([shown, finding]) => linkFinding(shown, finding));
-  await Promise.all([loadArrows(), loadFlows(), (records.loading ??= loadRecords())]);
-  requestDraw();
-  await startAddress();
+  // Before the records, which take longest: the reader may be elsewhere by then.
+  const followed = startAddress();
+  await Promise.all([loadArrows(), loadFlows(), (records.loading ??= loadRecords()), followed]);
+  showWhatIsLoaded();
   document.documentElement.dataset.loaded = 'yes';
-  document.getElementById('canvas').focus();
+  if (document.activeElement === document.body) canvas.focus();
+}
+
+/** Adds what has been read since to the picture, and to the details of the slice that is selected. */
+function showWhatIsLoaded() {
+  selection.arrows = null;
+  if (selection.slice !== null) showDetails();
+  requestDraw();
 }
 
 start();

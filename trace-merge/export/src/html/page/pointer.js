@@ -20,7 +20,7 @@ async function click(x, y) {
   const item = itemAt(y);
   if (!item) return;
   if (!item.row) {
-    toggleGroup(item.heading);
+    toggleGroup(item.key);
     return;
   }
   if (x < LABEL_WIDTH) {
@@ -60,12 +60,25 @@ function showTooltip(x, y) {
       const { begins, ends, names } = item.row.loaded;
       text = `${about.names[names[slice]][0]} · ${formatDuration(ends[slice] - begins[slice])}`;
     }
-  } else if (item?.row && x <= LABEL_WIDTH) text = item.row.name;
+  } else if (item?.row && x <= LABEL_WIDTH) text = item.name;
   tooltip.style.display = text ? 'block' : 'none';
   if (!text) return;
   tooltip.textContent = text;
   tooltip.style.left = `${Math.min(x + 14, canvas.clientWidth - tooltip.offsetWidth - 20)}px`;
   tooltip.style.top = `${Math.min(y + 16, canvas.clientHeight - tooltip.offsetHeight - 4)}px`;
+}
+
+/** The range from one place to another, as far as the rows and the recording go. */
+function rangeBetween(...places) {
+  const timeOf = (x) => timeAt(Math.max(LABEL_WIDTH, Math.min(x, LABEL_WIDTH + plotWidth())));
+  return places.map((x) => Math.min(timeOf(x), about.length_ns)).sort((left, right) => left - right);
+}
+
+/** Ends what a button began: only now the details of a range are shown, which cost more than a picture. */
+function endDrag() {
+  const { from } = pointer;
+  pointer.from = null;
+  if (from?.range) select(null, { range: from.range });
 }
 
 function startPointer() {
@@ -75,12 +88,15 @@ function startPointer() {
     requestDraw();
   });
   canvas.addEventListener('pointerdown', (event) => {
+    if (event.button > 1) return;
     canvas.focus();
     canvas.setPointerCapture(event.pointerId);
     Object.assign(pointer, { from: { x: event.offsetX, y: event.offsetY, begin: view.begin, scroll: view.scroll }, hasMoved: false, isPanning: event.shiftKey || event.button === 1 || event.pointerType === 'touch' });
   });
   canvas.addEventListener('pointermove', (event) => {
     [pointer.x, pointer.y] = [event.offsetX, event.offsetY];
+    // A button may be let go where the page does not hear of it.
+    if (event.buttons === 0) endDrag();
     const { from } = pointer;
     if (from) {
       pointer.hasMoved ||= Math.abs(pointer.x - from.x) > 3 || Math.abs(pointer.y - from.y) > 3;
@@ -88,16 +104,17 @@ function startPointer() {
         showTime(from.begin - ((pointer.x - from.x) / plotWidth()) * view.length, view.length);
         scrollRowsTo(from.scroll - (pointer.y - from.y));
       } else if (pointer.hasMoved && from.x > LABEL_WIDTH) {
-        const range = [timeAt(from.x), timeAt(Math.max(LABEL_WIDTH, pointer.x))].sort((left, right) => left - right);
-        select(null, { range });
+        from.range = rangeBetween(from.x, pointer.x);
+        mark(null, { range: from.range });
       }
     }
     showTooltip(event.offsetX, event.offsetY);
   });
   canvas.addEventListener('pointerup', (event) => {
     if (pointer.from && !pointer.hasMoved) click(event.offsetX, event.offsetY);
-    pointer.from = null;
+    endDrag();
   });
+  canvas.addEventListener('pointercancel', endDrag);
   canvas.addEventListener('pointerleave', () => {
     pointer.x = null;
     document.getElementById('tooltip').style.display = 'none';

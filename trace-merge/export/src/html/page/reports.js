@@ -22,9 +22,7 @@ const isTable = (value) => Array.isArray(value) && value.length > 0 && value.eve
 const readable = (key) => key.replace(/_(ns|ticks)$/, '').replaceAll('_', ' ');
 const ticksToNs = (ticks) => (ticks * 1e9) / about.frequency_hz;
 
-/** Pictures that are drawn again when the theme changes. */
-const glyphs = [];
-
+/** A picture that knows how it is drawn again. */
 function glyph(width, height, label, paint) {
   const picture = element('canvas', { role: 'img', 'aria-label': label, title: label });
   const ratio = scale();
@@ -32,23 +30,18 @@ function glyph(width, height, label, paint) {
   picture.height = height * ratio;
   picture.style.width = `${width}px`;
   picture.style.height = `${height}px`;
-  const redraw = () => {
+  picture.redraw = () => {
     const drawing = picture.getContext('2d');
     drawing.setTransform(ratio, 0, 0, ratio, 0, 0);
     drawing.clearRect(0, 0, width, height);
     paint(drawing);
   };
-  redraw();
-  glyphs.push({ picture, redraw });
+  picture.redraw();
   return picture;
 }
 
-function redrawGlyphs() {
-  for (let place = glyphs.length - 1; place >= 0; place--) {
-    if (glyphs[place].picture.isConnected) glyphs[place].redraw();
-    else glyphs.splice(place, 1);
-  }
-}
+/** Draws the pictures on the page again: the theme has changed. */
+const redrawGlyphs = () => document.querySelectorAll('canvas').forEach((picture) => picture.redraw?.());
 
 /** Times of categories as a bar of `whole`. */
 function shareGlyph(times, whole, width = 220) {
@@ -268,9 +261,18 @@ function renderParagraph(blocks, name, machine) {
   return { parts, machine: of };
 }
 
+/** Puts `parts` where the last report was. */
+function fillReports(label, parts) {
+  const panel = document.getElementById('reports-panel');
+  flameSizes.disconnect();
+  hideDistribution();
+  panel.setAttribute('aria-label', label);
+  panel.replaceChildren(...parts);
+  panel.scrollTop = 0;
+}
+
 /** Shows the report called `name`. */
 function renderReport(name) {
-  const panel = document.getElementById('reports-panel');
   const report = reports[name];
   const parts = [];
   if ('nothing' in report) parts.push(element('p', {}, `no report: ${visible(report.nothing)}`));
@@ -280,8 +282,5 @@ function renderReport(name) {
     ({ machine } = rendered);
     parts.push(...rendered.parts);
   }
-  panel.setAttribute('aria-label', `Report: ${name}`);
-  hideDistribution();
-  panel.replaceChildren(...parts);
-  panel.scrollTop = 0;
+  fillReports(`Report: ${name}`, parts);
 }

@@ -1,39 +1,68 @@
 // Search: rows and names of slices first, then events.
 
-const search = { text: '', matches: [], at: -1 };
-/** Matches that are counted one by one. */
+/** What is looked for, its matches (null until they are found), and which of them is shown. */
+let search = { text: '', matches: null, cut: [], at: -1 };
+/** Matches among states, and among records, at most. */
 const MOST_MATCHES = 100000;
 
-/** Looks for `text`: rows by name, slices by the name of their state, records by their event's name. */
+/**
+ * Looks for `text`: rows by name, then slices by the name of their state and records by their event's name, ordered by
+ * time. Also of what there are more than are counted.
+ */
 async function findMatches(text) {
   const wanted = text.toLowerCase();
+  const shown = layout.items.filter((item) => item.row).map((item) => item.row);
+  const rows = [...shown, ...about.rows.filter((row) => !shown.includes(row))];
+  const whole = rows.filter((row) => row.name.toLowerCase().includes(wanted)).map((row) => ({ row }));
+  const found = { states: await matchingSlices(rows, wanted), records: matchingRecords(wanted) };
+  const timed = [...found.states, ...found.records].sort((left, right) => left.time - right.time);
+  const cut = Object.keys(found).filter((kind) => found[kind].length >= MOST_MATCHES);
+  return { matches: [...whole, ...timed], cut };
+}
+
+async function matchingSlices(rows, wanted) {
   const matches = [];
-  const rows = layout.items.filter((item) => item.row).map((item) => item.row);
-  const all = [...rows, ...about.rows.filter((row) => !rows.includes(row))];
-  for (const row of all) if (row.name.toLowerCase().includes(wanted)) matches.push({ row, time: 0, whole: true });
   const names = new Set();
   about.names.forEach(([name], number) => { if (name.toLowerCase().includes(wanted)) names.add(number); });
-  if (names.size) {
-    for (const row of all) {
-      if (!row.slices) continue;
-      const slices = await loadSlices(row);
-      for (let slice = 0; slice < slices.names.length && matches.length < MOST_MATCHES; slice++) {
-        if (names.has(slices.names[slice])) matches.push({ row, slice, time: slices.begins[slice] });
-      }
+  if (!names.size) return matches;
+  for (const row of rows) {
+    if (!row.slices) continue;
+    if (matches.length >= MOST_MATCHES) break;
+    const slices = await loadSlices(row);
+    for (let slice = 0; slice < slices.names.length && matches.length < MOST_MATCHES; slice++) {
+      if (names.has(slices.names[slice])) matches.push({ row, slice, time: slices.begins[slice] });
     }
   }
+  return matches;
+}
+
+function matchingRecords(wanted) {
+  const matches = [];
   const kinds = new Set();
   about.records.kinds.forEach(([type], number) => {
     if (about.records.types[type].name.toLowerCase().includes(wanted)) kinds.add(number);
   });
-  if (kinds.size) {
-    for (let number = 0; number < records.count && matches.length < MOST_MATCHES; number++) {
-      if (kinds.has(records.kinds[number])) matches.push({ row: about.rows[rowOfRecord(number)], record: number, time: records.times[number] });
-    }
+  if (!kinds.size) return matches;
+  for (let number = 0; number < records.count && matches.length < MOST_MATCHES; number++) {
+    if (!kinds.has(records.kinds[number])) continue;
+    matches.push({ row: about.rows[rowOfRecord(number)], record: number, time: records.times[number] });
   }
-  const wholeRows = matches.filter((match) => match.whole);
-  const rest = matches.filter((match) => !match.whole).sort((left, right) => left.time - right.time);
-  return [...wholeRows, ...rest];
+  return matches;
+}
+
+/** Looks for `text`; false if something else is looked for by the time that it is found. */
+async function lookFor(text) {
+  const asked = search = { text, matches: null, cut: [], at: -1 };
+  document.getElementById('search-count').textContent = '…';
+  await (records.loading ??= loadRecords());
+  const found = await findMatches(text);
+  Object.assign(asked, found);
+  return search === asked;
+}
+
+/** The match to begin with: a row, for it has no time, or else the first one from what is in sight on. */
+function firstMatch(matches) {
+  return Math.max(0, matches.findIndex(({ time }) => time === undefined || time >= view.begin));
 }
 
 /** A moment, as `strata events` shows it: seconds, with a point or a unit, for a number alone may be a task's. */
@@ -59,28 +88,24 @@ async function runSearch(direction) {
   if (!text) return;
   const moment = text.match(MOMENT);
   if (moment) {
-    search.text = '';
+    search = { text: '', matches: null, cut: [], at: -1 };
     goToMoment(moment[1] ?? moment[2]);
     return;
   }
-  if (text !== search.text) {
-    document.getElementById('search-count').textContent = '…';
-    search.text = text;
-    await (records.loading ??= loadRecords());
-    search.matches = await findMatches(text);
-    // The first one from what is in sight on.
-    search.at = -1;
-    direction = 1;
-  }
+  if (text !== search.text && !(await lookFor(text))) return;
   const { matches } = search;
+  if (!matches) return;
   const count = document.getElementById('search-count');
   if (!matches.length) {
     count.textContent = 'nothing';
     announce(`nothing is called ${text}`);
     return;
   }
-  search.at = (search.at + direction + matches.length) % matches.length;
-  count.textContent = `${search.at + 1} of ${formatCount(matches.length)}${matches.length >= MOST_MATCHES ? '+' : ''}`;
+  // Forward to the first one, backward to the one before it.
+  const from = search.at >= 0 ? search.at : firstMatch(matches) - (direction > 0 ? 1 : 0);
+  search.at = (from + direction + matches.length) % matches.length;
+  const bounds = search.cut.map((kind) => `, the first ${formatCount(MOST_MATCHES)} ${kind}`).join('');
+  count.textContent = `${search.at + 1} of ${formatCount(matches.length)}${bounds}`;
   await showMatch(matches[search.at]);
 }
 

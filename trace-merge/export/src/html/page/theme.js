@@ -34,7 +34,7 @@ function applyTheme(isDark) {
   const css = COLOURS.map((pair) => pair[isDark ? 1 : 0]);
   theme.css = css;
   theme.colours = Uint32Array.from(css, packed);
-  theme.text = css.map((colour) => (brightness(colour) > 140 ? '#14181c' : '#ffffff'));
+  theme.text = css.map(textOn);
   const style = getComputedStyle(document.documentElement);
   for (const name of ['back', 'front', 'faint', 'line', 'panel', 'accent']) {
     theme[name] = style.getPropertyValue(`--${name}`).trim();
@@ -59,10 +59,15 @@ function packed(css) {
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-function brightness(css) {
-  const [red, green, blue] = channels(css);
-  return 0.299 * red + 0.587 * green + 0.114 * blue;
+/** How light a colour is to the eye, from 0 to 1: WCAG's relative luminance. */
+function luminance(css) {
+  const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  const [red, green, blue] = channels(css).map((part) => linear(part / 255));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
+
+/** The colour of a text on `css`: at this border both have a contrast of 4.2, and more beside it. */
+const textOn = (css) => (luminance(css) > 0.2 ? '#14181c' : '#ffffff');
 
 function drawLegend() {
   const legend = document.getElementById('legend');
@@ -85,6 +90,14 @@ function drawLegend() {
     });
     legend.append(button);
   });
+}
+
+/** Hides these categories, and no others. */
+function hideCategories(hidden) {
+  hiddenCategories.clear();
+  hidden.forEach((category) => hiddenCategories.add(category));
+  drawLegend();
+  requestDraw();
 }
 
 const usedCategories = new Set(about.names.map((name) => name[1]));

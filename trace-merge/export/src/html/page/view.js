@@ -3,7 +3,6 @@
 const LABEL_WIDTH = 190;
 const AXIS_HEIGHT = 24;
 const SCROLLBAR_WIDTH = 15;
-const ROW_HEIGHT = { 'host-cpu': 22, vcpu: 22, 'guest-cpu': 22, task: 18, disk: 18, why: 18, records: 16, counter: 30 };
 const HEADING_HEIGHT = 22;
 const ROW_GAP = 2;
 /** The shortest time in sight, and what is shown around a moment, ns. */
@@ -12,11 +11,12 @@ const AROUND_A_MOMENT = 20000;
 
 const view = { begin: 0, length: about.length_ns, scroll: 0 };
 
-/** What is selected: a slice of a row, a record, a range of time, or a bookmark. */
-const selection = { row: null, slice: null, record: null, range: null, bookmark: null };
+/** What is selected: a slice of a row, a record, a row alone, a range of time, or a bookmark. Arrows: the slice's. */
+const selection = { row: null, slice: null, record: null, range: null, bookmark: null, arrows: null };
 
 /** Headings and rows from above to below, each with its place. */
 const layout = { items: [], byRow: [], height: 0 };
+/** Keys of the groups that are closed. */
 const collapsed = new Set();
 /** Only rows whose name, or whose heading, has this in it are shown. */
 let rowFilter = '';
@@ -34,44 +34,48 @@ function toggleOrderOfTasks() {
   requestDraw();
 }
 
-/** The groups of rows that are not hidden: heading, and rows in their order. */
+/** By kind of row, in the order of the groups: how high a row is, and what stands behind the owner in their heading. */
+const ROW_KINDS = {
+  'host-cpu': { height: 22, heading: () => '' },
+  vcpu: { height: 22, heading: () => ': vCPUs, as the host sees them' },
+  'guest-cpu': { height: 22, heading: () => ': guest CPUs, all layers' },
+  counter: { height: 30, heading: () => ': counters' },
+  why: { height: 18, heading: () => ': why tasks took so long, and whom they waited for' },
+  disk: { height: 18, heading: () => ': disk requests' },
+  net: { height: 18, heading: () => ': packets' },
+  records: { height: 16, heading: () => ': applications and other threads' },
+  task: { height: 18, heading: () => `: guest tasks, the busiest ${busyInSight ? 'in sight ' : ''}first` },
+};
+
+/** The groups of rows that are not hidden: rows in their order, a heading, and a key that stays when that changes. */
 function groupsOfRows() {
-  const groups = new Map();
-  const add = (heading, row) => {
-    if (!groups.has(heading)) groups.set(heading, []);
-    groups.get(heading).push(row);
-  };
-  const headings = {
-    'host-cpu': (row) => row.group,
-    vcpu: (row) => `${row.group}: vCPUs, as the host sees them`,
-    'guest-cpu': (row) => `${row.group}: guest CPUs, all layers`,
-    counter: (row) => `${row.group}: counters`,
-    why: (row) => `${row.group}: why tasks took so long, and whom they waited for`,
-    disk: (row) => `${row.group}: disk requests`,
-    net: (row) => `${row.group}: packets`,
-    records: (row) => `${row.group}: applications and other threads`,
-    task: (row) => `${row.group}: guest tasks, the busiest ${busyInSight ? 'in sight ' : ''}first`,
-  };
-  pinnedRows.forEach((row) => add(PINNED_HEADING, row));
+  const groups = [];
+  if (pinnedRows.size) groups.push({ key: PINNED_HEADING, heading: PINNED_HEADING, rows: [...pinnedRows] });
   const owners = [...new Set(about.rows.map((row) => row.group))];
   for (const owner of owners) {
-    for (const kind of Object.keys(headings)) {
+    for (const [kind, { heading }] of Object.entries(ROW_KINDS)) {
       const isIts = (row) => row.kind === kind && row.group === owner;
       const rows = about.rows.filter((row) => isIts(row) && !pinnedRows.has(row) && !hiddenRows.has(row));
       const busy = (row) => busyInSight?.get(row) ?? row.busy;
       if (kind === 'task') rows.sort((left, right) => busy(right) - busy(left));
-      rows.forEach((row) => add(headings[kind](row), row));
+      if (rows.length) groups.push({ key: `${owner}/${kind}`, heading: `${owner}${heading()}`, rows });
     }
   }
   return groups;
+}
+
+/** What rows are called that stand together: with their group where there are several. */
+function namesOf(rows) {
+  const areOfSeveral = new Set(rows.map((row) => row.group)).size > 1;
+  return (row) => (areOfSeveral ? `${row.group}: ${row.name}` : row.name);
 }
 
 /** Groups of so many rows of records are closed at first, and those of counters: tasks come behind them. */
 const MANY_ROWS_OF_RECORDS = 10;
 
 function collapseLargeGroups() {
-  for (const [heading, rows] of groupsOfRows()) {
-    if (rows[0].kind === 'counter' || (rows[0].kind === 'records' && rows.length > MANY_ROWS_OF_RECORDS)) collapsed.add(heading);
+  for (const { key, rows } of groupsOfRows()) {
+    if (rows[0].kind === 'counter' || (rows[0].kind === 'records' && rows.length > MANY_ROWS_OF_RECORDS)) collapsed.add(key);
   }
 }
 
@@ -94,14 +98,15 @@ function makeLayout() {
   layout.items = [];
   layout.byRow = [];
   let y = 0;
-  for (const [heading, all] of groupsOfRows()) {
+  for (const { key, heading, rows: all } of groupsOfRows()) {
     const rows = all.filter((row) => `${row.name}\n${heading}`.toLowerCase().includes(rowFilter));
     if (!rows.length) continue;
-    layout.items.push({ heading, rows: rows.length, y, height: HEADING_HEIGHT });
+    layout.items.push({ key, heading, rows: rows.length, y, height: HEADING_HEIGHT });
     y += HEADING_HEIGHT;
-    if (collapsed.has(heading)) continue;
+    if (collapsed.has(key)) continue;
+    const nameOf = namesOf(rows);
     for (const row of rows) {
-      const item = { row, heading, y, height: ROW_HEIGHT[row.kind] };
+      const item = { row, key, heading, name: nameOf(row), y, height: ROW_KINDS[row.kind].height };
       layout.items.push(item);
       layout.byRow[row.number] = item;
       y += item.height + ROW_GAP;
@@ -138,8 +143,8 @@ function scrollRowsTo(y) {
 /** Opens the group of a row, and scrolls so that the row is in sight; it is not hidden any more, and a filter that hides it goes. */
 function reveal(row) {
   if (hiddenRows.delete(row)) makeLayout();
-  for (const [heading, rows] of groupsOfRows()) {
-    if (rows.includes(row) && collapsed.delete(heading)) makeLayout();
+  for (const { key, rows } of groupsOfRows()) {
+    if (rows.includes(row) && collapsed.delete(key)) makeLayout();
   }
   if (!layout.byRow[row.number]) filterRows('');
   const item = layout.byRow[row.number];
@@ -171,12 +176,17 @@ function selectedTime() {
   return null;
 }
 
-function select(row, { slice = null, record = null, range = null, bookmark = null } = {}) {
-  Object.assign(selection, { row, slice, record, range, bookmark });
+/** Selects, and leaves the details as they are: what a drag does for as long as it lasts. */
+function mark(row, { slice = null, record = null, range = null, bookmark = null } = {}) {
+  Object.assign(selection, { row, slice, record, range, bookmark, arrows: null });
+  requestDraw();
+}
+
+function select(row, what) {
+  mark(row, what);
   showDetails();
   // Only now: details take room from the rows.
   if (row) reveal(row);
-  requestDraw();
 }
 
 /** Shows what is selected with some time around it. */
