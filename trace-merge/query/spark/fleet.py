@@ -110,9 +110,9 @@ WRITING = WriterProperties(
 BATCH, ATTEMPTS = 1 << 15, 20
 # How often the job reports its progress, seconds; and the most lines of one kind that it prints.
 TELL_EVERY, MOST_LINES = 5, 20
-# Files that are joined with others, bytes; how many are, of a part, host and day, without being asked; and about what a
-# file has at most.
-SMALL, MANY, LARGEST = 64 << 20, 8, 512 << 20
+# Files that are joined with others, bytes: Spark takes as long to open one as to read this. How many are, of a part, host
+# and day, without being asked; and about what a file has at most.
+SMALL, MANY, LARGEST = 4 << 20, 8, 512 << 20
 # How long readers of an older version of the lake have its files, hours.
 KEPT_HOURS = 168
 
@@ -688,11 +688,18 @@ def select(table: str, columns: list[tuple[str, str]], lake_has: set[str], of: s
 
 def select_event(fields: list[dict], of: str) -> str:
     """The columns of the table of one event type in SQL, from the events `of`."""
-    kinds = {field["field"]: field["kind"] for field in fields}
-    typed = [f"cast(fields['{name}'] as {SQL_TYPES[kind]}) as `{name}`" for name, kind in kinds.items()]
+    kinds: dict[str, set[str]] = {}
+    for field in fields:
+        kinds.setdefault(field["field"], set()).add(field["kind"])
+    typed = [f"cast(fields['{name}'] as {SQL_TYPES[kind_for(all_of)]}) as `{name}`" for name, all_of in kinds.items()]
     columns = [name for name, _ in (*TABLES[EVENTS], *PLACE) if name != "fields"]
     events = sorted({"'" + field["event"].replace("'", "''") + "'" for field in fields})
     return f"select {', '.join(columns + typed)} from {of} where event in ({', '.join(events)})"
+
+
+def kind_for(kinds: set[str]) -> str:
+    """What can hold a field of these kinds: kernels differ in what they have of an event."""
+    return next(iter(kinds)) if len(kinds) == 1 else "unsigned" if kinds == {"integer", "unsigned"} else "text"
 
 
 def event_tables(lake: DeltaTable) -> dict[str, list[dict]]:

@@ -679,6 +679,16 @@ class Questions(unittest.TestCase):
         self.assertGreater(rows[0]["n"], 0)
         self.assertIn("field_comm", rows[1])
 
+    def test_field_that_kernels_have_of_different_kinds_has_one_that_holds_both(self):
+        seen = {"a": ["integer"], "b": ["integer", "unsigned"], "c": ["text", "integer"]}
+        fields = [{"event": "x:y", "field": name, "kind": kind} for name, kinds in seen.items() for kind in kinds]
+
+        selected = fleet.select_event(fields, "events")
+
+        for name, kind in [("a", "bigint"), ("b", "decimal(20,0)"), ("c", "string")]:
+            self.assertIn(f"cast(fields['{name}'] as {kind}) as `{name}`", selected)
+            self.assertEqual(selected.count(f"`{name}`"), 1)
+
     def test_table_without_rows_is_there(self):
         is_answered, rows, said = self.ask("select count(*) as n from missing")
 
