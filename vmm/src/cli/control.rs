@@ -72,11 +72,11 @@ pub struct MetricsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     strata ctl vm0 status\n  \
-    strata ctl vm0 snapshot before-the-crash\n  \
+    strata ctl vm0 snapshot trace-snapshots/before\n  \
     strata ctl vm0 balloon 256M\n  \
     strata ctl vm0 trigger add 'wakeup>5ms task=web*' --every 1m\n  \
     strata ctl vm0 wait-trigger --freeze-others && mail -s 'web was late' me < /dev/null\n  \
-    strata ctl vm0 session create io --events 'guest-kernel:block:*' --trace io-trace\n  \
+    strata ctl vm0 session create io --events 'guest-kernel:block:*' --trace trace-snapshots/io\n  \
     strata ctl vm0 session start io\n  \
     strata ctl vm0 session events main 'default,guest-kernel:net:*'")]
 pub struct CtlArgs {
