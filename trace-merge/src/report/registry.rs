@@ -32,7 +32,7 @@ pub static REPORTS: [&Description; 16] = [
 /// What describes all reports together.
 const ALL: Description = Description {
     name: "all",
-    about: "All but overview and death, in one pass",
+    about: "All but overview, death and cgroups, in one pass",
     requested: Requested::Command,
     examples: &["strata report all trace --json --from 1.5 --until 2.5"],
     takes_symbols: true,
