@@ -46,7 +46,7 @@ use new_session::choose_slot;
 use shared_ring::layout::Mode;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use strata_abi::class;
 use strata_recording::clock_snapshots::{ClockLog, Keep};
 use strata_recording::files::trace_folder::TraceFolder;
@@ -57,11 +57,6 @@ use triggers::armed;
 
 /// Longest name of a session, bytes: what a session slot holds.
 pub const MAX_NAME: usize = 31;
-
-/// How long the guest's CPUs may take to let go of a session's rings.
-const RELEASE_LIMIT: Duration = Duration::from_secs(1);
-/// Pause between two checks whether they have.
-const RELEASE_PAUSE: Duration = Duration::from_millis(5);
 
 /// A session.
 pub struct Session {
@@ -473,24 +468,21 @@ impl Session {
         Ok(Some(answered))
     }
 
-    /// Gives the slot back, and waits a moment for the guest to let go of it.
-    fn release(guest: &GuestSide) {
-        let region = &guest.region;
-        region.close_session(guest.slot);
-        let begun = Instant::now();
-        // A guest that does not answer keeps the slot; what is in its rings is read all the same.
-        while !region.is_free(guest.slot) && begun.elapsed() < RELEASE_LIMIT {
-            std::thread::sleep(RELEASE_PAUSE);
-        }
+    /// Gives the slot back. The guest lets go of it a moment later.
+    pub fn leave(&self) {
+        self.recording.guest.iter().for_each(|guest| guest.region.close_session(guest.slot));
     }
 
-    /// Ends it while the VM runs: completes its recording, then gives the memory of its rings back. Where the guest has not
-    /// let go of them by then, their slot is returned, too.
+    /// Whether the guest has let go of the slot.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.recording.guest.as_ref().is_none_or(|guest| guest.region.is_free(guest.slot))
+    }
+
+    /// Ends it, which has been [left](Self::leave), while the VM runs: completes its recording, then gives the memory of its
+    /// rings back. Where the guest has not let go of them by then, their slot is returned, too.
     pub fn destroy(self) -> (Result<(), RecordingError>, Option<usize>) {
-        let rings = self.recording.guest.as_ref().map(|guest| {
-            Self::release(guest);
-            (Arc::clone(&guest.region), guest.slot)
-        });
+        let rings = self.recording.guest.as_ref().map(|guest| (Arc::clone(&guest.region), guest.slot));
         let completed = self.complete("session destroyed");
         let kept = rings.filter(|(region, slot)| !region.vacate(*slot));
         (completed.map(drop), kept.map(|(_, slot)| slot))

@@ -9,11 +9,16 @@ use crate::session::recording::RecordingError;
 use crate::session::{NewSession, RecordedVm, RecordingBuilder, Session, SessionError};
 use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use strata_recording::manifest::Manifest;
 
 /// Size (bytes) and number of the sub-buffers of a session that is made without saying them.
 const DEFAULT_RINGS: (u64, u32) = (128 << 10, 16);
+
+/// How long the guest's CPUs may take to let go of a session's rings.
+const RELEASE_LIMIT: Duration = Duration::from_secs(1);
+/// Pause between two checks whether they have.
+const RELEASE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The sessions of a VM.
 pub struct Sessions {
@@ -158,7 +163,15 @@ impl Sessions {
         match self.position(name)? {
             0 => Err(SessionError::EndsWithVm(name.into())),
             index => {
-                let (destroyed, leaving) = self.sessions.remove(index).destroy();
+                let session = self.sessions.remove(index);
+                session.leave();
+                let begun = Instant::now();
+                // A guest that does not answer keeps the slot; what is in its rings is read all the same.
+                while !session.is_left() && begun.elapsed() < RELEASE_LIMIT {
+                    self.poll();
+                    std::thread::sleep(RELEASE_PAUSE);
+                }
+                let (destroyed, leaving) = session.destroy();
                 self.leaving.extend(leaving);
                 destroyed.map_err(SessionError::NotWritten)?;
                 Ok(Answer::done(format!("session {name} is gone")))
