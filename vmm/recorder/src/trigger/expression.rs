@@ -270,7 +270,10 @@ impl Trigger {
         match &self.condition {
             Condition::Event { layer, name } => self.check_event(layers, *layer, name),
             Condition::Longer { what: Measure::Steal, .. } => self.check_switch(layers, LayerKind::HostKernel),
-            Condition::Longer { what: Measure::Wakeup, .. } => self.check_switch(layers, LayerKind::GuestKernel),
+            Condition::Longer { what: Measure::Wakeup, .. } => {
+                self.check_switch(layers, LayerKind::GuestKernel)?;
+                self.sources(layers, &[(LayerKind::GuestKernel, &WAKING)]).map(drop)
+            }
             Condition::Longer { what: Measure::Exit(reason), .. } => self.check_exit(layers, reason.as_ref()),
             Condition::Longer { what: Measure::Disk, .. } => {
                 self.sources(layers, &[(LayerKind::Vmm, &[BLOCK_REQUEST]), (LayerKind::GuestKernel, &BLOCK)]).map(drop)
@@ -373,6 +376,7 @@ pub struct RecordedLayer<'f> {
 const KVM_EXITS: [&str; 2] = ["kvm:kvm_exit", "kvm:kvm_entry"];
 const VMM_EXITS: [&str; 2] = ["vmm:vcpu_exit", "vmm:vcpu_enter"];
 const BLOCK: [&str; 2] = ["block:block_rq_issue", "block:block_rq_complete"];
+const WAKING: [&str; 1] = ["sched:sched_waking"];
 const BLOCK_REQUEST: &str = "vmm:block_request";
 
 /// Who numbers the exits of this host's processor: one of these, or any where its module cannot be seen.
@@ -593,6 +597,16 @@ mod tests {
 
     fn refused(text: &str, layers: &[RecordedLayer<'_>]) -> String {
         parse(text).check(layers).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn wakeup_needs_the_guests_switches_and_wakings() {
+        let guest = |events: &[&str]| [layer(LayerKind::GuestKernel, events, None)];
+
+        let without = refused("wakeup>5ms", &guest(&[SWITCH, "sched:sched_wakeup"]));
+
+        assert!(without.contains("add guest-kernel:sched:sched_waking to --events"), "{without}");
+        assert_eq!(refused("wakeup>5ms", &guest(&[SWITCH, WAKING[0]])), "");
     }
 
     #[test]
