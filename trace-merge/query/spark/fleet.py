@@ -251,16 +251,16 @@ class NewFile:
 
 def passed_over(about: pyarrow.parquet.FileMetaData) -> dict:
     """By what readers pass over a file: how many rows it has, and between what their columns of FILES_BY are."""
-    told = {"numRecords": about.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    bounds = {"numRecords": about.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     numbers = {about.schema.column(number).path: number for number in range(len(about.schema))}
     for name in FILES_BY:
         groups = [about.row_group(group).column(numbers[name]).statistics for group in range(about.num_row_groups)]
-        told["nullCount"][name] = sum(group.null_count for group in groups)
+        bounds["nullCount"][name] = sum(group.null_count for group in groups)
         with_values = [group for group in groups if group.num_values]
         if with_values and all(group.has_min_max for group in with_values):
-            told["minValues"][name] = min(group.min for group in with_values)
-            told["maxValues"][name] = max(group.max for group in with_values)
-    return told
+            bounds["minValues"][name] = min(group.min for group in with_values)
+            bounds["maxValues"][name] = max(group.max for group in with_values)
+    return bounds
 
 
 def folder_of(value: str | None) -> str:
@@ -590,16 +590,11 @@ def tidy(lake: str, kept_hours: float, many: int = 2) -> None:
     """
     os.umask(0o077)
     try:
-        table = opened(lake)
-        files = table.get_add_actions(flatten=True)
-        sizes: dict[tuple, list[int]] = {}
-        places = zip(*(files[f"partition.{name}"].to_pylist() for name in PARTITIONS), strict=True)
-        for place, size in zip(places, files["size_bytes"].to_pylist(), strict=True):
-            sizes.setdefault(place, []).append(size)
-        for place, of_place in sizes.items():
-            small = [size for size in of_place if size < SMALL]
+        for place, there in files_by_place(opened(lake)).items():
+            sizes = [size for _, size in there]
+            small = [size for size in sizes if size < SMALL]
             # What is large is not written again for a little that came.
-            if len(small) >= many and sum(small) * 8 >= sum(of_place):
+            if len(small) >= many and sum(small) * 8 >= sum(sizes):
                 join(opened(lake), place)
         table = opened(lake)
         table.create_checkpoint()
@@ -617,7 +612,7 @@ def join(table: DeltaTable, place: tuple) -> None:
     """Writes the rows of one part, host and day into files of one commit."""
     # Null is "" here.
     at = [(name, "=", value or "") for name, value in zip(PARTITIONS, place, strict=True)]
-    files, paths = files_of(table), [urllib.parse.unquote(path) for path in paths_at(table, place)]
+    files, paths = files_of(table), [path for path, _ in files_by_place(table).get(place, [])]
 
     def opened_file(path: str) -> pyarrow.parquet.ParquetFile:
         return pyarrow.parquet.ParquetFile(files.open_input_file(path))
@@ -632,11 +627,15 @@ def join(table: DeltaTable, place: tuple) -> None:
     )
 
 
-def paths_at(table: DeltaTable, place: tuple) -> list[str]:
-    """The files of one part, host and day, as the lake's log has them."""
-    files = table.get_add_actions(flatten=True)
-    places = zip(*(files[f"partition.{name}"].to_pylist() for name in PARTITIONS), strict=True)
-    return [path for path, at in zip(files["path"].to_pylist(), places, strict=True) if at == place]
+def files_by_place(table: DeltaTable) -> dict[tuple, list[tuple[str, int]]]:
+    """The lake's files by their places: the path of each in the lake, and bytes."""
+    added = table.get_add_actions(flatten=True)
+    places = zip(*(added[f"partition.{name}"].to_pylist() for name in PARTITIONS), strict=True)
+    found: dict[tuple, list[tuple[str, int]]] = {}
+    for place, path, size in zip(places, added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True):
+        # The log has it as a URI.
+        found.setdefault(place, []).append((urllib.parse.unquote(path), size))
+    return found
 
 
 def completed(whole: pyarrow.Schema, batch: pyarrow.RecordBatch, same: dict) -> pyarrow.RecordBatch:
