@@ -21,7 +21,6 @@ const PYARROW: &str = "pyarrow==26.0.1";
 const SPARK: &str = "pyspark==4.3.0";
 /// What writes the fleet's lake, and what it needs.
 const DELTA: &str = "deltalake==1.6.6";
-const NUMPY: &str = "numpy==2.4.6";
 /// DuckDB with its reader of Delta Lake, which comes in a package for this version.
 const DUCKDB_FOR_DELTA: &str = "duckdb==1.4.4";
 const DUCKDB_DELTA: &str = "duckdb-ext-delta==1.4.4.20260205";
@@ -115,7 +114,7 @@ pub(super) fn exporter(paths: &Paths) -> Result<PathBuf, ProcessError> {
 /// When that cannot be installed.
 pub(super) fn spark(paths: &Paths) -> Result<PathBuf, QueryError> {
     tools::install(paths, &[JAVA])?;
-    let packages = [SPARK, PYARROW, NUMPY, DELTA, DUCKDB_FOR_DELTA, DUCKDB_DELTA, MOTO];
+    let packages = [SPARK, PYARROW, DELTA, DUCKDB_FOR_DELTA, DUCKDB_DELTA, MOTO];
     Ok(progress::step("Spark", || python(paths, "spark", &packages))?)
 }
 

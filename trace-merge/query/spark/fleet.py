@@ -31,7 +31,6 @@ import urllib.parse
 import uuid
 
 try:
-    import numpy
     import pyarrow
     import pyarrow.compute
     import pyarrow.fs
@@ -44,7 +43,7 @@ try:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 except ImportError as absent:
-    sys.exit(f"error: {absent}: `pip install pyspark pyarrow numpy deltalake`")
+    sys.exit(f"error: {absent}: `pip install pyspark pyarrow deltalake`")
 
 HERE = pathlib.Path(__file__).resolve().parent
 READY = HERE.parent / "queries"
@@ -72,8 +71,14 @@ TABLES = {name: [tuple(column) for column in columns] + OWN.get(name, []) for na
 COLUMNS = {"recording": "text", "table_name": "text", "part": "text"} | {
     name: kind for columns in (*TABLES.values(), PLACE) for name, kind in columns
 }
-# Those that the exporter gives each table of an event type: another one is a field, whatever it is called.
-COLUMNS_OF_EVENTS = {name for name, _ in ABOUT["tables"][EVENTS]}
+ARROW_TYPES = {
+    "integer": pyarrow.int64(),
+    "unsigned": pyarrow.decimal128(20, 0),
+    "text": pyarrow.string(),
+    "boolean": pyarrow.bool_(),
+    "UTC": pyarrow.timestamp("us", "UTC"),
+    "map": pyarrow.map_(pyarrow.string(), pyarrow.string()),
+}
 SQL_TYPES = {
     "integer": "bigint",
     "unsigned": "decimal(20,0)",
@@ -106,8 +111,8 @@ WRITING = WriterProperties(
         for name in {*GROUPS_BY, *TEXTS} - set(PARTITIONS)
     },
 )
-# Rows that are read at once, and attempts when others write to the lake.
-BATCH, ATTEMPTS = 1 << 15, 20
+# Rows that are read at once, bytes that are copied at once, and attempts when others write to the lake.
+BATCH, COPIED, ATTEMPTS = 1 << 15, 1 << 20, 20
 # How often the job reports its progress, seconds; and the most lines of one kind that it prints.
 TELL_EVERY, MOST_LINES = 5, 20
 # Files that are joined with others, bytes: Spark takes as long to open one as to read this. How many are, of a part, host
@@ -132,7 +137,7 @@ def say(line: str) -> None:
 
 def part_of(table: str) -> str:
     """In which part of the lake the rows of `table` are."""
-    return EVENTS if table == EVENTS else "spans" if ("duration_ns", "integer") in TABLES[table] else "about"
+    return ABOUT["parts"][table]
 
 
 def one_line(error: Exception) -> str:
@@ -143,15 +148,7 @@ def one_line(error: Exception) -> str:
 
 
 def schema() -> pyarrow.Schema:
-    kinds = {
-        "integer": pyarrow.int64(),
-        "unsigned": pyarrow.decimal128(20, 0),
-        "text": pyarrow.string(),
-        "boolean": pyarrow.bool_(),
-        "UTC": pyarrow.timestamp("us", "UTC"),
-        "map": pyarrow.map_(pyarrow.string(), pyarrow.string()),
-    }
-    return pyarrow.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
+    return pyarrow.schema([(name, ARROW_TYPES[kind]) for name, kind in COLUMNS.items()])
 
 
 def opened(lake: str) -> DeltaTable:
@@ -202,7 +199,8 @@ def recordings_in(lake: DeltaTable, *columns: str, recording: str | None = None)
     return {row["recording"]: row for row in rows.to_pylist()}
 
 
-# The lake's files. deltalake would write all columns of the lake into each, and take twice the processor time.
+# The lake's files. The exporter writes those of a recording; those that are joined have the columns that they had.
+# deltalake would write all columns of the lake into each, and take twice the processor time.
 
 
 def files_of(table: DeltaTable) -> pyarrow.fs.FileSystem:
@@ -214,9 +212,7 @@ class NewFile:
     """A file of rows of one place, which is a value for each of PARTITIONS."""
 
     def __init__(self, files: pyarrow.fs.FileSystem, place: tuple, columns: pyarrow.Schema):
-        self.place = dict(zip(PARTITIONS, place, strict=True))
-        folders = "/".join(f"{key}={folder_of(value)}" for key, value in self.place.items())
-        self.path = f"{folders}/part-{uuid.uuid4()}.parquet"
+        self.place, self.path = place, new_path(place)
         self.stream = files.open_output_stream(self.path)
         self.about: list[pyarrow.parquet.FileMetaData] = []
         self.writer = pyarrow.parquet.ParquetWriter(
@@ -245,8 +241,19 @@ class NewFile:
         self.writer.close()
         size = self.stream.tell()
         self.stream.close()
-        now = time.time_ns() // 1_000_000
-        return AddAction(self.path, size, self.place, now, True, json.dumps(passed_over(self.about[0])))
+        return add_action(self.path, self.place, size, self.about[0])
+
+
+def new_path(place: tuple) -> str:
+    """That of a new file of `place` in the lake."""
+    folders = "/".join(f"{key}={folder_of(value)}" for key, value in zip(PARTITIONS, place, strict=True))
+    return f"{folders}/part-{uuid.uuid4()}.parquet"
+
+
+def add_action(path: str, place: tuple, size: int, about: pyarrow.parquet.FileMetaData) -> AddAction:
+    """What puts a file into the lake."""
+    values, now = dict(zip(PARTITIONS, place, strict=True)), time.time_ns() // 1_000_000
+    return AddAction(path, size, values, now, True, json.dumps(passed_over(about)))
 
 
 def passed_over(about: pyarrow.parquet.FileMetaData) -> dict:
@@ -285,11 +292,11 @@ def write_files(files: pyarrow.fs.FileSystem, batches) -> list[AddAction]:
 
 def check_worker(paths: list[str], exporter: str) -> str | None:
     """Why this worker cannot take recordings in. Needs nothing but Python."""
-    for package in ("pyarrow", "deltalake", "numpy"):
+    for package in ("pyarrow", "deltalake"):
         try:
             importlib.import_module(package)
         except ImportError:
-            return f"{sys.executable} has no {package}: `pip install pyspark pyarrow numpy deltalake`"
+            return f"{sys.executable} has no {package}: `pip install pyspark pyarrow deltalake`"
     for path in paths:
         if not os.path.exists(path):
             return f"{path} is not there"
@@ -315,10 +322,10 @@ def described(recording: str) -> dict:
         return about | {"id": None, "is_growing": False}
 
 
-def export(exporter: str, recording: str, tables: pathlib.Path, chosen: str | None) -> None:
-    """Writes the tables of `recording`, those that were chosen, into the new folder `tables`."""
+def export(exporter: str, recording: str, files: pathlib.Path, chosen: str | None) -> None:
+    """Writes the tables of `recording`, those that were chosen, as files of a lake into the new folder `files`."""
     choice = [] if chosen is None else [f"--tables={chosen}"]
-    command = [exporter, "export", recording, "--output", str(tables), *choice]
+    command = [exporter, "export", recording, "--lake", "--output", str(files), *choice]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     except OSError as error:
@@ -330,50 +337,42 @@ def export(exporter: str, recording: str, tables: pathlib.Path, chosen: str | No
         raise Refused(said[-1].removeprefix("error: ").removeprefix("strata: ") if said else "the exporter failed")
 
 
-def text_of(column):
-    """A column of an event's fields as text; lists as JSON."""
-    if not pyarrow.types.is_list(column.type):
-        return column.cast(pyarrow.string())
-    return pyarrow.compute.binary_join_element_wise(
-        "[", pyarrow.compute.binary_join(column.cast(pyarrow.list_(pyarrow.string())), ","), "]", ""
-    )
+def rows_of(files: pathlib.Path, about: dict, folder: pathlib.Path | None = None):
+    """All rows of a recording's files, or of those in a `folder`, each batch with its place. `about` describes it."""
+    for file in sorted((folder or files).rglob("*.parquet")):
+        place = place_of(file, files)
+        for batch in pyarrow.parquet.ParquetFile(file).iter_batches(BATCH):
+            yield place, with_source(batch, about) if place[0] == part_of("recordings") else batch
 
 
-def map_of(columns: dict):
-    """Columns of equal length as one of maps, from their names to what they hold."""
-    rows, count = len(next(iter(columns.values()))), len(columns)
-    items = pyarrow.concat_arrays([text_of(column) for column in columns.values()])
-    items = items.take(pyarrow.array(numpy.arange(rows * count).reshape(count, rows).T.ravel()))
-    keys = pyarrow.array(list(columns)).take(pyarrow.array(numpy.tile(numpy.arange(count), rows)))
-    return pyarrow.MapArray.from_arrays(pyarrow.array(numpy.arange(rows + 1, dtype="int32") * count), keys, items)
+def place_of(file: pathlib.Path, files: pathlib.Path) -> tuple:
+    """The value for each of PARTITIONS that its folders name."""
+    values = [folder.split("=", 1)[1] for folder in file.relative_to(files).parts[:-1]]
+    return tuple(None if value == NULL_PARTITION else urllib.parse.unquote(value) for value in values)
 
 
-def columns_of(part: str) -> pyarrow.Schema:
-    """What files of a part have; the lake's other columns are null there."""
-    names = {name for table, columns in TABLES.items() if part_of(table) == part for name, _ in (*columns, *PLACE)}
-    own = {"recording", "table_name", *names} - set(PARTITIONS)
-    return pyarrow.schema([field for field in schema() if field.name in own])
+def with_source(batch: pyarrow.RecordBatch, about: dict) -> pyarrow.RecordBatch:
+    """`batch` with the columns that `about` has of its recording."""
+    is_recording = pyarrow.compute.equal(batch.column("table_name"), "recordings")
+    for name, kind in OWN["recordings"]:
+        known = pyarrow.scalar(about[name], ARROW_TYPES[kind])
+        batch = batch.append_column(name, pyarrow.compute.if_else(is_recording, known, pyarrow.scalar(None, known.type)))
+    return batch
 
 
-def rows_of(tables: pathlib.Path, about: dict):
-    """All rows of a recording's tables, each batch with its place. `about` describes the recording."""
-    parts = {part: columns_of(part) for part in map(part_of, TABLES)}
-    for file in sorted(tables.rglob("*.parquet")):
-        parquet = pyarrow.parquet.ParquetFile(file)
-        name, *folders = file.relative_to(tables).parts[:-1]
-        place = {key: urllib.parse.unquote(value) for key, value in (folder.split("=", 1) for folder in folders)}
-        place = {key: None if value == NULL_PARTITION else value for key, value in place.items()}
-        table = EVENTS if "." in name else name
-        part = part_of(table)
-        at = (part, place["host"], place["hour"] and place["hour"][:10])
-        same = place | {"table_name": table} | (about if table == "recordings" else {})
-        known = COLUMNS_OF_EVENTS if table == EVENTS else parquet.schema_arrow.names
-        fields = [column for column in parquet.schema_arrow.names if column not in known]
-        for batch in parquet.iter_batches(BATCH):
-            if fields:
-                own = [name for name in batch.schema.names if name not in fields]
-                batch = batch.select(own).append_column("fields", map_of({name: batch.column(name) for name in fields}))
-            yield at, completed(parts[part], batch, same)
+def put_files(lake: pyarrow.fs.FileSystem, files: pathlib.Path, about: dict) -> list[AddAction]:
+    """Copies a recording's files into the lake, those with more to say written anew."""
+    described = files / f"part={part_of('recordings')}"
+    put = write_files(lake, rows_of(files, about, described))
+    for file in sorted(files.rglob("*.parquet")):
+        if described not in file.parents:
+            place = place_of(file, files)
+            path = new_path(place)
+            # deltalake's stream does not take what pyarrow gives it unless there is a buffer between them.
+            with open(file, "rb") as source, lake.open_output_stream(path, buffer_size=2 * COPIED) as copy:
+                shutil.copyfileobj(source, copy, COPIED)
+            put.append(add_action(path, place, file.stat().st_size, pyarrow.parquet.read_metadata(file)))
+    return put
 
 
 def whole_rows(rows):
@@ -396,15 +395,23 @@ def says_more(known: dict, told: dict) -> bool:
     return known["source"] != told["source"] and rank(known) > rank(told)
 
 
-def commit(lake: str, tables: pathlib.Path, identity: str, about: dict) -> tuple[str, dict]:
+def told_of_recording(files: pathlib.Path) -> tuple[pathlib.Path, dict]:
+    """Which of a recording's files has its row among `recordings`, and what that says."""
+    columns = ["recording", *(name for name in SAME if name not in dict(OWN["recordings"]))]
+    for file in (files / f"part={part_of('recordings')}").rglob("*.parquet"):
+        is_it = [("table_name", "=", "recordings")]
+        for row in pyarrow.parquet.read_table(file, partitioning=None, columns=columns, filters=is_it).to_pylist():
+            return file, row
+    raise Refused("the exporter says nothing of the recording")
+
+
+def commit(lake: str, files: pathlib.Path, about: dict) -> tuple[str, dict]:
     """Puts a recording into the lake, or in the place of what that has of it: what was done, and what to report of it."""
-    file = next((tables / "recordings").rglob("*.parquet"))
-    # Its times, of nanoseconds, are no objects of Python's.
-    columns = [name for name in SAME if name not in about]
+    file, told = told_of_recording(files)
+    identity, told = told["recording"], told | about
     version = (pyarrow.parquet.read_schema(file).metadata or {}).get(VERSION_KEY.encode(), b"unknown").decode()
     if version != VERSION:
         raise Refused(f"the exporter writes tables of version {version}, and this program takes {VERSION}")
-    told = pyarrow.parquet.read_table(file, partitioning=None, columns=columns).to_pylist()[0] | about
     for _ in range(ATTEMPTS):
         table = opened(lake)
         turn = table.transaction_version(identity)
@@ -422,14 +429,14 @@ def commit(lake: str, tables: pathlib.Path, identity: str, about: dict) -> tuple
             if known:
                 write_deltalake(
                     table,
-                    pyarrow.RecordBatchReader.from_batches(schema(), whole_rows(rows_of(tables, about))),
+                    pyarrow.RecordBatchReader.from_batches(schema(), whole_rows(rows_of(files, about))),
                     mode="overwrite",
                     predicate=f"recording = '{identity}'",
                     writer_properties=WRITING,
                     commit_properties=turns,
                 )
             else:
-                new = write_files(files_of(table), rows_of(tables, about))
+                new = put_files(files_of(table), files, about)
                 table.create_write_transaction(new, "append", table.schema(), PARTITIONS, commit_properties=turns)
             return "replaced" if known else "taken", told
         except CommitFailedError:
@@ -442,14 +449,13 @@ def take_in(recording: dict, lake: str, exporter: str) -> dict:
     os.umask(0o077)
     path, chosen = recording["path"], recording["chosen"]
     with tempfile.TemporaryDirectory(prefix="strata-fleet-", ignore_cleanup_errors=True) as private:
-        tables = pathlib.Path(private) / "tables"
+        files = pathlib.Path(private) / "files"
         try:
-            export(exporter, path, tables, chosen)
-            identity = next((tables / "recordings").rglob("*.parquet")).name.split("-")[0]
+            export(exporter, path, files, chosen)
             grew = described(path)["state"] != recording["state"]
             about = {"source": path, "source_state": recording["state"], "chosen": chosen}
             about["is_growing"] = recording["is_growing"] or grew
-            done, told = commit(lake, tables, identity, about)
+            done, told = commit(lake, files, about)
         except Refused as refused:
             return {"path": path, "done": "refused", "why": str(refused)}
         except (OSError, StopIteration, LookupError, DeltaError, pyarrow.ArrowException) as error:

@@ -359,7 +359,7 @@ class TakingIn(unittest.TestCase):
         torn = self.folder / "torn"
         torn.write_text(
             f'#!/bin/sh\n"{EXPORTER}" "$@" || exit\n'
-            'case $1 in export) find "$4/recordings" -type f -exec truncate -s 100 {} + ;; esac\n'
+            'case $1 in export) find "$5" -type f -exec truncate -s 100 {} + ;; esac\n'
         )
         torn.chmod(0o700)
 

@@ -69,6 +69,9 @@ struct ExportArgs {
     /// Only these tables, with commas between them; `events` stands for those of all event types
     #[arg(long, value_name = "TABLE", value_delimiter = ',')]
     tables: Vec<String>,
+    /// Write the files that fleet.py puts into its lake instead: one for each part, host and day
+    #[arg(long)]
+    lake: bool,
 }
 
 /// Large blocks are the kernel's own, and go back to it when they are freed. Columns are made on one thread and freed on
@@ -123,11 +126,12 @@ fn export(args: &ExportArgs) -> anyhow::Result<()> {
         [] => Selection::All,
         names => Selection::chosen(names, &trace)?,
     };
+    let export = if args.lake { parquet::export_for_lake } else { parquet::export };
     let mut folder = TraceFolder::create(&args.output, Readers::Owner)?;
     let guard = folder.removed_on_signal().context("signals cannot be taken")?;
     let exported = progress::shown("exporting", &notify, |progress| {
         let options = Options { from, to, progress: Some(progress) };
-        parquet::export(&trace, &options, &args.output, &selection)
+        export(&trace, &options, &args.output, &selection)
     })?;
     folder.keep();
     drop(guard);
@@ -137,6 +141,8 @@ fn export(args: &ExportArgs) -> anyhow::Result<()> {
     }
     let (output, size) = (shell_path(&args.output), readable_size(bytes));
     notify(&format!("{output}: {records} records, as {drawn} rows, {size}"));
-    notify(&format!("next: strata query {output} --list"));
+    if !args.lake {
+        notify(&format!("next: strata query {output} --list"));
+    }
     Ok(())
 }

@@ -107,7 +107,7 @@ pub struct Fixed {
 }
 
 /// What the rows of a table begin with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Lead {
     Recording,
     /// The recording and a moment.
@@ -117,6 +117,15 @@ pub(crate) enum Lead {
 }
 
 impl Lead {
+    /// In which files of a lake the rows are.
+    pub(crate) const fn part(self) -> &'static str {
+        match self {
+            Self::Recording => "about",
+            Self::Moment => EVENTS,
+            Self::Lasting => "spans",
+        }
+    }
+
     /// How many columns that are.
     pub(crate) const fn count(self) -> usize {
         match self {
@@ -554,6 +563,7 @@ pub fn check_names(names: &[String], known: &BTreeSet<String>) -> Result<(), NoT
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
     use trace_merge::report::registry::REPORTS;
 
     #[test]
@@ -636,9 +646,13 @@ mod tests {
             format!("    {:?}: {}", table.name, serde_json::json!(columns))
         };
         let tables: Vec<String> = FIXED.iter().map(line).collect();
-        let always = serde_json::json!(ALWAYS);
+        let parts: BTreeMap<_, _> = FIXED.iter().map(|table| (table.name, table.lead.part())).collect();
+        let (always, parts) = (serde_json::json!(ALWAYS), serde_json::json!(parts));
         let tables = tables.join(",\n");
-        format!("{{\n  \"version\": {VERSION:?},\n  \"always\": {always},\n  \"tables\": {{\n{tables}\n  }}\n}}\n")
+        format!(
+            "{{\n  \"version\": {VERSION:?},\n  \"always\": {always},\n  \"parts\": {parts},\n  \
+             \"tables\": {{\n{tables}\n  }}\n}}\n"
+        )
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub(super) mod cell;
 pub(super) mod chunk;
+pub(super) mod fields;
 
 use crate::tables::{Column as Described, Kind};
 use cell::{Cell, text_of};
@@ -10,6 +11,10 @@ use parquet::errors::ParquetError;
 use parquet::schema::types::{Type, TypePtr};
 use std::sync::Arc;
 use strata_recording::schema::{Elements, Value};
+
+/// Decimal digits of an integer of 64 bits without a sign, and bytes that they take.
+const DIGITS: i32 = 20;
+const DECIMAL: i32 = 9;
 
 /// The type of a column in a file.
 ///
@@ -41,6 +46,25 @@ pub(super) fn type_of(column: &Described) -> Result<Type, ParquetError> {
         }
         Kind::Integers => list(number("item", None)?),
         Kind::Unsigneds => list(number("item", unsigned)?),
+    }
+}
+
+/// The type of a column in a file of a lake: Spark has no integers without a sign, and takes UTC to the microsecond.
+///
+/// # Errors
+/// When the library knows of no such type.
+pub(super) fn type_in_lake(column: &Described) -> Result<Type, ParquetError> {
+    let typed = |physical, logical| {
+        let column = Type::primitive_type_builder(&column.name, physical).with_repetition(Repetition::OPTIONAL);
+        column.with_logical_type(Some(logical))
+    };
+    match column.kind {
+        Kind::Moment => typed(Physical::INT64, LogicalType::timestamp(true, TimeUnit::MICROS)).build(),
+        Kind::Unsigned => {
+            let decimal = typed(Physical::FIXED_LEN_BYTE_ARRAY, LogicalType::decimal(0, DIGITS));
+            decimal.with_length(DECIMAL).with_precision(DIGITS).with_scale(0).build()
+        }
+        _ => type_of(column),
     }
 }
 

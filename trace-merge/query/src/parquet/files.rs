@@ -6,8 +6,9 @@ use super::places::{Hour, Places};
 use super::rows::ABOUT;
 use crate::tables::{CHOSEN_KEY, EVENT_KEY, Lead, RECORDING_KEY, VERSION, VERSION_KEY};
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::WriterPropertiesBuilder;
 use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::TypePtr;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -18,51 +19,87 @@ use strata_recording::reader::Trace;
 use strata_recording::window::Window;
 
 /// Files that are open at once.
-const MOST_OPEN: usize = 256;
+pub(super) const MOST_OPEN: usize = 256;
 /// What is written at once.
 const BUFFER: usize = 1 << 16;
 
-/// A file that is written.
-struct OpenFile {
-    hour: Hour,
-    writer: SerializedFileWriter<BufWriter<File>>,
-    /// When it was written to last, in row groups.
-    used: u64,
-}
+/// What writes a file.
+pub(super) type Writer = SerializedFileWriter<BufWriter<File>>;
 
-/// The files of an export.
-pub(super) struct Files {
-    folder: PathBuf,
-    places: Places,
+/// The folder of an export.
+pub(super) struct Folder {
+    path: PathBuf,
     recording: String,
     /// What the names of files begin with: another part of the recording has other ones.
     name: String,
     /// The tables that were chosen, where not all were.
     chosen: Option<String>,
-    /// By the number of their shape.
-    open: HashMap<u64, OpenFile>,
     /// Files that were opened.
     opened: u64,
-    groups: u64,
     /// Bytes of the files that are complete.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
-impl Files {
-    /// None yet, below `folder`, of this `part` of `trace`. They say which tables were `chosen`.
-    pub(super) fn new(
-        folder: &Path,
-        places: Places,
-        trace: &Trace,
-        part: Option<Window>,
-        chosen: Option<String>,
-    ) -> Self {
-        let (folder, recording) = (folder.to_path_buf(), recording_id(trace));
+impl Folder {
+    /// The folder at `path`, for files of this `part` of `trace`. They say which tables were `chosen`.
+    pub(super) fn new(path: &Path, trace: &Trace, part: Option<Window>, chosen: Option<String>) -> Self {
+        let recording = recording_id(trace);
         let name = match part {
             Some(Window { begin, end }) => format!("{recording}-from{begin}until{end}"),
             None => recording.clone(),
         };
-        Self { folder, places, recording, name, chosen, open: HashMap::new(), opened: 0, groups: 0, bytes: 0 }
+        Self { path: path.to_path_buf(), recording, name, chosen, opened: 0, bytes: 0 }
+    }
+
+    /// A new file in the folder `place` below, of rows of the type `rows`; of one event type where `event` is recorded.
+    pub(super) fn open(
+        &mut self,
+        place: &Path,
+        rows: TypePtr,
+        event: Option<&str>,
+        properties: WriterPropertiesBuilder,
+    ) -> io::Result<Writer> {
+        let folder = Readers::Owner.create_folders(&self.path, place)?;
+        let path = folder.join(format!("{}-{}.parquet", self.name, self.opened));
+        self.opened += 1;
+        let file = BufWriter::with_capacity(BUFFER, Readers::Owner.create_file(&path)?);
+        let mut metadata = vec![(VERSION_KEY, VERSION), (RECORDING_KEY, &self.recording)];
+        metadata.extend(event.map(|event| (EVENT_KEY, event)));
+        metadata.extend(self.chosen.as_deref().map(|chosen| (CHOSEN_KEY, chosen)));
+        let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value.to_string()));
+        let properties = properties.set_key_value_metadata(Some(metadata.collect())).build();
+        SerializedFileWriter::new(file, rows, Arc::new(properties)).map_err(into_io)
+    }
+
+    /// Ends a file.
+    pub(super) fn close(&mut self, mut writer: Writer) -> io::Result<()> {
+        writer.finish().map_err(into_io)?;
+        self.bytes += writer.bytes_written() as u64;
+        io::Write::flush(writer.inner_mut())
+    }
+}
+
+/// A file that is written.
+struct OpenFile {
+    hour: Hour,
+    writer: Writer,
+    /// When it was written to last, in row groups.
+    used: u64,
+}
+
+/// The files of tables.
+pub(super) struct Files {
+    folder: Folder,
+    places: Places,
+    /// By the number of their shape.
+    open: HashMap<u64, OpenFile>,
+    groups: u64,
+}
+
+impl Files {
+    /// None yet, in `folder`.
+    pub(super) fn new(folder: Folder, places: Places) -> Self {
+        Self { folder, places, open: HashMap::new(), groups: 0 }
     }
 
     /// Writes row groups until there are no more; how many bytes that are.
@@ -75,7 +112,7 @@ impl Files {
         }
         let open: Vec<u64> = self.open.keys().copied().collect();
         open.into_iter().try_for_each(|number| self.close(number))?;
-        Ok(self.bytes)
+        Ok(self.folder.bytes)
     }
 
     fn write(&mut self, group: Group) -> io::Result<()> {
@@ -104,36 +141,19 @@ impl Files {
             oldest.map_or(Ok(()), |oldest| self.close(oldest))?;
         }
         let place = self.places.folder(shape.place, hour).ok_or(io::ErrorKind::NotFound)?;
-        let folder = Path::new(&shape.table).join(place);
-        let folder = Readers::Owner.create_folders(&self.folder, &folder)?;
-        let path = folder.join(format!("{}-{}.parquet", self.name, self.opened));
-        self.opened += 1;
-        let file = BufWriter::with_capacity(BUFFER, Readers::Owner.create_file(&path)?);
-        let properties = Arc::new(self.properties(shape));
-        let writer = SerializedFileWriter::new(file, shape.schema.root_schema_ptr(), properties).map_err(into_io)?;
-        self.open.insert(shape.number, OpenFile { hour, writer, used: self.groups });
-        Ok(())
-    }
-
-    fn close(&mut self, number: u64) -> io::Result<()> {
-        let Some(mut open) = self.open.remove(&number) else { return Ok(()) };
-        open.writer.finish().map_err(into_io)?;
-        self.bytes += open.writer.bytes_written() as u64;
-        io::Write::flush(open.writer.inner_mut())
-    }
-
-    /// What files of this shape say of themselves.
-    fn properties(&self, shape: &Shape) -> WriterProperties {
-        let mut metadata = vec![(VERSION_KEY, VERSION), (RECORDING_KEY, &self.recording)];
-        metadata.extend(shape.event.as_deref().map(|event| (EVENT_KEY, event)));
-        metadata.extend(self.chosen.as_deref().map(|chosen| (CHOSEN_KEY, chosen)));
-        let metadata = metadata.into_iter().map(|(key, value)| KeyValue::new(key.to_string(), value.to_string()));
         let (growing, same): (&[usize], &[usize]) = match shape.lead {
             Lead::Recording => (&[], &[0]),
             Lead::Moment => (&[1, 3], &[0, Lead::Moment.count() + ABOUT]),
             Lead::Lasting => (&[1], &[0]),
         };
         let properties = chunk::properties(&shape.schema, growing, same);
-        properties.set_key_value_metadata(Some(metadata.collect())).build()
+        let folder = Path::new(&shape.table).join(place);
+        let writer = self.folder.open(&folder, shape.schema.root_schema_ptr(), shape.event.as_deref(), properties)?;
+        self.open.insert(shape.number, OpenFile { hour, writer, used: self.groups });
+        Ok(())
+    }
+
+    fn close(&mut self, number: u64) -> io::Result<()> {
+        self.open.remove(&number).map_or(Ok(()), |open| self.folder.close(open.writer))
     }
 }

@@ -9,6 +9,7 @@ mod activities;
 mod columns;
 mod files;
 mod keyed;
+mod lake;
 mod names;
 mod output;
 mod places;
@@ -22,7 +23,8 @@ mod waiting;
 use crate::tables::Column;
 use crate::tables::{EVENTS, FIXED, Fixed, NoTable, check_names, is_chosen, table_of_event};
 use about::About;
-use files::Files;
+use files::{Files, Folder};
+use lake::LakeFiles;
 #[cfg(feature = "sql")]
 use names::NameColumn;
 use output::Output;
@@ -111,7 +113,7 @@ pub(crate) fn columns_of_event_table(trace: &Trace, name: &str) -> Option<Vec<Co
     Some(records::columns_of_event(&event.description().fields, &names))
 }
 
-/// Writes the tables in `selection` of `trace` below the folder `folder`.
+/// Writes the tables in `selection` of `trace` below the folder `folder`: a folder of files for each.
 ///
 /// # Errors
 /// When the window ends before it begins or holds nothing, and when files cannot be written. What was written by then
@@ -122,14 +124,49 @@ pub fn export(
     folder: &Path,
     selection: &Selection,
 ) -> Result<Exported, ExportError> {
+    write(trace, options, folder, selection, Layout::Tables)
+}
+
+/// Writes the same rows as the files of a lake: `docs/fleet.md`.
+///
+/// # Errors
+/// As [`export`] does.
+pub fn export_for_lake(
+    trace: &Trace,
+    options: &Options<'_>,
+    folder: &Path,
+    selection: &Selection,
+) -> Result<Exported, ExportError> {
+    write(trace, options, folder, selection, Layout::Lake)
+}
+
+/// Which files rows go to.
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    /// Those of tables.
+    Tables,
+    /// Those of a lake.
+    Lake,
+}
+
+fn write(
+    trace: &Trace,
+    options: &Options<'_>,
+    folder: &Path,
+    selection: &Selection,
+    layout: Layout,
+) -> Result<Exported, ExportError> {
     let window = trace.window(options.from, options.to).ok_or(ReportError::EmptyWindow)?;
     let places = Places::new(trace);
     let timeline = Timeline::new(trace);
     let (output, batches) = Output::new(trace);
     thread::scope(|scope| {
         let part = (options.from.is_some() || options.to.is_some()).then_some(window);
-        let files = Files::new(folder, places, trace, part, selection.reported());
-        let writing = scope.spawn(move || files.write_all(batches));
+        let folder = Folder::new(folder, trace, part, selection.reported());
+        let writing = scope.spawn(move || match layout {
+            Layout::Tables => Files::new(folder, places).write_all(batches),
+            Layout::Lake => LakeFiles::new(folder, places)?.write_all(batches),
+        });
         let made = make(trace, &timeline, window, options, selection, output);
         let bytes =
             writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(ExportError::Write)?;

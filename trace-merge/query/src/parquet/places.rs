@@ -27,11 +27,14 @@ impl From<Kernel> for Place {
     }
 }
 
-/// The folders of a recording's hosts and VMs.
+/// The names of a host, of the boot of its kernel, and of a VM, as far as they are known.
+type Names = [Option<String>; 3];
+
+/// A recording's hosts and VMs.
 #[derive(Debug)]
 pub(super) struct Places {
-    hosts: Vec<String>,
-    vms: Vec<String>,
+    hosts: Vec<Names>,
+    vms: Vec<Names>,
 }
 
 impl Places {
@@ -45,24 +48,31 @@ impl Places {
             let boot = Some(manifest.host.boot_id.as_str()).filter(|boot| !boot.is_empty() && name.is_none());
             (name.or(own), boot)
         };
-        let path = |host: usize, vm: Option<&str>| {
+        let names = |host: usize, vm: Option<&str>| {
             let (name, boot) = of_host(host);
-            let named = PARTITIONS.map(|(column, _)| column).into_iter().zip([name, boot, vm]);
-            named.map(|(column, value)| format!("{column}={}", folder_name(value))).collect::<Vec<_>>().join("/")
+            [name, boot, vm].map(|name| name.filter(|name| !name.is_empty()).map(Into::into))
         };
         Self {
-            hosts: (0..timeline.hosts.len().max(1)).map(|host| path(host, None)).collect(),
-            vms: timeline.vms.iter().map(|vm| path(vm.host, Some(&vm.name))).collect(),
+            hosts: (0..timeline.hosts.len().max(1)).map(|host| names(host, None)).collect(),
+            vms: timeline.vms.iter().map(|vm| names(vm.host, Some(&vm.name))).collect(),
         }
+    }
+
+    /// What [`PARTITIONS`] are of `place` and of the hour `hour`.
+    pub(super) fn values(&self, place: Place, hour: Hour) -> Option<[Option<String>; 4]> {
+        let [host, boot, vm] = match place {
+            Place::Host(host) => self.hosts.get(host)?,
+            Place::Vm(vm) => self.vms.get(vm)?,
+        }
+        .clone();
+        Some([host, boot, vm, Some(hour.name())])
     }
 
     /// The folder of `place` and of the hour `hour`, below that of a table.
     pub(super) fn folder(&self, place: Place, hour: Hour) -> Option<String> {
-        let place = match place {
-            Place::Host(host) => self.hosts.get(host),
-            Place::Vm(vm) => self.vms.get(vm),
-        };
-        Some(format!("{}/{}={}", place?, PARTITIONS[3].0, folder_name(Some(&hour.name()))))
+        let values = self.values(place, hour)?;
+        let named = PARTITIONS.iter().zip(&values).map(|((column, _), value)| folder_of(column, value.as_deref()));
+        Some(named.collect::<Vec<_>>().join("/"))
     }
 }
 
@@ -86,10 +96,15 @@ impl Hour {
     }
 }
 
+/// The folder of the rows that have `value` in `column`.
+pub(super) fn folder_of(column: &str, value: Option<&str>) -> String {
+    format!("{column}={}", folder_name(value))
+}
+
 /// `value` as it stands in a folder's name, as Hive writes it: what means something there is escaped as `%` and two
 /// digits.
 fn folder_name(value: Option<&str>) -> String {
-    let Some(value) = value.filter(|value| !value.is_empty()) else { return NULL_PARTITION.into() };
+    let Some(value) = value else { return NULL_PARTITION.into() };
     let mut name = String::new();
     for byte in value.bytes() {
         match byte {
@@ -109,7 +124,7 @@ mod tests {
     fn folder_holds_nothing_that_means_something_in_a_path() {
         assert_eq!(folder_name(Some("node-1.example")), "node-1.example");
         assert_eq!(folder_name(Some("../a=b c")), "..%2Fa%3Db%20c");
-        assert_eq!((folder_name(Some("")), folder_name(None)), (NULL_PARTITION.into(), NULL_PARTITION.into()));
+        assert_eq!(folder_name(None), NULL_PARTITION);
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! What of a row group becomes a column in a file.
 
 use super::{Column, Levels, Texts};
+use crate::tables::Kind;
 use bytes::Bytes;
-use parquet::basic::{Compression, Encoding, LogicalType, ZstdLevel};
+use parquet::basic::{Compression, Encoding, LogicalType, TimeUnit, ZstdLevel};
 use parquet::column::writer::{ColumnWriter, ColumnWriterImpl};
-use parquet::data_type::{ByteArray, DataType};
+use parquet::data_type::{ByteArray, DataType, FixedLenByteArray};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterVersion};
-use parquet::schema::types::{ColumnPath, SchemaDescriptor};
+use parquet::schema::types::{ColumnDescriptor, ColumnPath, SchemaDescriptor};
 use std::sync::Arc;
 
 /// Values that are handed on at once: they fit the processor's nearest caches.
-const BATCH: usize = 1 << 11;
+pub(super) const BATCH: usize = 1 << 11;
 /// Rows of a page, at most.
 const PAGE: usize = 1 << 13;
 /// Bytes of a dictionary of numbers, and of texts, after which values to come have none.
@@ -64,6 +65,8 @@ pub(in crate::parquet) enum Chunk {
     Keyed(Column, Arc<Vec<u32>>),
     /// The same in this many rows.
     Same(Arc<str>, usize),
+    /// As many nulls.
+    Nulls(usize),
 }
 
 impl Chunk {
@@ -73,7 +76,10 @@ impl Chunk {
     /// When they are not of the writer's type, or cannot be written.
     pub(in crate::parquet) fn write(self, writer: &mut ColumnWriter<'_>) -> Result<()> {
         match (self, writer) {
-            (Self::Values(column), ColumnWriter::Int64ColumnWriter(writer)) => {
+            (Self::Values(mut column), ColumnWriter::Int64ColumnWriter(writer)) => {
+                if column.kind == Kind::Moment && is_in_micros(writer.get_descriptor()) {
+                    column.numbers.iter_mut().for_each(|ns| *ns = ns.div_euclid(1000));
+                }
                 let repetitions = column.is_list().then_some(&*column.repetitions);
                 write_values(writer, &column.numbers, &column.levels, repetitions)
             }
@@ -98,6 +104,14 @@ impl Chunk {
                 let values: Vec<_> = levels.with_nulls(texts.into_values()).collect();
                 write_keyed(writer, &keys, &values)
             }
+            (Self::Values(column), ColumnWriter::FixedLenByteArrayColumnWriter(writer)) => {
+                let decimals: Vec<_> = column.numbers.iter().map(|&bits| decimal(bits.cast_unsigned())).collect();
+                write_values(writer, &decimals, &column.levels, None)
+            }
+            (Self::Nulls(rows), ColumnWriter::Int64ColumnWriter(writer)) => write_nulls(writer, rows),
+            (Self::Nulls(rows), ColumnWriter::BoolColumnWriter(writer)) => write_nulls(writer, rows),
+            (Self::Nulls(rows), ColumnWriter::ByteArrayColumnWriter(writer)) => write_nulls(writer, rows),
+            (Self::Nulls(rows), ColumnWriter::FixedLenByteArrayColumnWriter(writer)) => write_nulls(writer, rows),
             (Self::Same(text, rows), ColumnWriter::ByteArrayColumnWriter(writer)) => {
                 let texts = vec![ByteArray::from(&*text); rows.min(BATCH)];
                 let mut batches = (0..rows).step_by(BATCH).map(|before| texts.get(..rows - before).unwrap_or(&texts));
@@ -108,8 +122,18 @@ impl Chunk {
     }
 }
 
+fn is_in_micros(column: &ColumnDescriptor) -> bool {
+    column.logical_type_ref() == Some(&LogicalType::timestamp(true, TimeUnit::MICROS))
+}
+
+/// `number` as a decimal: its bytes, the first of which has the sign.
+fn decimal(number: u64) -> FixedLenByteArray {
+    let bytes: Vec<u8> = std::iter::once(0).chain(number.to_be_bytes()).collect();
+    FixedLenByteArray::from(bytes)
+}
+
 impl Texts {
-    fn into_values(self) -> impl Iterator<Item = ByteArray> {
+    pub(super) fn into_values(self) -> impl Iterator<Item = ByteArray> {
         let bytes = Bytes::from(self.bytes);
         let mut begin = 0;
         self.ends.into_iter().map(move |end| ByteArray::from(bytes.slice(std::mem::replace(&mut begin, end)..end)))
@@ -118,13 +142,13 @@ impl Texts {
 
 impl Levels {
     /// That of each value.
-    fn iter(&self) -> impl Iterator<Item = i16> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = i16> {
         let same = std::iter::repeat_n(self.level, self.count - self.each.len());
         self.each.iter().copied().chain(same)
     }
 
     /// `values`, and nulls between them.
-    fn with_nulls<V>(&self, mut values: impl Iterator<Item = V>) -> impl Iterator<Item = Option<V>> {
+    pub(super) fn with_nulls<V>(&self, mut values: impl Iterator<Item = V>) -> impl Iterator<Item = Option<V>> {
         self.iter().map(move |level| if level == 1 { values.next() } else { None })
     }
 }
@@ -141,6 +165,13 @@ fn write_values<T: DataType>(
     }
     let levels: Vec<i16> = levels.iter().collect();
     writer.write_batch(values, Some(&levels), repetitions).map(drop)
+}
+
+/// Writes nulls.
+fn write_nulls<T: DataType>(writer: &mut ColumnWriterImpl<'_, T>, rows: usize) -> Result<()> {
+    static NULLS: [i16; BATCH] = [0; BATCH];
+    let mut batches = (0..rows).step_by(BATCH).map(|before| NULLS.get(..rows - before).unwrap_or(&NULLS));
+    batches.try_for_each(|batch| writer.write_batch(&[], Some(batch), None).map(drop))
 }
 
 /// Writes `values`, without nulls.

@@ -173,10 +173,23 @@ fn text_of_all_rows_is_written_once_and_read_in_each() {
     assert!(read.eq(std::iter::repeat_n(Some("it"), 20_000)));
 }
 
+/// An event type whose field is a list.
+fn schema_of_list(of: Integer) -> Schema {
+    let field = FieldDescription { name: "list".into(), ty: FieldType::Sequence(of), hex: false };
+    Schema::new(EventDescription { id: 7, class: 0, name: "a:b".into(), fields: vec![field] })
+}
+
+/// The list in a payload; a null where there is none.
+fn list_in<'p>(schema: &'p Schema, payload: &'p [u8]) -> Cell<'p> {
+    match schema.fields(payload).next() {
+        Some((_, Value::Array(elements))) => Cell::List(elements),
+        _ => Cell::Null,
+    }
+}
+
 #[test]
 fn lists_are_read_as_they_were_written() {
-    let field = FieldDescription { name: "list".into(), ty: FieldType::Sequence(Integer::U16), hex: false };
-    let schema = Schema::new(EventDescription { id: 7, class: 0, name: "a:b".into(), fields: vec![field] });
+    let schema = schema_of_list(Integer::U16);
     let lists: Vec<Option<Vec<u16>>> =
         (0..20_000).map(|number| (number % 5 != 4).then(|| (0..number % 4).collect())).collect();
     let payload = |list: &Vec<u16>| {
@@ -184,11 +197,7 @@ fn lists_are_read_as_they_were_written() {
         [length].iter().chain(list).flat_map(|half| half.to_le_bytes()).collect::<Vec<u8>>()
     };
     let payloads: Vec<Vec<u8>> = lists.iter().map(|list| list.as_ref().map(payload).unwrap_or_default()).collect();
-    let cell = |payload| match schema.fields(payload).next() {
-        Some((_, Value::Array(elements))) => Cell::List(elements),
-        _ => Cell::Null,
-    };
-    let cells: Vec<Cell<'_>> = payloads.iter().map(|payload| cell(payload)).collect();
+    let cells: Vec<Cell<'_>> = payloads.iter().map(|payload| list_in(&schema, payload)).collect();
 
     let read = read_cells_back(Kind::Integers, false, &cells);
 
@@ -222,4 +231,32 @@ fn files_tell_least_and_greatest_of_what_grows_and_of_what_is_the_same_and_nothi
     assert_eq!(grown, Some((bytes(3), bytes(20), Some(1))));
     assert_eq!(same, Some((Some(b"it".to_vec()), Some(b"it".to_vec()), Some(0))));
     assert_eq!(other, None);
+}
+
+/// The texts of the values of a column of `cells`.
+fn texts_of(kind: Kind, cells: &[Cell<'_>]) -> Vec<Option<String>> {
+    let (levels, texts) = column_of(kind, cells.iter().copied()).into_texts();
+    let text = |text: ::parquet::data_type::ByteArray| text.as_utf8().unwrap().to_string();
+    levels.with_nulls(texts.into_values().map(text)).collect()
+}
+
+#[test]
+fn values_as_texts_are_numbers_and_lists_of_json() {
+    let schema = schema_of_list(Integer::U64);
+    let payload = |list: &[u64]| {
+        let elements = list.iter().flat_map(|element| element.to_le_bytes());
+        u16::try_from(list.len()).unwrap().to_le_bytes().into_iter().chain(elements).collect::<Vec<u8>>()
+    };
+    let payloads = [payload(&[]), payload(&[1]), payload(&[u64::MAX, 0]), Vec::new()];
+    let lists = payloads.each_ref().map(|payload| list_in(&schema, payload));
+
+    let integers = texts_of(Kind::Integer, &[Cell::Integer(-7), Cell::Null, Cell::Integer(i64::MIN)]);
+    let unsigned = texts_of(Kind::Unsigned, &[Cell::Unsigned(u64::MAX)]);
+    let (signed_lists, lists) = (texts_of(Kind::Integers, &lists), texts_of(Kind::Unsigneds, &lists));
+
+    let some = |texts: &[&str]| texts.iter().map(|text| Some((*text).to_string())).collect::<Vec<_>>();
+    assert_eq!(integers, [some(&["-7"]), vec![None], some(&["-9223372036854775808"])].concat());
+    assert_eq!(unsigned, some(&["18446744073709551615"]));
+    assert_eq!(lists, [some(&["[]", "[1]", "[18446744073709551615,0]"]), vec![None]].concat());
+    assert_eq!(signed_lists, [some(&["[]", "[1]", "[null,0]"]), vec![None]].concat());
 }
