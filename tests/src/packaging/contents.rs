@@ -432,6 +432,16 @@ mod tests {
     }
 
     #[test]
+    fn recorder_gets_the_domain_as_its_unit_is_called() {
+        let folder = Paths::of_workspace().workspace().join("vmm/packaging");
+
+        let unit = read(&folder.join("strata-recorder@.service")).unwrap();
+
+        // %I has a / in place of each dash.
+        assert!(unit.contains(" --libvirt %i ") && !unit.contains("%I"), "{unit}");
+    }
+
+    #[test]
     fn scripts_name_the_version_and_are_shell() {
         let texts = Texts::read(&Paths::of_workspace()).unwrap();
         let names = ["strata-agent.postinst", "strata-agent.prerm", "strata-agent.postrm", "strata-dkms.postinst"];
