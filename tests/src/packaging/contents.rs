@@ -442,6 +442,16 @@ mod tests {
     }
 
     #[test]
+    fn recorder_may_see_the_kernels_symbols() {
+        let folder = Paths::of_workspace().workspace().join("vmm/packaging");
+
+        let unit = read(&folder.join("strata-recorder@.service")).unwrap();
+
+        // Takes CAP_SYSLOG away.
+        assert!(!unit.lines().any(|line| line.starts_with("ProtectKernelLogs=")), "{unit}");
+    }
+
+    #[test]
     fn scripts_name_the_version_and_are_shell() {
         let texts = Texts::read(&Paths::of_workspace()).unwrap();
         let names = ["strata-agent.postinst", "strata-agent.prerm", "strata-agent.postrm", "strata-dkms.postinst"];
