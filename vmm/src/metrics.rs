@@ -13,7 +13,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use strata_recorder::control::found_vm;
+use strata_recorder::control::found_vm::{self, FoundVm};
 use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{
     BalloonStatus, FIRST_CLASS, Live, LiveDisk, LiveVcpu, TIME_CLASSES, Times, Watched,
@@ -24,6 +24,8 @@ use thiserror::Error;
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// How long a request may take to come, and its answer to go.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long all VMs of this user may take together: with those of others, less than the 10 s that Prometheus waits.
+const OWN_LIMIT: Duration = Duration::from_secs(4);
 const NS_PER_SECOND: f64 = 1e9;
 /// Values of a VM that are there once: the balloon's, the records' and the CPU time.
 const OTHER_VALUES: usize = 5;
@@ -78,10 +80,17 @@ fn answer(stream: &TcpStream, head: &Head, names: &[String], text: impl FnOnce()
 
 /// What the running VMs say. One that does not answer, or is not traced, is left out.
 fn scrape() -> Scrape {
-    let found = found_vm::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
+    scrape_of(found_vm::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default())
+}
+
+/// The same of the VMs `found`, this user's first.
+fn scrape_of(found: Vec<FoundVm>) -> Scrape {
+    let own_end = Instant::now() + OWN_LIMIT;
     let mut patience = Patience::new(top::OTHERS_LIMIT);
-    let vm = |found: found_vm::FoundVm| {
-        let live = top::request_live(&found, &mut patience).ok()?;
+    let vm = |found: FoundVm| {
+        // One that does not answer leaves time to those behind it.
+        let own = own_end.saturating_duration_since(Instant::now()) / 2;
+        let live = top::request_live(&found, own, &mut patience).ok()?;
         // Behind the answer, for which another user's VMs have a limit: looking at many threads takes of it, too.
         let cost_ns = own_threads(found.vm.pid).values().map(|thread| thread.cpu_ns).sum();
         Some(Scraped { live, user: found.owner.other_user(), process: None, cost_ns })
@@ -308,10 +317,13 @@ impl Collector for Scrape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::{BufRead, BufReader, Read, Write};
     use std::net::Ipv4Addr;
+    use std::os::unix::net::UnixListener;
     use std::thread;
-    use strata_recorder::control::protocol::{LiveExits, LiveGuest};
+    use strata_recorder::control::directory::{SOCKET_FILE, VmDescription};
+    use strata_recorder::control::found_vm::Owner;
+    use strata_recorder::control::protocol::{Answer, LiveExits, LiveGuest};
 
     fn scraped(name: &str) -> Scraped {
         let mut times = Times::default();
@@ -460,6 +472,31 @@ mod tests {
         assert!(metrics.contains("application/openmetrics-text"), "{metrics}");
         assert!(other.starts_with("HTTP/1.1 404 "), "{other}");
         assert!(elsewhere.starts_with("HTTP/1.1 421 ") && elsewhere.contains("--host NAME"), "{elsewhere}");
+    }
+
+    #[test]
+    fn own_vm_that_does_not_answer_leaves_time_to_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            let listener = UnixListener::bind(path.join(SOCKET_FILE)).unwrap();
+            let vm = VmDescription::of_this_process(name, 1);
+            (listener, FoundVm { path: path.into(), vm, alive: true, owner: Owner::Own })
+        };
+        let ((_silent, busy), (listener, web)) = (found("busy"), found("web"));
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+            let answer = serde_json::to_string(&Answer::Live(Box::default())).unwrap();
+            writeln!(stream, "{answer}").unwrap();
+        });
+        let begun = Instant::now();
+
+        let scrape = scrape_of(vec![busy, web]);
+
+        assert_eq!(scrape.0.iter().map(|vm| vm.live.name.to_string()).collect::<Vec<_>>(), ["web"]);
+        assert!(begun.elapsed() < OWN_LIMIT);
     }
 
     #[test]

@@ -217,12 +217,12 @@ pub fn running(runtimes: &[RuntimeFolder]) -> Result<Vec<FoundVm>, DirectoryErro
     Ok(found_vm::list_all(runtimes)?.into_iter().filter(|found| found.alive).collect())
 }
 
-/// Asks a VM what it does.
+/// Asks a VM what it does, and waits for `own` if it is this user's.
 ///
 /// # Errors
 /// When it does not say.
-pub fn request_live(found: &FoundVm, patience: &mut Patience) -> Result<Live, TopError> {
-    match client::call_until(&found.socket(), &Request::Live, patience.deadline(found.owner, OWN_LIMIT))? {
+pub fn request_live(found: &FoundVm, own: Duration, patience: &mut Patience) -> Result<Live, TopError> {
+    match client::call_until(&found.socket(), &Request::Live, patience.deadline(found.owner, own))? {
         // Which VM it is, its folder has said.
         Answer::Live(live) => Ok(Live { name: found.vm.name.clone().into(), pid: found.vm.pid, ..*live }),
         Answer::Status(_) | Answer::Balloon(_) | Answer::Done { .. } | Answer::Refused { .. } => {
@@ -232,7 +232,7 @@ pub fn request_live(found: &FoundVm, patience: &mut Patience) -> Result<Live, To
 }
 
 fn request(found: &FoundVm, patience: &mut Patience) -> Result<Requested, TopError> {
-    let live = bounded(request_live(found, patience)?);
+    let live = bounded(request_live(found, OWN_LIMIT, patience)?);
     Ok(Requested { at: Instant::now(), live, threads: own_threads(found.vm.pid) })
 }
 
