@@ -67,7 +67,7 @@ fn own_name() -> String {
 fn answer(stream: &TcpStream, head: &Head, names: &[String], text: impl FnOnce() -> String) -> io::Result<Next> {
     let (status, body) = match (head.method.as_str(), head.path.as_str()) {
         _ if !head.is_for(names) => ("421 Misdirected Request", "unknown Host: start it with --host NAME\n".into()),
-        ("GET", "/metrics") => ("200 OK", text()),
+        ("GET", path) if path.split('?').next() == Some("/metrics") => ("200 OK", text()),
         _ => ("404 Not Found", String::new()),
     };
     let length = body.len();
@@ -465,11 +465,13 @@ mod tests {
         };
 
         let (metrics, other) = (request("/metrics", "web:9464"), request("/", "127.0.0.1"));
+        let with_parameters = request("/metrics?target=web", "web:9464");
         let elsewhere = request("/metrics", "evil.example");
         server.join().unwrap().unwrap();
 
         assert!(metrics.starts_with("HTTP/1.1 200 OK") && metrics.ends_with("\r\n\r\nthe text"), "{metrics}");
         assert!(metrics.contains("application/openmetrics-text"), "{metrics}");
+        assert_eq!(with_parameters, metrics);
         assert!(other.starts_with("HTTP/1.1 404 "), "{other}");
         assert!(elsewhere.starts_with("HTTP/1.1 421 ") && elsewhere.contains("--host NAME"), "{elsewhere}");
     }
