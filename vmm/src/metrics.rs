@@ -2,7 +2,7 @@
 
 use crate::cli::MetricsArgs;
 use crate::http::{self, Head, Next};
-use crate::top::{self, bounded, own_threads};
+use crate::top::{self, OwnThread, bounded, own_threads};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use strata_recorder::control::found_vm::{self, FoundVm};
 use strata_recorder::control::patience::Patience;
@@ -31,6 +32,8 @@ const NS_PER_SECOND: f64 = 1e9;
 const OTHER_VALUES: usize = 5;
 /// Most values that are written of one other user's VMs: those of some hundred, or about 13 MB.
 const MAX_OF_OTHER: usize = 1 << 17;
+/// Most threads of a process whose CPU time is known: a VM has some ten of strata's own.
+const MAX_THREADS: usize = 1024;
 
 /// Why metrics are not served.
 #[derive(Debug, Error)]
@@ -54,7 +57,8 @@ pub fn run(args: &MetricsArgs, notify: impl Fn(&str)) -> Result<(), MetricsError
     let address = listener.local_addr().map_err(failed)?;
     notify(&format!("serving http://{address}/metrics; Ctrl-C ends it"));
     let names: Vec<String> = args.hosts.iter().cloned().chain([own_name()]).collect();
-    http::serve(&listener, PATIENCE, move |stream, head| answer(stream, head, &names, || text(scrape())))
+    let own_times = Mutex::new(OwnTimes::default());
+    http::serve(&listener, PATIENCE, move |stream, head| answer(stream, head, &names, || text(scrape(&own_times))))
         .map_err(failed)
 }
 
@@ -79,12 +83,15 @@ fn answer(stream: &TcpStream, head: &Head, names: &[String], text: impl FnOnce()
 }
 
 /// What the running VMs say. One that does not answer, or is not traced, is left out.
-fn scrape() -> Scrape {
-    scrape_of(found_vm::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default())
+fn scrape(own_times: &Mutex<OwnTimes>) -> Scrape {
+    let found = found_vm::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
+    scrape_of(found, own_times)
 }
 
 /// The same of the VMs `found`, this user's first.
-fn scrape_of(found: Vec<FoundVm>) -> Scrape {
+fn scrape_of(found: Vec<FoundVm>, own_times: &Mutex<OwnTimes>) -> Scrape {
+    let lock = || own_times.lock().unwrap_or_else(PoisonError::into_inner);
+    lock().keep(&found);
     let own_end = Instant::now() + OWN_LIMIT;
     let mut patience = Patience::new(top::OTHERS_LIMIT);
     let vm = |found: FoundVm| {
@@ -92,10 +99,36 @@ fn scrape_of(found: Vec<FoundVm>) -> Scrape {
         let own = own_end.saturating_duration_since(Instant::now()) / 2;
         let live = top::request_live(&found, own, &mut patience).ok()?;
         // Behind the answer, for which another user's VMs have a limit: looking at many threads takes of it, too.
-        let cost_ns = own_threads(found.vm.pid).values().map(|thread| thread.cpu_ns).sum();
+        let threads = own_threads(found.vm.pid);
+        let cost_ns = lock().with(found.vm.pid, &threads);
         Some(Scraped { live, user: found.owner.other_user(), process: None, cost_ns })
     };
     Scrape::of(found.into_iter().filter_map(vm))
+}
+
+/// The CPU time that strata's own threads had at most, by process and thread, ns. Those that have ended keep theirs: a
+/// sum of it never goes down.
+#[derive(Debug, Default)]
+struct OwnTimes(BTreeMap<u32, BTreeMap<u32, u64>>);
+
+impl OwnTimes {
+    /// Forgets all processes but those of `running`.
+    fn keep(&mut self, running: &[FoundVm]) {
+        let pids: BTreeSet<u32> = running.iter().map(|found| found.vm.pid).collect();
+        self.0.retain(|pid, _| pids.contains(pid));
+    }
+
+    /// What all threads of the process `pid` have had, whose `threads` live now.
+    fn with(&mut self, pid: u32, threads: &BTreeMap<u32, OwnThread>) -> u64 {
+        let known = self.0.entry(pid).or_default();
+        for (&number, thread) in threads {
+            if known.len() < MAX_THREADS || known.contains_key(&number) {
+                let most = known.entry(number).or_default();
+                *most = thread.cpu_ns.max(*most);
+            }
+        }
+        known.values().sum()
+    }
 }
 
 /// The answers of all VMs.
@@ -477,6 +510,21 @@ mod tests {
     }
 
     #[test]
+    fn own_time_keeps_what_ended_threads_had() {
+        let threads = |all: &[(u32, u64)]| {
+            let thread = |&(number, cpu_ns)| (number, OwnThread { name: "strata-x".into(), cpu_ns });
+            all.iter().map(thread).collect::<BTreeMap<_, _>>()
+        };
+        let mut times = OwnTimes::default();
+
+        let first = times.with(7, &threads(&[(8, 100), (9, 20)]));
+        let behind_an_end = times.with(7, &threads(&[(8, 130)]));
+        times.keep(&[]);
+
+        assert_eq!([first, behind_an_end, times.with(7, &threads(&[(8, 140)]))], [120, 150, 140]);
+    }
+
+    #[test]
     fn own_vm_that_does_not_answer_leaves_time_to_the_others() {
         let folder = tempfile::tempdir().unwrap();
         let found = |name: &str| {
@@ -495,7 +543,7 @@ mod tests {
         });
         let begun = Instant::now();
 
-        let scrape = scrape_of(vec![busy, web]);
+        let scrape = scrape_of(vec![busy, web], &Mutex::default());
 
         assert_eq!(scrape.0.iter().map(|vm| vm.live.name.to_string()).collect::<Vec<_>>(), ["web"]);
         assert!(begun.elapsed() < OWN_LIMIT);
