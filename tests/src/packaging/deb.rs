@@ -36,7 +36,7 @@ pub fn write(package: &mut Package<'_>, version: &str, changelog: &str, out: &Pa
         fs::set_permissions(&path, fs::Permissions::from_mode(permissions)).map_err(error(&path))?;
     }
     let sums = "cd \"$1\" && find . -type f ! -path './DEBIAN/*' -printf '%P\\0' | LC_ALL=C sort -z | \
-                xargs -r -0 md5sum > DEBIAN/md5sums && find . -type d -exec chmod 0755 {} +";
+                xargs -r -0 md5sum > DEBIAN/md5sums";
     process::capture(Command::new("sh").args(["-c", sums, "sums"]).arg(package.root()))?;
     package.settle()?;
     let file = out.join(format!("{name}_{version}_{}.deb", package.control().architecture));

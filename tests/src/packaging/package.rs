@@ -193,12 +193,15 @@ impl<'a> Package<'a> {
         Ok(())
     }
 
-    /// Gives every file and folder the time of the release, behind all that was added.
+    /// Gives every file and folder the time of the release, and folders the usual permissions, behind all that was
+    /// added.
     ///
     /// # Errors
     ///
-    /// When a time cannot be set.
+    /// When a time or permissions cannot be set.
     pub fn settle(&self) -> Result<(), PackageError> {
+        let mut find = Command::new("find");
+        process::capture(find.arg(&self.root).args(["-type", "d", "-exec", "chmod", "0755", "{}", "+"]))?;
         settle(&self.root)
     }
 
@@ -252,20 +255,29 @@ pub fn listed(root: &Path) -> Result<Vec<PathBuf>, PackageError> {
 mod tests {
     use super::*;
 
+    const CONTROL: Control<'_> =
+        Control { name: "made", architecture: "amd64", section: "misc", relations: &[], summary: "", description: "" };
+
+    #[test]
+    fn folders_of_a_settled_package_are_open_to_all() {
+        let staging = tempfile::tempdir().unwrap();
+        let mut package = Package::begin(staging.path(), CONTROL).unwrap();
+        package.bytes("/usr/bin/x", 0o700, b"x").unwrap();
+        let usr = package.root().join("usr");
+        fs::set_permissions(&usr, fs::Permissions::from_mode(0o700)).unwrap();
+
+        package.settle().unwrap();
+
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!([mode(&usr), mode(&usr.join("bin")), mode(&usr.join("bin/x"))], [0o755, 0o755, 0o700]);
+    }
+
     #[test]
     fn programs_that_only_the_build_id_tells_apart_are_equal_once_stripped() {
         let folder = tempfile::tempdir().unwrap();
-        let control = Control {
-            name: "made",
-            architecture: "amd64",
-            section: "misc",
-            relations: &[],
-            summary: "",
-            description: "",
-        };
         let source = folder.path().join("source.c");
         fs::write(&source, "int main(void) { return 0; }").unwrap();
-        let mut package = Package::begin(folder.path(), control).unwrap();
+        let mut package = Package::begin(folder.path(), CONTROL).unwrap();
         let mut stripped = |id: &str| {
             let program = folder.path().join(id);
             let link = format!("-Wl,--build-id={id}");
