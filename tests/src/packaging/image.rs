@@ -5,6 +5,7 @@ use crate::packaging::package::{Package, error, settle};
 use crate::packaging::released;
 use crate::process;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -23,10 +24,7 @@ pub fn write(packages: &[&Package<'_>], program: &str, version: &str, out: &Path
     let layout = work.path().join("layout");
     let image = format!("{}:{version}", layout.display());
     let files = work.path().join("files");
-    for folder in ["tmp", WORKING_FOLDER.trim_start_matches('/')] {
-        let folder = files.join(folder);
-        fs::create_dir_all(&folder).map_err(error(&folder))?;
-    }
+    make_folders(&files)?;
     let umoci = |arguments: &[&str]| process::capture(Command::new("umoci").args(arguments)).map(drop);
     umoci(&["init", "--layout", &layout.to_string_lossy()])?;
     umoci(&["new", "--image", &image])?;
@@ -61,4 +59,30 @@ pub fn write(packages: &[&Package<'_>], program: &str, version: &str, out: &Path
     tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--file"]);
     process::capture(tar.arg(&file).arg("-C").arg(&layout).arg("."))?;
     Ok(file)
+}
+
+/// Makes the image's own folders in `root`, as any user of a container needs them.
+fn make_folders(root: &Path) -> Result<(), PackageError> {
+    for (folder, permissions) in [("/", 0o755), ("/tmp", 0o1777), (WORKING_FOLDER, 0o755)] {
+        let folder = root.join(folder.trim_start_matches('/'));
+        fs::create_dir_all(&folder).map_err(error(&folder))?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(permissions)).map_err(error(&folder))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_user_of_a_container_has_a_place_for_temporary_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("files");
+
+        make_folders(&root).unwrap();
+
+        let mode = |name: &str| fs::metadata(root.join(name)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(["", "tmp", "work"].map(mode), [0o755, 0o1777, 0o755]);
+    }
 }
