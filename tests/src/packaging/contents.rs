@@ -41,7 +41,11 @@ const READY_MADE: &str = "/usr/lib/strata/modules";
 const AGENT_RPM: rpm::Fields<'_> = rpm::Fields {
     requires: &["systemd", "kmod"],
     scripts: &[
-        ("post", "systemd-sysusers strata.conf || :\nsystemctl preset strata-agent.service > /dev/null 2>&1 || :\n"),
+        (
+            "post",
+            "systemd-sysusers strata.conf || :\n\
+             if [ \"$1\" = 1 ]; then systemctl preset strata-agent.service > /dev/null 2>&1 || :; fi\n",
+        ),
         ("preun", "if [ \"$1\" = 0 ]; then systemctl disable --now strata-agent.service > /dev/null 2>&1 || :; fi\n"),
         ("postun", "systemctl daemon-reload > /dev/null 2>&1 || :\n"),
     ],
@@ -449,6 +453,24 @@ mod tests {
 
         // Takes CAP_SYSLOG away.
         assert!(!unit.lines().any(|line| line.starts_with("ProtectKernelLogs=")), "{unit}");
+    }
+
+    /// What the script of an RPM that runs `when` has systemctl do. rpm tells it how many versions of the package are
+    /// `left` behind the change.
+    fn asked_of_systemctl(fields: &rpm::Fields<'_>, when: &str, left: &str) -> String {
+        let (_, script) = fields.scripts.iter().find(|(name, _)| *name == when).unwrap();
+        // No other program is found.
+        let script = format!("PATH=\nexec 3>&1\nsystemctl() {{ echo \"$*\" >&3; }}\n{script}");
+        process::capture(Command::new("/bin/sh").args(["-c", &script, "sh", left])).unwrap()
+    }
+
+    #[test]
+    fn upgrade_of_the_agents_rpm_leaves_what_is_enabled() {
+        let asked = ["1", "2"].map(|left| asked_of_systemctl(&AGENT_RPM, "post", left));
+        let at_removal = ["0", "1"].map(|left| asked_of_systemctl(&AGENT_RPM, "preun", left));
+
+        assert_eq!(asked, ["preset strata-agent.service\n", ""]);
+        assert_eq!(at_removal, ["disable --now strata-agent.service\n", ""]);
     }
 
     #[test]
