@@ -33,6 +33,8 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 /// What systemd may run of the host's side; nothing is enabled by installing it.
 const UNITS: [&str; 2] = ["strata-metrics.service", "strata-recorder@.service"];
+/// What dpkg runs for them.
+const HOST_SCRIPTS: [&str; 2] = ["prerm", "postrm"];
 /// In a place for programs that are not for users.
 const MODULE_BUILDER: &str = "/usr/libexec/strata/strata-kmod-build";
 /// Where `strata run --agent auto` looks for modules.
@@ -47,9 +49,24 @@ const AGENT_RPM: rpm::Fields<'_> = rpm::Fields {
              if [ \"$1\" = 1 ]; then systemctl preset strata-agent.service > /dev/null 2>&1 || :; fi\n",
         ),
         ("preun", "if [ \"$1\" = 0 ]; then systemctl disable --now strata-agent.service > /dev/null 2>&1 || :; fi\n"),
-        ("postun", "systemctl daemon-reload > /dev/null 2>&1 || :\n"),
+        RELOAD,
     ],
 };
+/// The host's side in distributions with RPM. Units of a template are stopped by a pattern, and disabled by its name.
+const HOST_RPM: rpm::Fields<'_> = rpm::Fields {
+    requires: &[],
+    scripts: &[
+        (
+            "preun",
+            "if [ \"$1\" = 0 ]; then\n\
+             systemctl stop strata-metrics.service 'strata-recorder@*.service' > /dev/null 2>&1 || :\n\
+             systemctl disable strata-metrics.service strata-recorder@.service > /dev/null 2>&1 || :\n\
+             fi\n",
+        ),
+        RELOAD,
+    ],
+};
+const RELOAD: (&str, &str) = ("postun", "systemctl daemon-reload > /dev/null 2>&1 || :\n");
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 /// As the library's build script names it.
 const SONAME: &str = "libstrata.so.1";
@@ -107,7 +124,7 @@ pub(super) fn products(
     let c_api = paths.workspace().join("guest-agent/c-api");
     let plain = |package| Product { package, rpm: None };
     let mut products = vec![
-        Product { package: host(&contents, &texts, paths, &staging)?, rpm: Some(rpm::Fields::default()) },
+        Product { package: host(&contents, &texts, paths, &staging)?, rpm: Some(HOST_RPM) },
         Product { package: agent(&contents, &texts, paths, &staging)?, rpm: Some(AGENT_RPM) },
         plain(module(&contents, &texts, &staging)?),
         plain(library(&contents, &staging)?),
@@ -272,7 +289,9 @@ fn host<'a>(contents: &Contents, texts: &Texts, paths: &Paths, staging: &Path) -
     for unit in UNITS {
         package.file(&format!("/usr/lib/systemd/system/{unit}"), 0o644, &packaging.join(unit))?;
     }
-    package.script("prerm", 0o755, &read(&packaging.join("strata.prerm"))?);
+    for script in HOST_SCRIPTS {
+        package.script(script, 0o755, &read(&packaging.join(format!("strata.{script}")))?);
+    }
     package.folder("/usr/share/doc/strata/docs", &paths.workspace().join("docs"))?;
     package.file("/usr/share/doc/strata/README.md", 0o644, &paths.workspace().join("README.md"))?;
     package.override_lintian(texts.filled("strata.lintian-overrides")?);
@@ -471,6 +490,25 @@ mod tests {
 
         assert_eq!(asked, ["preset strata-agent.service\n", ""]);
         assert_eq!(at_removal, ["disable --now strata-agent.service\n", ""]);
+    }
+
+    #[test]
+    fn removal_of_the_hosts_rpm_stops_and_disables_its_units() {
+        let asked = ["0", "1"].map(|left| asked_of_systemctl(&HOST_RPM, "preun", left));
+
+        let stop = "stop strata-metrics.service strata-recorder@*.service";
+        let disable = "disable strata-metrics.service strata-recorder@.service";
+        assert_eq!(asked, [format!("{stop}\n{disable}\n"), String::new()]);
+    }
+
+    #[test]
+    fn scripts_of_the_hosts_package_are_shell() {
+        let folder = Paths::of_workspace().workspace().join("vmm/packaging");
+
+        for name in HOST_SCRIPTS {
+            let script = read(&folder.join(format!("strata.{name}"))).unwrap();
+            process::capture(Command::new("sh").args(["-n", "-c", &script])).unwrap();
+        }
     }
 
     #[test]
