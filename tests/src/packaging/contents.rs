@@ -23,6 +23,8 @@ use std::{fs, io};
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 /// The module's version, for DKMS.
 pub const MODULE_VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The licence of all that is not the kernel module.
+const LICENSE: &str = env!("CARGO_PKG_LICENSE");
 
 const TOOLS: [Tool; 2] = [Tool { program: "dpkg-deb", package: "dpkg" }, Tool { program: "gzip", package: "gzip" }];
 /// Shells, and where each looks for what completes the command lines of strata.
@@ -41,6 +43,7 @@ const MODULE_BUILDER: &str = "/usr/libexec/strata/strata-kmod-build";
 const READY_MADE: &str = "/usr/lib/strata/modules";
 /// The agent in distributions with RPM. Its user group and unit are systemd's to make and start.
 const AGENT_RPM: rpm::Fields<'_> = rpm::Fields {
+    license: LICENSE,
     requires: &["systemd", "kmod"],
     scripts: &[
         (
@@ -54,6 +57,8 @@ const AGENT_RPM: rpm::Fields<'_> = rpm::Fields {
 };
 /// The host's side in distributions with RPM. Units of a template are stopped by a pattern, and disabled by its name.
 const HOST_RPM: rpm::Fields<'_> = rpm::Fields {
+    // The sources of the module's C half come with it.
+    license: concat!("(", env!("CARGO_PKG_LICENSE"), ") AND GPL-2.0-only"),
     requires: &[],
     scripts: &[
         (
@@ -66,6 +71,9 @@ const HOST_RPM: rpm::Fields<'_> = rpm::Fields {
         RELOAD,
     ],
 };
+/// A module that is built holds expanded trace headers of the kernel.
+const MODULES_RPM: rpm::Fields<'_> = rpm::Fields { license: "GPL-2.0-only", requires: &[], scripts: &[] };
+const QUERY_RPM: rpm::Fields<'_> = rpm::Fields { license: LICENSE, requires: &[], scripts: &[] };
 const RELOAD: (&str, &str) = ("postun", "systemctl daemon-reload > /dev/null 2>&1 || :\n");
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 /// As the library's build script names it.
@@ -132,13 +140,13 @@ pub(super) fn products(
     ];
     if !modules.is_empty() {
         let package = ready_made(&modules, &staging)?;
-        products.push(Product { package, rpm: Some(rpm::Fields::default()) });
+        products.push(Product { package, rpm: Some(MODULES_RPM) });
     }
     let materials = Materials::of(paths, "Cargo.toml")?;
     add_texts(&mut products, &texts, &materials)?;
     if selection.query {
         let program = progress::step("building strata-query", || binaries::build_query(paths, purpose))?;
-        let mut query = [Product { package: query(&program, &staging)?, rpm: Some(rpm::Fields::default()) }];
+        let mut query = [Product { package: query(&program, &staging)?, rpm: Some(QUERY_RPM) }];
         add_texts(&mut query, &texts, &Materials::of(paths, binaries::QUERY_MANIFEST)?)?;
         products.extend(query);
     }
@@ -499,6 +507,14 @@ mod tests {
         let stop = "stop strata-metrics.service strata-recorder@*.service";
         let disable = "disable strata-metrics.service strata-recorder@.service";
         assert_eq!(asked, [format!("{stop}\n{disable}\n"), String::new()]);
+    }
+
+    #[test]
+    fn rpms_with_parts_of_the_module_name_its_licence() {
+        let licenses = [HOST_RPM, AGENT_RPM, MODULES_RPM, QUERY_RPM].map(|fields| fields.license);
+
+        let free = "Apache-2.0 OR MIT";
+        assert_eq!(licenses, ["(Apache-2.0 OR MIT) AND GPL-2.0-only", free, "GPL-2.0-only", free]);
     }
 
     #[test]

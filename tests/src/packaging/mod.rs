@@ -26,7 +26,6 @@ pub use contents::{PackagingError, VERSION};
 
 /// The version without Debian's revision.
 pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
-const LICENSE: &str = env!("CARGO_PKG_LICENSE");
 /// When this version was released, seconds of Unix time, by the day that CHANGELOG.md names. Every file in a package
 /// has this time: the same programs are packaged as the same bytes on every day.
 const RELEASED: u64 = 1_795_867_200;
@@ -109,7 +108,7 @@ pub fn build(
     if forms.contains(&Form::Rpm) {
         for product in &products {
             let Some(fields) = &product.rpm else { continue };
-            let write = || rpm::write(&product.package, fields, (RELEASE, LICENSE), out);
+            let write = || rpm::write(&product.package, fields, RELEASE, out);
             files.push(progress::step(&format!("writing the RPM of {}", product.package.name()), write)?);
         }
     }

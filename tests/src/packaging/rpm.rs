@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What RPM needs to know of a package and Debian does not.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
+    /// The licences of what it holds, an SPDX expression.
+    pub license: &'a str,
     /// Packages that it needs.
     pub requires: &'a [&'a str],
     /// Scripts: when they run, such as `post`, and their text.
@@ -29,22 +31,16 @@ const AS_IT_IS: [&str; 7] = [
     "AutoReqProv: no",
 ];
 
-/// Puts `package` together as `version`, release 1, under `license` (an SPDX expression), and returns its file in the
-/// folder `out`.
+/// Puts `package` together as `version`, release 1, and returns its file in the folder `out`.
 ///
 /// # Errors
 ///
 /// When a file cannot be written, or `rpmbuild` fails.
-pub fn write(
-    package: &Package<'_>,
-    fields: &Fields<'_>,
-    (version, license): (&str, &str),
-    out: &Path,
-) -> Result<PathBuf, PackageError> {
+pub fn write(package: &Package<'_>, fields: &Fields<'_>, version: &str, out: &Path) -> Result<PathBuf, PackageError> {
     fs::create_dir_all(out).map_err(error(out))?;
     let work = tempfile::tempdir_in(out).map_err(error(out))?;
     let spec = work.path().join("package.spec");
-    let text = specification(package, fields, (version, license), &listed(package.root())?);
+    let text = specification(package, fields, version, &listed(package.root())?);
     fs::write(&spec, text).map_err(error(&spec))?;
     let mut build = Command::new("rpmbuild");
     build.env("SOURCE_DATE_EPOCH", RELEASED.to_string());
@@ -56,12 +52,7 @@ pub fn write(
 }
 
 /// The specification of `package` that `rpmbuild` reads; `files` are the paths of its files and folders.
-fn specification(
-    package: &Package<'_>,
-    fields: &Fields<'_>,
-    (version, license): (&str, &str),
-    files: &[PathBuf],
-) -> String {
+fn specification(package: &Package<'_>, fields: &Fields<'_>, version: &str, files: &[PathBuf]) -> String {
     let control = package.control();
     let mut text = AS_IT_IS.join("\n");
     for (name, value) in [
@@ -69,7 +60,7 @@ fn specification(
         ("Version", version),
         ("Release", "1"),
         ("Summary", control.summary),
-        ("License", license),
+        ("License", fields.license),
     ] {
         let _ = write!(text, "\n{name}: {value}");
     }
@@ -111,9 +102,9 @@ mod tests {
         let mut package = Package::begin(folder.path(), control).unwrap();
         package.bytes("/usr/bin/x", 0o755, b"#!/bin/sh\n").unwrap();
         package.bytes("/usr/lib/strata/modules/m.ko", 0o644, b"m").unwrap();
-        let fields = Fields { requires: &["kmod"], scripts: &[("post", "true\n")] };
+        let fields = Fields { license: "MIT", requires: &["kmod"], scripts: &[("post", "true\n")] };
 
-        let text = specification(&package, &fields, ("1.2", "MIT"), &listed(package.root()).unwrap());
+        let text = specification(&package, &fields, "1.2", &listed(package.root()).unwrap());
 
         assert!(text.contains("\nName: x\nVersion: 1.2\nRelease: 1\nSummary: does x\nLicense: MIT\nRequires: kmod\n"));
         assert!(text.contains("%dir \"/usr/lib/strata\"\n%dir \"/usr/lib/strata/modules\"\n"), "{text}");
