@@ -31,7 +31,7 @@ const TOOLS: [Tool; 2] = [Tool { program: "dpkg-deb", package: "dpkg" }, Tool { 
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "/usr/share/bash-completion/completions/strata"),
     ("fish", "/usr/share/fish/vendor_completions.d/strata.fish"),
-    ("zsh", "/usr/share/zsh/vendor-completions/_strata"),
+    ("zsh", "/usr/share/zsh/site-functions/_strata"),
 ];
 /// What systemd may run of the host's side; nothing is enabled by installing it.
 const UNITS: [&str; 2] = ["strata-metrics.service", "strata-recorder@.service"];

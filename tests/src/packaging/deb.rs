@@ -11,6 +11,8 @@ use std::process::Command;
 
 /// The folder of what describes the package.
 const CONTROL_FOLDER: &str = "DEBIAN";
+/// Where zsh looks for what packages bring to complete command lines: elsewhere, and in Debian.
+const ZSH_FOLDERS: [&str; 2] = ["usr/share/zsh/site-functions", "usr/share/zsh/vendor-completions"];
 
 /// Adds to `package` what only Debian's tools read, puts it together as `version` in the folder `out`, and returns its
 /// file. `changelog` says what has changed.
@@ -23,6 +25,10 @@ pub fn write(package: &mut Package<'_>, version: &str, changelog: &str, out: &Pa
     package.compressed(&format!("/usr/share/doc/{name}/changelog.Debian"), changelog.as_bytes())?;
     if let Some(text) = package.lintian_overrides().map(str::to_owned) {
         package.bytes(&format!("/usr/share/lintian/overrides/{name}"), 0o644, text.as_bytes())?;
+    }
+    let [elsewhere, here] = ZSH_FOLDERS.map(|folder| package.root().join(folder));
+    if elsewhere.is_dir() {
+        fs::rename(&elsewhere, &here).map_err(error(&here))?;
     }
     let size = installed_kib(package.root())?;
     let folder = package.root().join(CONTROL_FOLDER);
@@ -137,6 +143,7 @@ mod tests {
         package.link("/usr/bin/y", "x").unwrap();
         package.script("postinst", 0o755, "#!/bin/sh\n");
         package.manual_page("x-y.8", b".TH x-y 8\n").unwrap();
+        package.bytes("/usr/share/zsh/site-functions/_x", 0o644, b"#compdef x\n").unwrap();
 
         let changelog = "x-y (1.0-1) unstable; urgency=low\n";
         let file = write(&mut package, "1.0-1", changelog, &folder.path().join("out")).unwrap();
@@ -148,6 +155,8 @@ mod tests {
         assert!(has("lrwxrwxrwx root/root", "./usr/bin/y -> x"), "{listed}");
         assert!(has("-rw-r--r-- root/root", "./usr/share/doc/x-y/changelog.Debian.gz"), "{listed}");
         assert!(has("-rw-r--r-- root/root", "./usr/share/man/man8/x-y.8.gz"), "{listed}");
+        assert!(has("-rw-r--r-- root/root", "./usr/share/zsh/vendor-completions/_x"), "{listed}");
+        assert!(!listed.contains("site-functions"), "{listed}");
         let information = process::capture(Command::new("dpkg-deb").arg("--info").arg(&file)).unwrap();
         assert!(information.contains("postinst") && information.contains("md5sums"), "{information}");
     }
