@@ -26,7 +26,8 @@ use strata_jail::NewUser;
     strata attach 4242 --region /dev/shm/web --trace trace\n  \
     strata attach 4242 --qmp /run/web.qmp --trace trace\n  \
     strata attach 4242 --trace trace --max-size 2G --events 'host-kernel:kvm:*,host-kernel:sched:*,host-kernel:irq:*'\n  \
-    strata attach 4242 --trace trace --mode flight-recorder --name web; strata ctl web snapshot trace-snapshots/now\n  \
+    strata attach 4242 --trace trace --mode flight-recorder --name web &\n  \
+    strata ctl web snapshot trace-snapshots/now\n  \
     strata report vcpus trace",
     group(ArgGroup::new(RECORDED).args(["pid", "libvirt"]))
 )]
