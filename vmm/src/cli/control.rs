@@ -50,7 +50,8 @@ pub struct TopArgs {
 
 /// A length of time, as `--interval` takes it.
 fn period(text: &str) -> Result<Duration, String> {
-    parse_length(text).ok_or_else(|| format!("write a time in {LENGTH}"))
+    let period = parse_length(text).ok_or_else(|| format!("write a time in {LENGTH}"))?;
+    if period.is_zero() { Err("write a time longer than 0".into()) } else { Ok(period) }
 }
 
 /// Arguments of `strata metrics`.
@@ -296,6 +297,13 @@ mod tests {
 
         assert_eq!(all, Request::TriggerAdd { trigger: trigger(), every_ms: Some(60_000), after_ms: Some(5) });
         assert_eq!(request(None, None), Request::TriggerAdd { trigger: trigger(), every_ms: None, after_ms: None });
+    }
+
+    #[test]
+    fn period_of_no_length_is_refused() {
+        let refused: Result<Duration, String> = Err("write a time longer than 0".into());
+
+        assert_eq!(["0", "0ms", "1ms"].map(period), [refused.clone(), refused, Ok(Duration::from_millis(1))]);
     }
 
     #[test]
