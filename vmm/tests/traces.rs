@@ -202,19 +202,21 @@ fn files_of_layers_are_merged() {
 }
 
 #[test]
-fn one_file_is_shown_in_the_viewer() {
+fn one_file_is_shown_in_the_viewer_and_a_signal_leaves_nothing() {
     let folder = folder_and_file();
     let file = folder.path().join("trace.strata");
+    let temporary = tempfile::tempdir().unwrap();
 
     let mut open = Command::new(env!("CARGO_BIN_EXE_strata"));
-    let open = open.arg("open").arg(&file).args(["--port", "0", "--no-browser"]).stderr(Stdio::piped()).spawn();
-    let mut open = open.unwrap();
+    let open = open.arg("open").arg(&file).args(["--port", "0", "--no-browser"]).env("TMPDIR", temporary.path());
+    let mut open = open.stderr(Stdio::piped()).spawn().unwrap();
     let shown = BufReader::new(open.stderr.take().unwrap()).lines().map_while(Result::ok);
     let is_served = shown.into_iter().any(|line| line.contains("/trace.pftrace"));
-    open.kill().unwrap();
+    let ended = Command::new("kill").arg(open.id().to_string()).status().unwrap();
     open.wait().unwrap();
 
-    assert!(is_served);
+    assert!(is_served && ended.success());
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
 }
 
 #[test]
