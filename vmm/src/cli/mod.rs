@@ -5,6 +5,7 @@ mod attach;
 pub mod completion;
 pub mod config_file;
 mod control;
+mod ctl_usage;
 mod groups;
 mod jail;
 mod reading;
@@ -67,7 +68,7 @@ pub struct Cli {
 /// The command line, with short helps.
 #[must_use]
 pub fn program() -> clap::Command {
-    short_help::with_short_help(Cli::command())
+    ctl_usage::with_vm(short_help::with_short_help(Cli::command()))
 }
 
 /// What to do.
