@@ -128,8 +128,8 @@ fn of_command(command: &str, rest: &[String]) -> Option<String> {
         return Some(format!("`strata report {report} {traces}` reports that"));
     }
     if is_ctl_command(command) {
-        let vm = if rest.is_empty() { "VM".into() } else { shell_word(&rest[0]) };
-        return Some(format!("`strata ctl {vm} {command}` asks a running VM for that"));
+        let line = ctl_line(command, rest);
+        return Some(format!("`{line}` asks a running VM for that"));
     }
     Path::new(command).exists().then(|| format!("`strata report {}` reports on a trace", shell_word(command)))
 }
@@ -154,8 +154,20 @@ fn task_of_why(task: &str, rest: &[String]) -> Option<String> {
 /// The advice to name the VM before the request; `rest` is what follows `strata ctl`.
 fn vm_first(rest: &[String]) -> Option<String> {
     let (command, others) = rest.split_first()?;
-    let vm = others.first().map_or_else(|| "VM".into(), shell_word);
-    is_ctl_command(command).then(|| format!("the VM comes first: `strata ctl {vm} {command}`"))
+    is_ctl_command(command).then(|| format!("the VM comes first: `{}`", ctl_line(command, others)))
+}
+
+/// The command line that asks a VM for `command`, which `rest` follows: a word behind what takes none is the VM.
+fn ctl_line(command: &str, rest: &[String]) -> String {
+    let takes_words = CtlCommand::augment_subcommands(clap::Command::new("ctl"))
+        .find_subcommand(command)
+        .is_none_or(|command| command.has_subcommands() || command.get_positionals().next().is_some());
+    let (vm, rest) = match rest.split_first() {
+        Some((vm, rest)) if !takes_words && !vm.starts_with('-') => (shell_word(vm), rest),
+        _ => ("VM".into(), rest),
+    };
+    let words = [&[command.to_owned()][..], rest].concat();
+    format!("strata ctl {vm} {}", quoted(&words))
 }
 
 /// The option of `strata run` in place of one of QEMU's that clap refuses as `argument`: of `-append` it says `-a`.
@@ -196,6 +208,7 @@ mod tests {
             ("exits", "`strata report exits TRACE`"),
             ("exits demo --json", "`strata report exits demo --json`"),
             ("pause vm0", "`strata ctl vm0 pause`"),
+            ("snapshot dir", "`strata ctl VM snapshot dir`"),
             ("/dev", "`strata report /dev`"),
             ("run --kernel k --smp 2", "in place of QEMU's --smp: --cpus N"),
             ("run --kernel k -smp=2", "in place of QEMU's -smp: --cpus N"),
@@ -214,6 +227,9 @@ mod tests {
         for (line, advice) in [
             ("ctl status vm0", "the VM comes first: `strata ctl vm0 status`"),
             ("ctl status", "the VM comes first: `strata ctl VM status`"),
+            ("ctl status --json", "the VM comes first: `strata ctl VM status --json`"),
+            ("ctl snapshot dir", "the VM comes first: `strata ctl VM snapshot dir`"),
+            ("ctl session create io", "the VM comes first: `strata ctl VM session create io`"),
             ("why demo dd/145", "`strata why demo --task dd/145`"),
             ("why --worst 3 demo dd --json", "`strata why --worst 3 demo --task dd --json`"),
             ("why demo --html y", "`strata report TRACE --html FILE`"),
