@@ -177,8 +177,57 @@ struct Wait {
     cpu: Option<u32>,
     /// Up to where `pieces` go, ticks.
     until: u64,
-    /// What that CPU did meanwhile, and for how long, ticks.
-    pieces: Vec<(Doing, u64)>,
+    pieces: Pieces,
+}
+
+/// Pieces of a wait, at most: a task may wait for as long as its guest likes.
+const MOST_PIECES: usize = 4096;
+
+/// What a CPU did while a task waited for it: in order, but for those that are too many; then each thing in one.
+#[derive(Debug, Default)]
+struct Pieces(Vec<Piece>);
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    doing: Doing,
+    ticks: u64,
+    /// Of the longest, where it is several.
+    longest: u64,
+}
+
+impl Pieces {
+    fn add(&mut self, doing: Doing, ticks: u64) {
+        match self.0.last_mut() {
+            Some(last) if last.doing == doing => {
+                (last.ticks, last.longest) = (last.ticks + ticks, last.longest + ticks);
+            }
+            _ => self.0.push(Piece { doing, ticks, longest: ticks }),
+        }
+        if self.0.len() >= MOST_PIECES {
+            self.sum_up();
+        }
+    }
+
+    /// Makes one piece of those in which the CPU did the same. Of those left, the longest keep their names.
+    fn sum_up(&mut self) {
+        let mut places: HashMap<Doing, usize> = HashMap::default();
+        let mut sums: Vec<Piece> = Vec::new();
+        for piece in self.0.drain(..) {
+            let place = *places.entry(piece.doing).or_insert(sums.len());
+            match sums.get_mut(place) {
+                Some(sum) => {
+                    (sum.ticks, sum.longest) = (sum.ticks + piece.ticks, sum.longest.max(piece.longest));
+                }
+                None => sums.push(piece),
+            }
+        }
+        if sums.len() > MOST_PIECES / 2 {
+            sums.sort_by_key(|sum| Reverse(sum.ticks));
+            let rest = sums.split_off(MOST_PIECES / 2 - 1).into_iter().map(|rest| rest.ticks).sum();
+            sums.push(Piece { doing: Doing::Unknown, ticks: rest, longest: rest });
+        }
+        self.0 = sums;
+    }
 }
 
 /// A wait that is over.
@@ -190,11 +239,11 @@ struct Ended {
     end: u64,
     /// Where it ran.
     cpu: u32,
-    pieces: Vec<(Doing, u64)>,
+    pieces: Pieces,
 }
 
 /// What a CPU of a guest does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     /// Not known.
     Unknown,
@@ -225,10 +274,7 @@ impl Wait {
         }
         let ticks = window.end - begin;
         self.until = window.end;
-        match self.pieces.last_mut() {
-            Some((last, sum)) if *last == doing => *sum += ticks,
-            _ => self.pieces.push((doing, ticks)),
-        }
+        self.pieces.add(doing, ticks);
     }
 
     /// Adds what its CPU has done up to `time` and not told yet, because it still does it.
@@ -274,7 +320,7 @@ impl WakeupTimes {
                     wait.cpu = cpu;
                 }
                 None => {
-                    self.waits.insert(key, Wait { begin: time, cpu, until: time, pieces: Vec::new() });
+                    self.waits.insert(key, Wait { begin: time, cpu, until: time, pieces: Pieces::default() });
                 }
             },
             TaskState::Running { cpu, .. } => {
@@ -396,11 +442,11 @@ impl ReportBuilder for WakeupTimes {
 }
 
 /// What the CPU did meanwhile, in order.
-fn meanwhile(pieces: &[(Doing, u64)], vm: usize, timeline: &Timeline, clock: &Clock) -> Vec<Meanwhile> {
+fn meanwhile(pieces: &Pieces, vm: usize, timeline: &Timeline, clock: &Clock) -> Vec<Meanwhile> {
     let mut named: Vec<(String, u64)> = Vec::new();
     let longest_begin = clock.ns_to_ticks(LONGEST_BEGIN_NS);
-    for &(doing, ticks) in pieces {
-        let what = name(doing, ticks > longest_begin, vm, timeline);
+    for &Piece { doing, ticks, longest } in &pieces.0 {
+        let what = name(doing, longest > longest_begin, vm, timeline);
         match named.last_mut() {
             Some((last, sum)) if *last == what => *sum += ticks,
             _ => named.push((what, ticks)),
@@ -620,6 +666,22 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("4.000 µs: late/11, woken at 0.000025500, ran on CPU 0; meanwhile"), "{text}");
         assert!(text.contains("      1.500 µs  KVM handled ioio\n"), "{text}");
+    }
+
+    #[test]
+    fn wait_without_end_keeps_a_limited_number_of_pieces_and_all_of_its_time() {
+        let mut pieces = Pieces::default();
+
+        for number in 0..100_000 {
+            let doing = if number % 2 == 0 { Doing::Runs(Current::Task(number)) } else { Doing::Runs(Current::Idle) };
+            pieces.add(doing, 1 + number as u64 % 3);
+        }
+
+        assert!(pieces.0.len() < MOST_PIECES, "{}", pieces.0.len());
+        assert_eq!(pieces.0.iter().map(|piece| piece.ticks).sum::<u64>(), 199_999);
+        let idle = pieces.0.iter().filter(|piece| piece.doing == Doing::Runs(Current::Idle));
+        let (ticks, longest) = idle.fold((0, 0), |(sum, most), piece| (sum + piece.ticks, most.max(piece.longest)));
+        assert_eq!((ticks, longest), (99_999, 3));
     }
 
     #[test]
