@@ -193,8 +193,8 @@ impl Analysis for VcpuTimes {
         }
         // What runs meanwhile may change several times before the thread gets its turn.
         match state {
-            // What a limit makes longer is not latency.
-            VcpuState::Stolen { by, .. } if state_names::is_limit(by) => sums.waking = 0,
+            // What a limit adds is not latency.
+            VcpuState::Stolen { by, .. } if state_names::is_limit(by) => {}
             VcpuState::Stolen { woken: true, .. } => sums.waking += window.length(),
             VcpuState::Unknown => sums.waking = 0,
             _ if sums.waking > 0 => {
@@ -401,6 +401,7 @@ mod tests {
 
     use super::*;
     use crate::report::scenario;
+    use strata_analysis::timeline::vcpu::Preemptor;
     use strata_recording::manifest::Throttled;
     use strata_recording::test_trace::{Field, TestTrace};
 
@@ -417,6 +418,29 @@ mod tests {
         assert_eq!((part("vmm").ticks, part("vmm").detail.as_deref()), (5_000, Some("ioio")));
         assert_eq!((part("halted").ticks, part("woken").ticks), (15_000, 1_000));
         assert_eq!((vcpu.wakeups.count, vcpu.wakeups.max_ns), (1, 500));
+    }
+
+    #[test]
+    fn wakeup_that_meets_a_limit_counts_without_it() {
+        let mut times = VcpuTimes::default();
+        let (_dir, trace) = TestTrace::new().open();
+        let timeline = Timeline::new(&trace);
+        let states = [
+            (VcpuState::Stolen { by: Preemptor::Unknown, woken: true }, 1_000),
+            (VcpuState::Stolen { by: Preemptor::NotAllowed, woken: false }, 10_000),
+            (VcpuState::Stolen { by: Preemptor::Unknown, woken: true }, 500),
+            (VcpuState::Guest, 100),
+        ];
+
+        let mut begin = 0;
+        for (state, ticks) in states {
+            let window = Window { begin, end: begin + ticks };
+            times.change(&Change::Vcpu { vm: 0, vcpu: 0, window, state }, &timeline);
+            begin += ticks;
+        }
+
+        let wakeups = &times.vcpus[&(0, 0)].wakeups;
+        assert_eq!((wakeups.count(), wakeups.total()), (1, 1_500));
     }
 
     #[test]
