@@ -13,6 +13,7 @@ use super::kernels::irqs::{InterruptKind, InterruptTimes, LayerInterrupts};
 use super::kernels::locks::{GuestLocks, LockTimes};
 use super::next_command::NextCommand;
 use super::rows::columns::{self, Column, ReportRow, Unit, Value, column};
+use super::scheduling::state_names;
 use super::scheduling::tasks::{Part, TaskReport, TaskTimes, VmTasks};
 use super::statistics::distribution::Distribution;
 use super::summary::cost::{RecordingCost, VmCost};
@@ -328,7 +329,7 @@ fn thief(vm: &VmTasks, cost: &RecordingCost, clock: &Clock, next: NextCommand<'_
     for task in &vm.tasks {
         for part in task.parts.iter().filter(|part| part.state == "stolen") {
             let by = part.detail.as_deref().unwrap_or_default();
-            if cost.is_thief(&vm.vm, by) {
+            if cost.is_thief(&vm.vm, by) || !state_names::is_thread(by) {
                 continue;
             }
             let stolen = thieves.entry(by).or_default();

@@ -136,6 +136,20 @@ fn thief_is_one_from_its_threshold_on() {
 }
 
 #[test]
+fn limit_is_no_thief_and_hides_none() {
+    let clock = manifest().clock;
+    let mut tasks = with_thief(200);
+    let [task] = &mut *tasks.tasks else { panic!() };
+    for nobody in [state_names::NOT_ALLOWED, state_names::IDLE_FOR_LONG, state_names::IDLE_HOST_CPU, "not known"] {
+        task.parts.push(Part { detail: Some(nobody.into()), ticks: 900, ..task.parts[0].clone() });
+    }
+
+    let found = thief(&tasks, &RecordingCost::default(), &clock, NextCommand::on_any()).unwrap();
+
+    assert!(found.text.starts_with("the host ran hog/200 for 100 ns, "), "{}", found.text);
+}
+
+#[test]
 fn exits_are_a_storm_from_their_threshold_on_and_halts_never() {
     let found = exit_storm(&with_exits(99, 0), &with_thief(0), 1_000, NextCommand::on_any()).unwrap();
 

@@ -19,6 +19,9 @@ pub const NOT_ALLOWED: &str = "nothing: the CPU was idle, and did not run it (a 
 /// The same where the CPU was idle for longer than it takes to begin.
 pub const IDLE_FOR_LONG: &str = "nothing: the CPU was idle for long (a CPU limit, or why is not recorded)";
 
+/// Who it is that no record tells.
+const NOT_KNOWN: &str = "not known";
+
 /// Why a vCPU left the guest.
 pub fn reason(reason: Option<ExitReason>) -> String {
     reason.map_or_else(|| "before the first entry".into(), |reason| reason.name().into_owned())
@@ -41,13 +44,18 @@ pub fn preemptor_name(host: Option<&Host>, preemptor: Preemptor) -> String {
         Preemptor::Idle => IDLE_HOST_CPU.into(),
         Preemptor::NotAllowed => NOT_ALLOWED.into(),
         Preemptor::IdleForLong => IDLE_FOR_LONG.into(),
-        Preemptor::Unknown => "not known".into(),
+        Preemptor::Unknown => NOT_KNOWN.into(),
     }
 }
 
 /// Whether what kept a vCPU from running was no thread, but that it was not allowed to run, or may not have been.
 pub const fn is_limit(preemptor: Preemptor) -> bool {
     matches!(preemptor, Preemptor::NotAllowed | Preemptor::IdleForLong)
+}
+
+/// Whether what [`preemptor`] called so is a thread.
+pub fn is_thread(preemptor: &str) -> bool {
+    ![IDLE_HOST_CPU, NOT_ALLOWED, IDLE_FOR_LONG, NOT_KNOWN].contains(&preemptor)
 }
 
 /// A task of a guest.
