@@ -291,7 +291,9 @@ impl TaskTimes {
                 stretches.push(Stretch { stay, ..Stretch::new(begin) });
             }
         }
-        let begin = time.max(self.window.begin);
+        // It may have been there before anything told of it.
+        let span = vm.kernel_span.and_then(|span| span.intersection(&self.window));
+        let begin = span.and_then(|span| task.life(&span)).map_or(time.max(self.window.begin), |life| life.begin);
         let stretches = self.of(key);
         if stretches.is_empty() {
             stretches.push(Stretch::new(begin));

@@ -255,3 +255,20 @@ fn cpu_that_never_recorded_is_not_taken_for_unused_where_no_layer_tells() {
     let lossy = reported(recording().never_joined(1)).lost(LayerKind::HostKernel, 0, 3);
     assert_eq!(known_of(lossy), 0);
 }
+
+#[test]
+fn task_that_is_named_while_records_are_missing_was_there_before() {
+    let wall = |trace: TestTrace| {
+        let waking = [("comm", Text("late")), ("pid", Number(70)), ("target_cpu", Number(0))];
+        let trace = trace.guest(0, 10_000, "sched:sched_waking", &waking);
+        let trace = trace.named_switch((0, 20_000), (7, "seven"), 0, (70, "late"));
+        let (_dir, trace) = trace.named_switch((0, 30_000), (70, "late"), 1, (7, "seven")).open();
+        task(&report(&trace, Window::ALL).unwrap(), "late").wall_ticks
+    };
+    let begin = || TestTrace::new().switch(0, 1_000, 0, 7).switch(1, 1_000, 0, 8);
+
+    let whole = wall(begin());
+    let with_a_gap = wall(begin().switch(1, 2_000, 8, 0).lost(LayerKind::GuestKernel, 1, 3));
+
+    assert_eq!((whole, with_a_gap), (29_000, 29_000));
+}

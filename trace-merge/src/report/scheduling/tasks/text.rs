@@ -123,7 +123,8 @@ impl VmTasks {
             }
         }
         rows.sort_by_key(|row| std::cmp::Reverse(row.times.wanted()));
-        if rows.len() > shown {
+        // One row takes no more room than a row of others.
+        if rows.len() > shown + 1 {
             let rest = rows.split_off(shown);
             let times = Times::default();
             let name = "others".into();
@@ -208,6 +209,17 @@ mod tests {
 
         rows.sort();
         assert_eq!(rows, [("ls/3".into(), 1, 10), ("sh ×2".into(), 2, 20), ("sh/4".into(), 1, 10)]);
+    }
+
+    #[test]
+    fn row_that_would_be_the_only_other_one_has_its_name() {
+        let window = Window { begin: 0, end: 1000 };
+        let tasks = (0..=40).map(|tid| TaskReport { born: false, ..short(tid, "task") }).collect();
+        let vm = VmTasks { vm: "vm0".into(), window, warnings: Vec::new(), tasks };
+
+        let names: Vec<String> = vm.rows(SHOWN).iter().map(Row::name).collect();
+
+        assert!(names.len() == SHOWN + 1 && names.iter().all(|name| name.starts_with("task/")), "{names:?}");
     }
 
     #[test]
