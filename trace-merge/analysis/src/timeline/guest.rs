@@ -285,7 +285,12 @@ impl Guest {
             }
             Event::Fork { parent, child } => self.fork(time, cpu, parent, child),
             Event::Rename(ref rename) => self.rename(cpu, rename),
-            Event::Exec { tid, file, .. } => self.exec(cpu, tid, file),
+            Event::Exec { tid, old_tid, file } => {
+                if let (Some(old), Some(new)) = (old_tid, tid) {
+                    self.renumber(time, old, new);
+                }
+                self.exec(cpu, tid, file);
+            }
             Event::Sample { process: Some(process), thread: Some(thread), .. } if process > 0 && process != thread => {
                 let process = self.index_of(Task { tid: process, comm: &[] });
                 let thread = self.index_of(Task { tid: thread, comm: &[] });
@@ -534,6 +539,37 @@ impl Guest {
             && !std::mem::take(&mut task.is_named)
         {
             self.call(index, name);
+        }
+    }
+
+    /// The task `old` is `new` from now on: a thread that runs another program takes over the number of its process's
+    /// first one, which has ended. Records may have called it so already.
+    fn renumber(&mut self, time: u64, old: Tid, new: Tid) {
+        if old == new || new <= 0 {
+            return;
+        }
+        let Some(index) = self.by_tid.remove(&old) else { return };
+        self.memberships.renumber(old, new);
+        let membership = self.memberships.of(new);
+        let before = self.by_tid.insert(new, index).and_then(|before| Some((before, self.tasks.get_mut(before)?)));
+        let renamed = before.map(|(before, task)| {
+            if task.born.is_none() && task.state == TaskState::Unknown {
+                task.born = Some(time);
+            }
+            task.ended = Some(time);
+            (before, std::mem::take(&mut task.is_named).then(|| task.comm.clone()))
+        });
+        if let Some(task) = self.tasks.get_mut(index) {
+            (task.tid, task.membership, task.maker) = (new, membership, None);
+        }
+        if let Some((before, comm)) = renamed {
+            self.set(before, TaskState::Absent);
+            if let Some(comm) = comm {
+                self.call(index, &comm);
+                if let Some(task) = self.tasks.get_mut(index) {
+                    task.is_named = true;
+                }
+            }
         }
     }
 

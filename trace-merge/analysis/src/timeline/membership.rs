@@ -145,6 +145,14 @@ impl Memberships {
         self.tasks.insert(child, Membership { process, stay, own: None, is_unborn: false });
     }
 
+    /// The task `old` is `new` from now on, the first thread of its process.
+    pub(super) fn renumber(&mut self, old: Tid, new: Tid) {
+        if let Some(known) = self.tasks.remove(&old) {
+            let own = known.own.map(|own| OwnIds { tid: own.pid, ..own });
+            self.tasks.insert(new, Membership { own, ..known });
+        }
+    }
+
     /// The task has ended.
     pub(super) fn end(&mut self, tid: Tid) {
         self.tasks.remove(&tid);

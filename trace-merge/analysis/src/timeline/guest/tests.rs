@@ -372,3 +372,26 @@ fn program_names_its_task_unless_a_record_of_the_renaming_has() {
     assert_eq!(names(&by_descriptor, 10).0, "web");
     assert_eq!(names(&again, 10).0, "ls");
 }
+
+#[test]
+fn thread_that_runs_another_program_goes_on_as_the_first_of_its_process() {
+    let thread = Task { tid: 12, comm: b"app" };
+    let exec = Event::Exec { tid: Some(10), old_tid: Some(12), file: b"/bin/web" };
+    let steps = [
+        (1, 0, switch(IDLE, 0, APP)),
+        (2, 0, fork(thread)),
+        (3, 0, switch(APP, 0x10, thread)),
+        (4, 0, rename(Some(10), b"app", b"web")),
+        (5, 0, exec),
+    ];
+
+    let guest = after(&steps);
+
+    let index = guest.living(10).unwrap();
+    let task = guest.task(index).unwrap();
+    assert_eq!((task.tid, &*task.comm, &*task.former, task.born), (10, &b"web"[..], &b"app"[..], Some(2)));
+    assert_eq!(task.state, TaskState::Running { cpu: 0, syscall: None });
+    assert_eq!((guest.living(12), guest.process(index)), (None, index));
+    let others: Vec<_> = guest.tasks.iter().filter(|task| task.ended.is_some()).map(|task| task.ended).collect();
+    assert_eq!(others, [Some(3), Some(5)]);
+}
