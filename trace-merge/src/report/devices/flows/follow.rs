@@ -1,5 +1,6 @@
 //! Follows requests from milestone to milestone.
 
+use super::interrupts::DiskInterrupts;
 use super::{Flow, Milestone, SLOWEST};
 use crate::report::devices::flow_step::{FlowTask, steps};
 use crate::report::devices::followed::{Ended, Followed};
@@ -103,8 +104,7 @@ pub struct Requests {
     pub(super) guest_block_events: bool,
     /// Whether the VMM's interrupts are recorded: a recording of an older version has no event for them.
     interrupts_are_recorded: bool,
-    /// The disk of each of the guest's interrupts, once one handler could only be its.
-    disks: HashMap<i32, u32>,
+    interrupts: DiskInterrupts,
     /// The disks of the VMM's threads that serve one each.
     disk_threads: HashMap<Tid, u32>,
     /// The disks for which the host's block I/O under way was issued, by device and sector; `None` where that is not
@@ -269,9 +269,10 @@ impl Requests {
             return;
         }
         request.pass(Milestone::Issued, record.time());
-        request.issuer = match record.recorder {
-            Current::Task(task) => Some(task),
-            Current::Idle | Current::Unknown => None,
+        // What an interrupt issues is not of the task that it came upon.
+        request.issuer = match (record.recorder, record.interrupt()) {
+            (Current::Task(task), None) => Some(task),
+            _ => None,
         };
         if self.issued.len() == UNDER_WAY {
             self.issued.remove(0);
@@ -286,18 +287,8 @@ impl Requests {
         let answered = if self.interrupts_are_recorded { Milestone::Raised } else { Milestone::Finished };
         let is_answered =
             |request: &Request| request.at(answered).is_some() && request.at(Milestone::Handled).is_none();
-        if !self.disks.contains_key(&number) {
-            let taken = |disk: &u32| self.disks.values().any(|taken| taken == disk);
-            let mut waiting: Vec<u32> =
-                self.begun.iter().filter(|request| is_answered(request)).filter_map(|request| request.disk).collect();
-            waiting.retain(|disk| !taken(disk));
-            waiting.sort_unstable();
-            waiting.dedup();
-            if let [only] = *waiting {
-                self.disks.insert(number, only);
-            }
-        }
-        let Some(&disk) = self.disks.get(&number) else { return };
+        let answered_by = self.begun.iter().filter(|request| is_answered(request)).filter_map(|request| request.disk);
+        let Some(disk) = self.interrupts.enter(number, answered_by) else { return };
         for request in self.begun.iter_mut().filter(|request| request.disk == Some(disk) && is_answered(request)) {
             request.pass_handler(request.at(answered).unwrap_or(0), handler);
         }
@@ -318,6 +309,9 @@ impl Requests {
         let Some(at) = self.begun.iter().position(is_it) else { return };
         let mut request = self.begun.remove(at);
         request.pass(Milestone::Completed, record.time());
+        if let (Some(Interrupt::Irq(number)), Some(disk)) = (record.interrupt(), request.disk) {
+            self.interrupts.complete(number, disk);
+        }
         self.leave(path, record.cpu);
         let number = path.arrive(record.cpu, request);
         path.may_wake(record.cpu, number);

@@ -230,3 +230,38 @@ fn block_io_of_the_host_belongs_to_the_disk_whose_thread_issued_it() {
     let times: Vec<_> = flows.slowest.iter().map(|flow| (flow.disk, flow.host_io_ns)).collect();
     assert_eq!(times, [(0, Some(150)), (1, Some(50))]);
 }
+
+/// Enters and leaves the handler of an interrupt on CPU 1.
+fn handled_on_cpu_1(trace: TestTrace, time: u64, number: i64) -> TestTrace {
+    let irq = [("irq", Number(number)), ("name", Text("virtio1"))];
+    trace.guest(1, time, "irq:irq_handler_entry", &irq).guest(1, time + 1, "irq:irq_handler_exit", &irq[..1])
+}
+
+#[test]
+fn interrupt_of_another_device_while_a_disk_has_answered_does_not_become_the_disks() {
+    let request = |trace, index: u64| {
+        let begin = 10_000 + 4_000 * index;
+        let place = Place(VDA, 0, 64 * index.cast_signed());
+        handled_on_cpu_1(whole(trace, begin, place), begin + 2_000, 30)
+    };
+    let first = Place(VDA, 0, 4096);
+    let trace = interrupt(serve(issue(TestTrace::new().switch(0, 9, 0, 7), 10, first), 20, 120, first), 130, first);
+    let trace = handle(handled_on_cpu_1(trace, 135, 30), 150, first);
+
+    let flows = flows((0..8).fold(trace, request));
+
+    let handled = |flow: &&Flow| flow.steps.iter().any(|step| (step.to, step.ticks) == (Milestone::Handled, 50));
+    assert_eq!((flows.total.count, flows.slowest.iter().filter(handled).count()), (9, 8));
+}
+
+#[test]
+fn request_that_an_interrupt_issues_is_not_of_the_task_that_it_came_upon() {
+    let place = Place(VDA, 0, 64);
+    let [softirq, done] = [[("vec", Number(4))], [("vec", Number(4))]];
+    let trace = TestTrace::new().switch(0, 5, 0, 7).guest(0, 9, "irq:softirq_entry", &softirq);
+    let trace = issue(trace, 10, place).guest(0, 12, "irq:softirq_exit", &done);
+
+    let flows = flows(handle(interrupt(serve(trace, 60, 160, place), 170, place), 200, place));
+
+    assert_eq!(flows.slowest[0].issuer, None);
+}
