@@ -4,10 +4,10 @@
 //!
 //! What the guest's kernel takes for running, or for ready, is cut further by what the vCPU did.
 
-use super::history::{Graph, Preemption, Reported, TaskPiece, Unknown, Wake, Waker, is_timer};
+use super::history::{Graph, Reported, TaskPiece, Unknown, Wake, Waker, is_timer};
 use super::vhost::RunsInWait;
 use super::{Cause, RecordOf, Step};
-use crate::report::devices::flows::{Flow, Milestone};
+use crate::report::devices::flows::Flow;
 use crate::report::duration;
 use crate::report::scheduling::state_names;
 use strata_analysis::event::Interrupt;
@@ -242,8 +242,10 @@ impl<'g> Follower<'g> {
     /// Why the thief was there, where that was recorded.
     fn why(&self, by: Preemptor, time: u64) -> Option<String> {
         let Preemptor::Thread(thread) = by else { return None };
-        let is_it = |preemption: &&Preemption| preemption.time == time && preemption.thief == thread.tid;
-        let (woken, by) = self.graph.preemptions.iter().find(is_it)?.woken;
+        let preemptions = &self.graph.preemptions;
+        let from = preemptions.partition_point(|preemption| preemption.time < time);
+        let mut at_once = preemptions.get(from..)?.iter().take_while(|preemption| preemption.time == time);
+        let (woken, by) = at_once.find(|preemption| preemption.thief == thread.tid)?.woken;
         let before = crate::report::duration(self.clock().ticks_to_ns(time.saturating_sub(woken)));
         let while_ran = by.map_or_else(String::new, |tid| match tid {
             0 => ", while its CPU was idle".into(),
@@ -430,11 +432,8 @@ impl<'g> Follower<'g> {
     /// The disk request whose completion woke `task` at `time`; of several the last that was issued.
     fn flow(&self, task: TaskIndex, time: u64) -> Option<&'g Flow> {
         let tid = self.timeline.vm(self.vm)?.guest.task(task)?.tid;
-        let is_it = |flow: &&Flow| {
-            let woken = flow.steps.iter().find(|step| step.to == Milestone::Woken);
-            flow.woken.as_ref().is_some_and(|woken| woken.tid == tid) && woken.is_some_and(|step| step.end == time)
-        };
-        self.graph.flows.iter().filter(is_it).max_by_key(|flow| flow.begin)
+        let is_it = |flow: &&Flow| flow.woken.as_ref().is_some_and(|woken| woken.tid == tid);
+        self.graph.flows_at(time).filter(is_it).max_by_key(|flow| flow.begin)
     }
 
     /// The steps of the request in `window`. Before it was issued, whoever issued it is followed.

@@ -5,7 +5,7 @@
 //! runs: memory does not grow with the recording, but with the longest wait, up to [`MOST_PIECES`].
 
 use super::vhost::{WorkerRun, Workers};
-use crate::report::devices::flows::{Flow, FlowTimes};
+use crate::report::devices::flows::{Flow, FlowTimes, Milestone};
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use strata_analysis::event::{self, Event, Interrupt, Tid, WakeupStage};
@@ -104,8 +104,8 @@ pub(super) struct Graph {
     /// By task, in time order; the first one may have begun before the window.
     tasks: HashMap<TaskIndex, Vec<TaskPiece>>,
     cpus: BTreeMap<u32, Vec<CpuPiece>>,
-    /// Disk requests that have ended.
-    pub(super) flows: Vec<Flow>,
+    /// Disk requests that have woken a task: when, in time order.
+    flows: Vec<(u64, Flow)>,
     pub(super) preemptions: Vec<Preemption>,
     /// Runs of the vhost workers of the VM, by their begin.
     pub(super) worker_runs: Vec<WorkerRun>,
@@ -128,6 +128,20 @@ impl Graph {
     /// What `cpu` did, in time order.
     pub(super) fn cpu(&self, cpu: u32) -> &[CpuPiece] {
         self.cpus.get(&cpu).map_or(&[], Vec::as_slice)
+    }
+
+    fn add_flow(&mut self, flow: Flow) {
+        let woken = flow.steps.iter().find(|step| step.to == Milestone::Woken);
+        if let Some(time) = woken.map(|step| step.end) {
+            let place = self.flows.partition_point(|&(known, _)| known <= time);
+            self.flows.insert(place, (time, flow));
+        }
+    }
+
+    /// The disk requests that woke a task at `time`.
+    pub(super) fn flows_at(&self, time: u64) -> impl Iterator<Item = &Flow> {
+        let from = self.flows.partition_point(|&(known, _)| known < time);
+        self.flows.iter().skip(from).take_while(move |&&(known, _)| known == time).map(|(_, flow)| flow)
     }
 
     /// Layer and name of the event of `reported`.
@@ -226,7 +240,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
     /// Hands on what is left when the recording has been read.
     pub(super) fn finish(&mut self, timeline: &Timeline) {
         let of_vm = self.flow_times.take_ended(timeline, true).into_iter().filter(|(vm, _)| *vm == self.vm);
-        self.graph.flows.extend(of_vm.map(|(_, flow)| flow));
+        of_vm.for_each(|(_, flow)| self.graph.add_flow(flow));
         self.walk_until(u64::MAX, timeline);
     }
 
@@ -310,7 +324,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
             let keep = pieces.partition_point(|piece| piece.window.end <= time).saturating_sub(1);
             pieces.drain(..keep);
         }
-        self.graph.flows.retain(|flow| flow.begin.saturating_add(flow.ticks) >= time);
+        self.graph.flows.retain(|&(woken, _)| woken >= time);
         self.graph.preemptions.retain(|preemption| preemption.time >= time);
         self.graph.worker_runs.retain(|run| run.begin >= time);
         self.graph.lost.retain(|lost| lost.end >= time);
@@ -474,7 +488,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> Analysis for History<W> 
             self.flow_times.record(input, timeline);
             for (vm, flow) in self.flow_times.take_ended(timeline, false) {
                 if vm == self.vm && self.is_wanted(time) && self.has_room(time) {
-                    self.graph.flows.push(flow);
+                    self.graph.add_flow(flow);
                 }
             }
         }

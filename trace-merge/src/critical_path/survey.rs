@@ -25,8 +25,8 @@ struct OfTask {
     state: Option<TaskState>,
     /// Since when it has waited, where that is known.
     waits: Option<u64>,
-    /// When it recorded an event that matches last, where none was lost since.
-    last_event: Option<u64>,
+    /// When it recorded an event that matches last, and how many gaps its VM had had by then.
+    last_event: Option<(u64, u64)>,
     /// The longest waits, or intervals between events, the longest first.
     longest: Vec<Window>,
 }
@@ -37,6 +37,8 @@ pub(super) struct Survey<'o> {
     window: Window,
     events: Option<Vec<EventTerm>>,
     tasks: HashMap<(usize, TaskIndex), OfTask>,
+    /// By VM: gaps so far, in which events may have been lost.
+    gaps: HashMap<usize, u64>,
     /// VMs whose tasks were in system calls, so that these were recorded.
     with_calls: BTreeSet<usize>,
     /// By VM: whether interrupts of the kernel's own and soft interrupts were recorded.
@@ -65,7 +67,8 @@ impl<'o> Survey<'o> {
     pub(super) fn new(options: &'o CriticalPathOptions, window: Window) -> Result<Self, TermError> {
         let events = options.event.as_deref().map(EventTerm::parse_all).transpose()?;
         let (tasks, interrupts) = (HashMap::default(), HashMap::default());
-        Ok(Self { options, window, events, tasks, with_calls: BTreeSet::new(), interrupts, unattributed: 0 })
+        let (gaps, with_calls) = (HashMap::default(), BTreeSet::new());
+        Ok(Self { options, window, events, tasks, gaps, with_calls, interrupts, unattributed: 0 })
     }
 
     fn task_state(&mut self, key: (usize, TaskIndex), time: u64, state: TaskState, timeline: &Timeline) {
@@ -115,7 +118,10 @@ impl<'o> Survey<'o> {
         let (most, within) = (self.options.most(), self.window);
         let of_task = self.tasks.entry((vm, task)).or_default();
         of_task.is_seen = true;
-        if let Some(begin) = of_task.last_event.replace(time) {
+        let gaps = self.gaps.get(&vm).copied().unwrap_or(0);
+        if let Some((begin, gaps_before)) = of_task.last_event.replace((time, gaps))
+            && gaps == gaps_before
+        {
             of_task.keep(Window { begin, end: time }, &within, most);
         }
     }
@@ -250,7 +256,7 @@ impl<'o> Survey<'o> {
     /// The tasks that are `meant` did nothing that the question is about.
     fn no_interval(&self, vm: usize, meant: &[(usize, TaskIndex)], timeline: &Timeline) -> CriticalPathError {
         let what = match &self.options.event {
-            Some(glob) => format!("two records of one event that matches '{glob}' in the window"),
+            Some(glob) => format!("two records in the window of events that match '{glob}'"),
             None => "a wait that begins and ends in the window; without --worst, all of its time is explained".into(),
         };
         let who = match *meant {
@@ -311,9 +317,8 @@ impl Analysis for Survey<'_> {
     }
 
     fn gap(&mut self, gap: &Gap, _timeline: &Timeline) {
-        // Events may have been lost in between.
         if let Origin::Guest { vm, .. } | Origin::User { vm, .. } = gap.origin {
-            self.tasks.iter_mut().filter(|((of, _), _)| *of == vm).for_each(|(_, of_task)| of_task.last_event = None);
+            *self.gaps.entry(vm).or_default() += 1;
         }
     }
 

@@ -49,7 +49,8 @@ impl<'r> RunsInWait<'r> {
     /// counts, as nothing moved to the guest before that. The runs between them may have been for other packets. Where
     /// several workers ran, it is not known which one moved the packet.
     pub(super) fn new(runs: &'r [WorkerRun], task: TaskIndex, window: Window) -> Self {
-        let runs: Vec<_> = runs.iter().filter(|run| window.begin < run.begin && run.begin < window.end).collect();
+        let from = runs.partition_point(|run| run.begin <= window.begin);
+        let runs: Vec<_> = runs.iter().skip(from).take_while(|run| run.begin < window.end).collect();
         let is_one = runs.windows(2).all(|two| two[0].worker.tid == two[1].worker.tid);
         let last = runs.len().saturating_sub(1);
         let counts =

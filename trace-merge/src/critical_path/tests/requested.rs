@@ -141,6 +141,6 @@ fn window_without_records_and_empty_intervals_are_refused() {
     let vm = refused(CriticalPathOptions { vm: Some("vm1".into()), ..options("a") });
 
     assert!(late.starts_with("--from is after the end of the trace: its records are from 0 to"), "{late}");
-    assert!(event.starts_with("a/10 does not have two records of one event that matches 'app:*'"), "{event}");
+    assert!(event.starts_with("a/10 does not have two records in the window of events that match 'app:*'"), "{event}");
     assert_eq!(vm, "no VM is called 'vm1'; there is vm0");
 }
