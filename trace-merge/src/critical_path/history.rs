@@ -34,6 +34,10 @@ pub(super) struct Reported {
     event: u32,
 }
 
+/// What a handler returns that has a thread do the rest, and what such threads are called.
+const WAKES_THREAD: i64 = 2;
+const IRQ_THREAD: &[u8] = b"irq/";
+
 /// Who woke a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waker {
@@ -199,6 +203,8 @@ pub(super) struct History<W> {
     /// CPUs that are known to handle an interrupt or not: a switch was met since their records began or went
     /// on.
     settled: HashSet<u32>,
+    /// By CPU: the interrupt whose handler has just asked for its thread, which is woken next.
+    threaded: HashMap<u32, i32>,
     /// Threads of the host that were woken and have not run since: when, and while which thread ran.
     woken_threads: HashMap<Tid, (u64, Option<Tid>)>,
     workers: Workers,
@@ -230,6 +236,7 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
             event_indices: HashMap::default(),
             flow_times: FlowTimes::keeping_ended(trace),
             settled: HashSet::default(),
+            threaded: HashMap::default(),
             woken_threads: HashMap::default(),
             workers: Workers::of(trace.manifest(), vm),
             gaps: HashMap::default(),
@@ -382,6 +389,13 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
 
     fn guest_record(&mut self, cpu: u32, input: &Input<'_>, event: &Event<'_>, timeline: &Timeline) {
         let Some(guest) = timeline.vm(self.vm).map(|vm| &vm.guest) else { return };
+        if let Event::InterruptExit(Interrupt::Irq(number)) = event
+            && event::handler_result(&input.record) == Some(WAKES_THREAD)
+        {
+            self.threaded.insert(cpu, *number);
+            return;
+        }
+        let threaded = self.threaded.remove(&cpu);
         let (task, is_fork) = match event {
             Event::Switch { .. } => {
                 self.settled.insert(cpu);
@@ -400,7 +414,9 @@ impl<W: FnMut(&Graph, usize, Wanted, &Timeline) + Send> History<W> {
             _ => return,
         };
         let Some(woken) = guest.living(task.tid) else { return };
-        let interrupt = guest.cpu(cpu).and_then(|cpu| cpu.view().0.interrupt);
+        // The record of the handler's end comes first.
+        let threaded = threaded.filter(|_| task.comm.starts_with(IRQ_THREAD)).map(Interrupt::Irq);
+        let interrupt = guest.cpu(cpu).and_then(|cpu| cpu.view().0.interrupt).or(threaded);
         let by = match (interrupt, timeline.recorder()) {
             (Some(interrupt), _) => Waker::Interrupt(interrupt),
             (None, Current::Unknown) => Waker::Unknown(Unknown::Lost),

@@ -136,7 +136,7 @@ const fn kind(cause: Cause) -> &'static str {
         Cause::WaitsForCpu => "ready while the guest ran something else",
         Cause::Sleep => "sleeping as asked for",
         Cause::Timer => "waiting for timers",
-        Cause::Interrupt => "waiting for devices",
+        Cause::Interrupt => "waiting for interrupts",
         Cause::Request | Cause::NotIssued => "waiting for the disk",
         Cause::Blocked | Cause::NotMade | Cause::NotWoken | Cause::WakerUnknown | Cause::NotFollowed => {
             "waiting for others"
@@ -145,6 +145,9 @@ const fn kind(cause: Cause) -> &'static str {
         Cause::Unknown => "not known",
     }
 }
+
+/// How the interrupts of devices are called: others are of timers, of CPUs or of the kernel's own.
+const DEVICES: [&str; 4] = ["irq ", "softirq block", "softirq net_rx", "softirq net_tx"];
 
 /// What the sentence says after "For 3 ms", with what happened `besides`. `task` is the one of the question.
 fn clause(about: &About<'_>, besides: &str, task: &str) -> String {
@@ -184,7 +187,10 @@ fn clause(about: &About<'_>, besides: &str, task: &str) -> String {
         Cause::Blocked => format!("{whose} waited: {detail}"),
         Cause::Sleep => format!("{whose} slept, as it had asked for"),
         Cause::Timer => format!("{whose} waited for a timer: {detail}"),
-        Cause::Interrupt => format!("{whose} waited for a device: {detail}"),
+        Cause::Interrupt if DEVICES.iter().any(|device| detail.starts_with(device)) => {
+            format!("{whose} waited for a device: {detail}")
+        }
+        Cause::Interrupt => format!("{whose} waited for an interrupt: {detail}"),
         Cause::Handler => format!("the guest handled what was to wake {whose}: {detail}"),
         Cause::PacketHeldUp => format!("the host ran {detail}, which was to move the packet that {whose} waited for"),
         // `REQUEST: FROM → TO, WHERE`

@@ -305,3 +305,36 @@ fn task_that_its_guest_passes_over_is_limited_and_not_late() {
     assert!(text.contains("was idle and did not run it: a CPU limit in the guest"), "{text}");
     assert!(!text.contains("had yet to begin"), "{text}");
 }
+
+#[test]
+fn thread_of_an_interrupts_handler_is_woken_by_the_interrupt_and_not_by_what_that_came_upon() {
+    let handled = |trace: TestTrace| {
+        let wakes_thread = [("irq", Number(25)), ("ret", Number(2))];
+        let thread = [("comm", Text("irq/25-disk")), ("pid", Number(50)), ("target_cpu", Number(0))];
+        let trace = trace.guest(0, 8_900, "irq:irq_handler_exit", &wakes_thread);
+        trace.guest(0, 8_901, "sched:sched_waking", &thread).named_switch((0, 9_000), (11, "b"), 0, (50, "irq/25-disk"))
+    };
+    let scene = Scene(Scene::new().0.named_switch((0, 1_200), (0, "swapper"), 0, (50, "irq/25-disk")));
+    let scene = Scene(scene.0.named_switch((0, 1_300), (50, "irq/25-disk"), 1, (0, "swapper")));
+    let scene = scene.switch(0, 1_500, 0, 0, A).switch(0, 2_000, A, 1, B).begin_interrupt(0, 8_800, "irq", 25);
+    let scene = Scene(handled(scene.0)).wake(0, 9_100, A, 0);
+    let trace = scene.0.named_switch((0, 9_200), (50, "irq/25-disk"), 1, (10, "a"));
+    let trace = Scene(trace).switch(0, 9_500, A, 1, 0).end(10_000);
+
+    let path = worst(trace, "a");
+
+    let woken_by = |step: &Step| step.woken_by.clone().unwrap_or_default();
+    assert_eq!(woken_by(&path.steps[0]), "irq/25-disk/50");
+    assert_eq!(woken_by(&path.steps[0].steps[0]), "irq 25 (virtio1-input.0)");
+}
+
+#[test]
+fn interrupt_that_is_of_no_device_is_not_called_one() {
+    let scene =
+        Scene::new().switch(0, 1_500, 0, 0, A).switch(0, 2_000, A, 1, 0).begin_interrupt(0, 8_800, "softirq", 9);
+    let scene = scene.wake(0, 8_900, A, 0).end_interrupt(0, 8_950, "softirq", 9).switch(0, 9_000, 0, 0, A);
+
+    let path = worst(scene.switch(0, 9_500, A, 1, 0).end(10_000), "a");
+
+    assert!(path.summary.contains("a/10 waited for an interrupt: softirq rcu"), "{}", path.summary);
+}
