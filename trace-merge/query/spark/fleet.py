@@ -115,9 +115,9 @@ WRITING = WriterProperties(
 BATCH, COPIED, ATTEMPTS = 1 << 15, 1 << 20, 20
 # How often the job reports its progress, seconds; and the most lines of one kind that it prints.
 TELL_EVERY, MOST_LINES = 5, 20
-# Files that are joined with others, bytes: Spark takes as long to open one as to read this. How many are, of a part, host
-# and day, without being asked; and about what a file has at most.
-SMALL, MANY, LARGEST = 4 << 20, 8, 512 << 20
+# Files that are joined with others, bytes: joining costs as much as making them, and questions gain nothing where files
+# are larger. How many are, of a part, host and day, without being asked; and about what a file has at most.
+SMALL, MANY, LARGEST = 1 << 20, 8, 512 << 20
 # How long readers of an older version of the lake have its files, hours.
 KEPT_HOURS = 168
 
