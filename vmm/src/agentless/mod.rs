@@ -38,7 +38,7 @@ use strata_host_kernel::EventSchema;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, Missing};
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 /// What is recorded by default.
 pub const DEFAULT_EVENTS: &str = "sched:*,irq:*,task:task_rename";
@@ -256,15 +256,6 @@ impl Agentless {
         let mut lacks = Vec::new();
         let end = HostReading::now();
         let moved = self.find_image(memory);
-        if moved.is_none() {
-            lacks.push(missing(
-                "the guest's kernel was not found in its memory",
-                match state {
-                    Guest::Running => "take a snapshot when it has booted, and give the --kernel that the guest runs",
-                    Guest::Stopped => "give the --kernel that the guest runs",
-                },
-            ));
-        }
         // The kernel writes each once, as a word, before it records what needs it.
         let number = |linked: u64, bytes: &mut [u8]| {
             let at = GuestAddress(linked.checked_add_signed(moved?)?);
@@ -296,6 +287,13 @@ impl Agentless {
             (Some(offset_ns), Some(kvm), HostTime::Tsc) => {
                 Ok(LocalClock { offset_ns, kvm, hz, drift_ns: end.drift_ns(begin, hz) })
             }
+            (None, _, HostTime::Tsc) if moved.is_none() => Err(missing(
+                "the guest's kernel was not found in its memory",
+                match state {
+                    Guest::Running => "take a snapshot when it has booted, and give the --kernel that the guest runs",
+                    Guest::Stopped => "give the --kernel that the guest runs",
+                },
+            )),
             (None, _, HostTime::Tsc) => Err(missing(
                 "the guest's kernel had not begun to use kvm-clock, so its times are not known",
                 match state {
@@ -317,16 +315,19 @@ impl Agentless {
         Collected { rings, until, schemas, clock, schedule_at, run, missing: lacks }
     }
 
-    /// How far from where it was linked for the kernel's image lies, bytes: it may have moved itself at random.
+    /// How far from where it was linked for the kernel's image lies, bytes: it may have moved itself at random, into any
+    /// part of the memory.
     fn find_image(&self, memory: &GuestMemoryMmap) -> Option<i64> {
-        let (banner, linked) = (&self.banner.0, self.banner.1.cast_signed());
+        let (banner, linked) = (&self.banner.0, self.banner.1);
         let mut bytes = vec![0; banner.len()];
-        let first = -(linked / ALIGNMENT.cast_signed());
-        let places = (self.request.size + self.start + LOW_MEMORY) / ALIGNMENT;
-        (first..first + places.cast_signed()).map(|step| step * ALIGNMENT.cast_signed()).find(|moved| {
-            let at = u64::try_from(linked + moved).unwrap_or(u64::MAX);
-            memory.read_slice(&mut bytes, GuestAddress(at)).is_ok() && bytes == *banner
-        })
+        let places = memory.iter().flat_map(|region| {
+            let start = region.start_addr().0;
+            let first = start + linked.wrapping_sub(start) % ALIGNMENT;
+            (0..region.len().div_ceil(ALIGNMENT)).map(move |step| first + step * ALIGNMENT)
+        });
+        let mut places =
+            places.filter(|at| memory.read_slice(&mut bytes, GuestAddress(*at)).is_ok() && bytes == *banner);
+        places.next().map(|at| at.wrapping_sub(linked).cast_signed())
     }
 }
 
@@ -558,31 +559,68 @@ mod tests {
         assert_eq!(manifest.missing, []);
     }
 
-    #[test]
-    fn snapshot_before_the_kernel_has_its_clock_says_to_take_a_later_one() {
-        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap();
-        let agentless = Agentless {
+    const BANNER: &[u8] = b"Linux version 6.12";
+
+    /// What is known of a kernel that was linked for the place of 1 MiB, and whose ring lies behind 2 MiB.
+    fn agentless() -> Agentless {
+        Agentless {
             request: AgentlessRequest { events: DEFAULT_EVENTS.into(), size: MIB },
             start: 2 * MIB,
             cpus: 1,
             layout: sample::LINUX_6_12,
-            banner: (b"Linux version 6.12".to_vec(), MIB),
+            banner: (BANNER.to_vec(), MIB),
             clock_offset: MIB + 64,
             schedule: 0xffff_ffff_81a0_0000,
             pointer: (MIB + 128, 0xffff_ffff_8240_0000),
             events: Vec::new(),
-        };
+        }
+    }
+
+    /// What a recording lacks whose snapshot was taken of a guest with `memory`, and how many layers it has.
+    fn lacks_of_snapshot(memory: &GuestMemoryMmap) -> (Vec<Missing>, usize) {
         let (folder, mut manifest) = (tempfile::TempDir::new().unwrap(), manifest());
-
         let kvm = || Some(KvmClock { ns: 1000, tsc: 5000 });
-        let collected =
-            agentless.collect((&memory, Guest::Running), kvm, &HostReading::now(), (HostTime::Tsc, 1_000_000_000));
+        let clock = (HostTime::Tsc, 1_000_000_000);
+        let collected = agentless().collect((memory, Guest::Running), kvm, &HostReading::now(), clock);
         collected.write(folder.path(), "vm0", &mut manifest).unwrap();
+        (manifest.missing, manifest.layers.len())
+    }
 
-        let reported = &manifest.missing[0];
-        assert_eq!((manifest.layers.len(), manifest.missing.len()), (0, 1));
+    #[test]
+    fn snapshot_before_the_kernel_has_its_clock_says_to_take_a_later_one() {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap();
+        memory.write_slice(BANNER, GuestAddress(MIB)).unwrap();
+
+        let (missing, layers) = lacks_of_snapshot(&memory);
+
+        let reported = &missing[0];
+        assert_eq!((layers, missing.len()), (0, 1));
         assert!(reported.reason.contains("had not begun to use kvm-clock"), "{reported:?}");
         assert!(reported.fix.starts_with("take a snapshot when it has booted"), "{reported:?}");
+    }
+
+    #[test]
+    fn snapshot_of_another_kernel_says_that_it_was_not_found() {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap();
+
+        let (missing, layers) = lacks_of_snapshot(&memory);
+
+        assert_eq!((layers, missing.len()), (0, 1));
+        assert!(missing[0].reason.contains("was not found in its memory"), "{missing:?}");
+    }
+
+    #[test]
+    fn image_is_found_wherever_in_the_memory_it_moved_itself() {
+        let regions = [(GuestAddress(0), 4 << 20), (GuestAddress(4 << 30), 8 << 20)];
+        let found = |at: u64| {
+            let memory = GuestMemoryMmap::from_ranges(&regions).unwrap();
+            memory.write_slice(BANNER, GuestAddress(at)).unwrap();
+            agentless().find_image(&memory)
+        };
+
+        assert_eq!([MIB, 3 * MIB].map(found), [Some(0), Some(2 << 20)]);
+        assert_eq!([(4 << 30) + MIB, (4 << 30) + 7 * MIB].map(found), [Some(4 << 30), Some((4 << 30) + (6 << 20))]);
+        assert_eq!(found(2 * MIB), None);
     }
 
     #[test]
