@@ -168,12 +168,17 @@ impl Place {
     /// Its pages that may hold records, of the CPU `cpu`, as the header at this place says.
     pub(super) fn ring(&self, memory: &[u8], layout: &RingLayout, cpu: u32) -> Option<CpuRing> {
         let Self { part, count, .. } = *self;
-        let first = read_u64(memory, part + layout.first)?;
-        let page_of = |offset: usize| {
-            let distance = usize::try_from(read_u64(memory, part + offset)?.checked_sub(first)?).ok()?;
+        let word = |offset: usize| read_u64(memory, part + offset);
+        let (first, head, commit) = (word(layout.first)?, word(layout.head)?, word(layout.commit)?);
+        // The kernel sets both when the CPU comes online.
+        if (head, commit) == (0, 0) {
+            return Some(CpuRing { cpu, pages: Vec::new(), has_wrapped: false });
+        }
+        let page_of = |address: u64| {
+            let distance = usize::try_from(address.checked_sub(first)?).ok()?;
             (distance.is_multiple_of(PAGE) && distance / PAGE < count).then_some(distance / PAGE)
         };
-        let (head, commit) = (page_of(layout.head)?, page_of(layout.commit)?);
+        let (head, commit) = (page_of(head)?, page_of(commit)?);
         let order = (0..count).map(|index| usize::try_from(read_u32(memory, self.order_at + 4 * index)?).ok());
         let order: Vec<usize> = order.collect::<Option<_>>()?;
         let mut seen = vec![false; count];
@@ -288,6 +293,18 @@ mod tests {
         let rings = Rings::of_stopped(memory(&LINUX_6_12, &[0, 1, 2, 3, 4], 1, 1), &LINUX_6_12, 1).of_cpus;
 
         assert_eq!((numbers(&rings[0]), rings[0].has_wrapped), (vec![0, 1], false));
+    }
+
+    #[test]
+    fn ring_of_a_cpu_that_never_came_online_is_empty() {
+        let mut offline = memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 1);
+        offline[LINUX_6_12.head..LINUX_6_12.commit + 8].fill(0);
+        let both = [offline, memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 1)].concat();
+
+        let rings = Rings::of_stopped(both, &LINUX_6_12, 2);
+
+        let pages: Vec<_> = rings.of_cpus.iter().map(|ring| (ring.cpu, ring.pages.len(), ring.has_wrapped)).collect();
+        assert_eq!((pages, rings.problem), (vec![(0, 0, false), (1, 2, false)], None));
     }
 
     #[test]

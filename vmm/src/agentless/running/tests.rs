@@ -275,6 +275,19 @@ fn ring_that_has_other_pages_the_second_time_is_damaged() {
 }
 
 #[test]
+fn ring_of_a_cpu_that_never_came_online_is_empty() {
+    let layout = LINUX_6_14;
+    let mut offline = memory(&layout, &ORDER, 1, 1);
+    let part = first_part(&offline, &layout).unwrap();
+    offline[part + layout.head..part + layout.commit + 8].fill(0);
+    let source = Changing { first: offline, second: Vec::new(), reads: Cell::new(0), change: usize::MAX };
+
+    let rings = copy_running(&source, source.first.len(), &layout, 1);
+
+    assert_eq!((rings.of_cpus[0].pages.len(), rings.of_cpus[0].has_wrapped, rings.problem), (0, false, None));
+}
+
+#[test]
 fn memory_that_no_kernel_used_has_no_ring() {
     let empty = |size| Changing { first: vec![0; size], second: Vec::new(), reads: Cell::new(0), change: 99 };
 
