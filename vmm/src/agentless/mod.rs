@@ -434,7 +434,8 @@ impl Collected {
                     _ => writer.add_rejected(cpu, bytes),
                 }
             }
-            RingItem::Lost { cpu, count } => writer.add_lost(cpu, count.unwrap_or(0)),
+            // At least one.
+            RingItem::Lost { cpu, count } => writer.add_lost(cpu, count.unwrap_or(1)),
             RingItem::Malformed { cpu, bytes } => writer.add_rejected(cpu, bytes),
             RingItem::Wrapped { cpu } => {
                 // Nobody has counted how much it was.

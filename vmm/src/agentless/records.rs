@@ -42,7 +42,11 @@ pub fn decode(rings: &Rings, mut sink: impl FnMut(RingItem<'_>)) {
             sink(RingItem::Wrapped { cpu });
         }
         let mut last = 0;
-        for bytes in ring.pages.iter().filter_map(|place| rings.memory.get(place.clone())) {
+        for place in &ring.pages {
+            if ring.gap == Some(place.start) {
+                sink(RingItem::Lost { cpu, count: None });
+            }
+            let Some(bytes) = rings.memory.get(place.clone()) else { continue };
             decode_page(cpu, bytes, &mut last, &mut sink);
         }
     }
@@ -110,6 +114,16 @@ mod tests {
         put(&mut memory, 3, 50, 8);
 
         assert_eq!(decoded(&memory, &LINUX_6_12), ["Wrapped { cpu: 0 }", "7 at 100", "8 at 100"]);
+    }
+
+    #[test]
+    fn loss_lies_between_the_readers_records_and_those_of_a_full_ring() {
+        let mut memory = memory(&LINUX_6_12, &[0, 1, 2, 3], 2, 1);
+        put(&mut memory, 0, 50, 6);
+        put(&mut memory, 2, 100, 7);
+
+        let expected = ["Wrapped { cpu: 0 }", "6 at 50", "Lost { cpu: 0, count: None }", "7 at 100"];
+        assert_eq!(decoded(&memory, &LINUX_6_12), expected);
     }
 
     #[test]

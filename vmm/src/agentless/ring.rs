@@ -9,6 +9,7 @@
 
 use super::btf::Btf;
 use std::ops::Range;
+use strata_host_kernel::Page;
 
 const MAGIC: u32 = 0x0bad_feed;
 /// What every kernel on x86-64 has as the size of a page of a ring in such memory.
@@ -70,6 +71,9 @@ pub struct CpuRing {
     pub pages: Vec<Range<usize>>,
     /// Whether it has gone round: older records were overwritten.
     pub has_wrapped: bool,
+    /// If it has gone round, where in the memory the page lies that follows a reader's page with records: what lay
+    /// between the two may have been overwritten.
+    pub gap: Option<usize>,
 }
 
 /// The rings of CPUs, and memory that nobody writes any more and that has what counts of them.
@@ -77,9 +81,9 @@ pub struct CpuRing {
 pub struct Rings {
     /// The memory.
     pub memory: Vec<u8>,
-    /// The rings before the first that cannot be read, in the order of the CPUs.
+    /// The rings that can be read, in the order of the CPUs.
     pub of_cpus: Vec<CpuRing>,
-    /// Why that one cannot be read.
+    /// Why the first of the others cannot be read.
     pub problem: Option<RingError>,
 }
 
@@ -87,20 +91,21 @@ impl Rings {
     /// The rings of `cpus` CPUs in `memory`, a copy of a stopped guest's.
     #[must_use]
     pub fn of_stopped(memory: Vec<u8>, layout: &RingLayout, cpus: u32) -> Self {
-        let mut of_cpus = Vec::new();
+        let (mut of_cpus, mut problem) = (Vec::new(), None);
         let Some(mut part) = first_part(&memory, layout) else {
             return Self { memory, of_cpus, problem: Some(RingError::None) };
         };
         for cpu in 0..cpus {
-            let found = Place::find(&memory, layout, part);
-            let ring = found.and_then(|place| Some((place, place.ring(&memory, layout, cpu)?)));
-            let Some((place, ring)) = ring else {
-                return Self { memory, of_cpus, problem: Some(RingError::Damaged { cpu }) };
-            };
-            of_cpus.push(ring);
+            let place = Place::find(&memory, layout, part);
+            match place.and_then(|place| place.ring(&memory, layout, cpu)) {
+                Some(ring) => of_cpus.push(ring),
+                None => problem = problem.or(Some(RingError::Damaged { cpu })),
+            }
+            // Without its size, nobody knows where the next one begins.
+            let Some(place) = place else { break };
             part = place.end();
         }
-        Self { memory, of_cpus, problem: None }
+        Self { memory, of_cpus, problem }
     }
 }
 
@@ -119,7 +124,8 @@ pub(super) fn first_part(memory: &[u8], layout: &RingLayout) -> Option<usize> {
 /// Where a CPU's part lies in the memory: all of it within.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    part: usize,
+    /// Where it begins.
+    pub(super) part: usize,
     /// Where the numbers of its pages begin.
     order_at: usize,
     /// Where its first page begins.
@@ -172,7 +178,7 @@ impl Place {
         let (first, head, commit) = (word(layout.first)?, word(layout.head)?, word(layout.commit)?);
         // The kernel sets both when the CPU comes online.
         if (head, commit) == (0, 0) {
-            return Some(CpuRing { cpu, pages: Vec::new(), has_wrapped: false });
+            return Some(CpuRing { cpu, pages: Vec::new(), has_wrapped: false, gap: None });
         }
         let page_of = |address: u64| {
             let distance = usize::try_from(address.checked_sub(first)?).ok()?;
@@ -180,10 +186,11 @@ impl Place {
         };
         let (head, commit) = (page_of(head)?, page_of(commit)?);
         let order = (0..count).map(|index| usize::try_from(read_u32(memory, self.order_at + 4 * index)?).ok());
-        let order: Vec<usize> = order.collect::<Option<_>>()?;
-        let mut seen = vec![false; count];
-        let all_once = order.iter().all(|&page| page < count && !std::mem::replace(&mut seen[page], true));
-        let (&reader, in_ring) = order.split_first().filter(|_| all_once)?;
+        let mut order: Vec<usize> = order.collect::<Option<_>>()?;
+        if !has_each_once(&order) {
+            lower_raised(&mut order)?;
+        }
+        let (&reader, in_ring) = order.split_first().filter(|_| has_each_once(&order))?;
         let mut pages = vec![reader];
         if commit != reader {
             let head = in_ring.iter().position(|&page| page == head)?;
@@ -199,10 +206,34 @@ impl Place {
             }
         }
         let has_wrapped = pages.len() >= count - 1;
-        let start = self.pages_at;
-        let pages = pages.into_iter().map(|page| start + PAGE * page..start + PAGE * (page + 1)).collect();
-        Some(CpuRing { cpu, pages, has_wrapped })
+        let at = |page: usize| self.pages_at + PAGE * page;
+        let has_read_records = Page::committed(read_u64(memory, at(reader) + 8)?) > 0;
+        let gap = pages.get(1).filter(|_| has_wrapped && has_read_records).map(|&head| at(head));
+        let pages = pages.into_iter().map(|page| at(page)..at(page + 1)).collect();
+        Some(CpuRing { cpu, pages, has_wrapped, gap })
     }
+}
+
+/// Whether `order` has the number of each page once.
+fn has_each_once(order: &[usize]) -> bool {
+    let mut seen = vec![false; order.len()];
+    order.iter().all(|&page| seen.get_mut(page).is_some_and(|seen| !std::mem::replace(seen, true)))
+}
+
+/// Lowers the numbers in `order` that Linux 6.12 made one too high: it leaves out the header when it finds the number
+/// of a page that is exchanged for a reader's. At first each place has the page of its own number, so a place with
+/// another number was written since, and so was that of the page that it has. `None` where that cannot be.
+fn lower_raised(order: &mut [usize]) -> Option<()> {
+    let mut raised: Vec<usize> = (0..order.len()).filter(|&place| order[place] != place).collect();
+    let mut is_lowered = vec![false; order.len()];
+    while let Some(place) = raised.pop() {
+        if !std::mem::replace(is_lowered.get_mut(place)?, true) {
+            let page = order.get_mut(place)?;
+            *page = page.checked_sub(1)?;
+            raised.push(*page);
+        }
+    }
+    Some(())
 }
 
 fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
@@ -334,9 +365,64 @@ mod tests {
     }
 
     #[test]
-    fn ring_behind_a_damaged_one_is_not_looked_for() {
-        let rings = Rings::of_stopped(memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 1), &LINUX_6_12, 2);
+    fn ring_behind_one_whose_order_is_damaged_is_read() {
+        let orders: [&[u32]; 2] = [&[0, 1, 1, 9], &[0, 1, 2, 3]];
+        let both = orders.map(|order| memory(&LINUX_6_12, order, 1, 1)).concat();
+
+        let rings = Rings::of_stopped(both, &LINUX_6_12, 2);
+
+        assert_eq!((rings.of_cpus.len(), rings.of_cpus[0].cpu), (1, 1));
+        assert_eq!(rings.problem, Some(RingError::Damaged { cpu: 0 }));
+    }
+
+    #[test]
+    fn ring_behind_one_of_unknown_size_is_not_looked_for() {
+        let rings = Rings::of_stopped(memory(&LINUX_6_12, &[0, 1, 2, 3], 1, 1), &LINUX_6_12, 3);
 
         assert_eq!((rings.of_cpus.len(), rings.problem), (1, Some(RingError::Damaged { cpu: 1 })));
+    }
+
+    /// The order that a kernel keeps whose reader took the pages at `places`, one after the other, and that order as
+    /// Linux 6.12 writes it.
+    fn exchanged(count: usize, places: &[usize]) -> [Vec<usize>; 2] {
+        let mut order: Vec<usize> = (0..count).collect();
+        let mut written = order.clone();
+        for &place in places {
+            order.swap(0, place);
+            for place in [0, place] {
+                written[place] = order[place] + 1;
+            }
+        }
+        [order, written]
+    }
+
+    #[test]
+    fn order_that_a_reader_had_raised_is_as_it_was() {
+        let taken: [&[usize]; 5] = [&[1], &[1, 2, 3, 4, 5], &[3, 1, 4], &[1, 2, 1, 2, 1], &[2, 1, 2, 3, 2]];
+        for places in taken {
+            let [order, mut written] = exchanged(6, places);
+
+            assert!(!has_each_once(&written));
+            assert_eq!((lower_raised(&mut written), written), (Some(()), order));
+        }
+    }
+
+    #[test]
+    fn pages_are_read_in_the_order_that_a_reader_had_raised() {
+        // The reader has taken the pages 1 and 2.
+        let ring = &Rings::of_stopped(memory(&LINUX_6_12, &[3, 1, 2, 3, 4], 3, 0), &LINUX_6_12, 1).of_cpus[0];
+
+        assert_eq!(numbers(ring), [2, 3, 4, 0]);
+    }
+
+    #[test]
+    fn full_ring_may_lack_records_behind_those_that_a_reader_has() {
+        let gap = |commit, occupied: u8| {
+            let mut memory = memory(&LINUX_6_12, &[0, 1, 2, 3, 4], 1, commit);
+            memory[PAGE + 8] = occupied;
+            Rings::of_stopped(memory, &LINUX_6_12, 1).of_cpus[0].gap
+        };
+
+        assert_eq!([gap(4, 12), gap(4, 0), gap(1, 12)], [Some(2 * PAGE), None, None]);
     }
 }

@@ -43,24 +43,25 @@ pub fn copy_running(source: &impl RingSource, size: usize, layout: &RingLayout, 
         return Rings { problem: Some(RingError::None), ..rings };
     };
     for cpu in 0..cpus {
-        let Some((ring, end)) = copy_ring(source, memory, layout, (cpu, part)) else {
-            rings.problem = Some(RingError::Damaged { cpu });
-            break;
-        };
-        rings.of_cpus.push(ring);
-        part = end;
+        let place = copy_header(source, memory, layout, part);
+        match place.and_then(|place| copy_ring(source, memory, layout, (cpu, place))) {
+            Some(ring) => rings.of_cpus.push(ring),
+            None => rings.problem = rings.problem.or(Some(RingError::Damaged { cpu })),
+        }
+        let Some(place) = place else { break };
+        part = place.end();
     }
     rings
 }
 
-/// Copies the ring of `cpu`, whose part is at `part`; returns it, and where the part behind it begins.
+/// Copies the ring of `cpu`, whose part is at `place`.
 fn copy_ring(
     source: &impl RingSource,
     memory: &mut [u8],
     layout: &RingLayout,
-    (cpu, part): (u32, usize),
-) -> Option<(CpuRing, usize)> {
-    let place = copy_header(source, memory, layout, part)?;
+    (cpu, place): (u32, Place),
+) -> Option<CpuRing> {
+    let part = place.part;
     for page in place.pages() {
         Header::first(source, &page)?.write(memory.get_mut(page)?)?;
     }
@@ -82,7 +83,7 @@ fn copy_ring(
     };
     let mut ring = (0..LOOKS).find_map(look)?;
     ring.pages = whole_run(source, memory, &ring.pages)?;
-    Some((ring, place.end()))
+    Some(ring)
 }
 
 /// The most of `pages`, in the ring's order, between which nothing is missing: none changed since it was copied, but that
