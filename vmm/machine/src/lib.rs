@@ -25,7 +25,7 @@ mod virtual_machine;
 
 pub use crate::boot::boot_state::BootStateError;
 pub use crate::boot::cpuid::CpuExtras;
-pub use crate::boot::loader::{KernelFormat, KernelFormatError, LoadError, kernel_format, overlay_offset};
+pub use crate::boot::loader::{CMDLINE_MAX, KernelFormat, KernelFormatError, LoadError, kernel_format, overlay_offset};
 pub use crate::config::boot_file::BootFile;
 pub use crate::config::image_lock::LockHolder;
 pub use crate::config::network::{LinkConfig, LinkError, NetConfig};

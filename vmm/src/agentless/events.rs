@@ -259,7 +259,6 @@ fn fields(image: &KernelImage, layout: &FieldLayout, array: u64) -> Option<Strin
 /// A pattern names none, or system calls.
 pub fn choose(events: &[KernelEvent], patterns: &str) -> Result<Vec<KernelEvent>, EventsError> {
     let patterns: Vec<&str> = patterns.split(',').collect();
-    let matches = |pattern: &str, event: &KernelEvent| WildMatch::new(pattern).matches(&event.name.to_string());
     for pattern in &patterns {
         let group = pattern.split(':').next().unwrap_or(pattern);
         if SYSTEM_CALLS.contains(&group) {
@@ -273,6 +272,26 @@ pub fn choose(events: &[KernelEvent], patterns: &str) -> Result<Vec<KernelEvent>
     }
     let chosen = events.iter().filter(|event| patterns.iter().any(|pattern| matches(pattern, event)));
     Ok(chosen.cloned().collect())
+}
+
+fn matches(pattern: &str, event: &KernelEvent) -> bool {
+    WildMatch::new(pattern).matches(&event.name.to_string())
+}
+
+/// What the kernel's command line takes for `patterns`. It knows `*` only in place of a whole group or event, so of
+/// other globs it gets the names of those of the `chosen` events that they match.
+#[must_use]
+pub fn for_command_line(chosen: &[KernelEvent], patterns: &str) -> String {
+    let mut taken: Vec<String> = Vec::new();
+    for pattern in patterns.split(',') {
+        if pattern.split(':').all(|part| part == "*" || !part.contains(['*', '?'])) {
+            taken.push(pattern.into());
+        } else {
+            let matching = chosen.iter().filter(|event| matches(pattern, event));
+            taken.extend(matching.map(|event| event.name.to_string()));
+        }
+    }
+    taken.join(",")
 }
 
 #[cfg(test)]
@@ -300,6 +319,17 @@ pub(super) mod tests {
 
         let names: Vec<_> = chosen.iter().map(|event| event.name.to_string()).collect();
         assert_eq!(names, ["sched:sched_waking", "irq:softirq_entry"]);
+    }
+
+    #[test]
+    fn glob_that_the_kernel_does_not_know_becomes_names_on_its_command_line() {
+        let all = ["sched:sched_switch", "sched:sched_waking", "sched:sched_wakeup", "irq:irq_entry"].map(kernel_event);
+
+        let taken = |patterns| for_command_line(&all, patterns);
+
+        assert_eq!(taken("sched:*,*:irq_entry,*:*,sched:sched_switch"), "sched:*,*:irq_entry,*:*,sched:sched_switch");
+        assert_eq!(taken("sched:sched_w*,irq:*"), "sched:sched_waking,sched:sched_wakeup,irq:*");
+        assert_eq!(taken("i?q:*"), "irq:irq_entry");
     }
 
     #[test]

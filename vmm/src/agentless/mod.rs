@@ -35,6 +35,7 @@ use std::sync::atomic::Ordering;
 use strata_clock::HostTime;
 use strata_clock::guest_tsc::KvmClock;
 use strata_host_kernel::EventSchema;
+use strata_machine::CMDLINE_MAX;
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, Missing};
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
@@ -99,6 +100,15 @@ pub enum AgentlessError {
         /// Memory with which there would be, bytes.
         needed: u64,
     },
+    /// The events have too many names.
+    #[error(
+        "--agentless: with the names of its events, the kernel's command line has {bytes} bytes, of at most \
+         {CMDLINE_MAX}: name whole groups, as in sched:*, or fewer events"
+    )]
+    TooLong {
+        /// Bytes of the command line.
+        bytes: usize,
+    },
     /// Every CPU needs a ring of some size.
     #[error("--agentless-size: {cpus} vCPUs need {} MiB or more", needed.div_ceil(1 << 20))]
     TooSmall {
@@ -112,7 +122,10 @@ pub enum AgentlessError {
 /// A guest that is to be traced so: what is needed of its kernel's image.
 #[derive(Debug)]
 pub struct Agentless {
-    request: AgentlessRequest,
+    /// Memory of all CPUs' rings, bytes.
+    size: u64,
+    /// What the kernel's command line takes for the events.
+    names: String,
     /// Where the ring lies, guest-physical.
     start: u64,
     cpus: u32,
@@ -204,10 +217,12 @@ impl Agentless {
         let physical = |address| image.physical(address).ok_or(EventsError::Layout("parts")).map_err(error);
         let text = image.text_at(banner).filter(|text| text.starts_with("Linux version "));
         let text = text.ok_or(EventsError::Layout("name and version")).map_err(error)?;
+        let names = events::for_command_line(&chosen, &request.events);
         let events = chosen.into_iter().map(|event| Ok((physical(event.number_at)?, event)));
         let events = events.map(|found| found.map(|(at, event)| (event, at))).collect::<Result<_, _>>()?;
         Ok(Self {
-            request: request.clone(),
+            size: request.size,
+            names,
             start,
             cpus,
             layout,
@@ -220,10 +235,13 @@ impl Agentless {
     }
 
     /// The command line by which the kernel uses the ring, and `cmdline` behind it.
-    #[must_use]
-    pub fn cmdline(&self, cmdline: &str) -> String {
-        let (size, start, events) = (self.request.size, self.start, &self.request.events);
-        format!("memmap={size:#x}${start:#x} trace_instance=strata@{start:#x}:{size:#x},{events} {cmdline}")
+    ///
+    /// # Errors
+    /// It is longer than a kernel takes.
+    pub fn cmdline(&self, cmdline: &str) -> Result<String, AgentlessError> {
+        let Self { size, start, names, .. } = self;
+        let whole = format!("memmap={size:#x}${start:#x} trace_instance=strata@{start:#x}:{size:#x},{names} {cmdline}");
+        if whole.len() > CMDLINE_MAX { Err(AgentlessError::TooLong { bytes: whole.len() }) } else { Ok(whole) }
     }
 
     /// Copies what the kernel has recorded out of the memory of a guest that is in `state`. `kvm` tells what kvm-clock
@@ -237,7 +255,7 @@ impl Agentless {
         begin: &HostReading,
         (time, hz): (HostTime, u64),
     ) -> Collected {
-        let size = usize::try_from(self.request.size).unwrap_or(0);
+        let size = usize::try_from(self.size).unwrap_or(0);
         let source = Source { memory, start: self.start };
         let (rings, until) = match state {
             Guest::Running => {
@@ -565,7 +583,8 @@ mod tests {
     /// What is known of a kernel that was linked for the place of 1 MiB, and whose ring lies behind 2 MiB.
     fn agentless() -> Agentless {
         Agentless {
-            request: AgentlessRequest { events: DEFAULT_EVENTS.into(), size: MIB },
+            size: MIB,
+            names: DEFAULT_EVENTS.into(),
             start: 2 * MIB,
             cpus: 1,
             layout: sample::LINUX_6_12,
@@ -585,6 +604,18 @@ mod tests {
         let collected = agentless().collect((memory, Guest::Running), kvm, &HostReading::now(), clock);
         collected.write(folder.path(), "vm0", &mut manifest).unwrap();
         (manifest.missing, manifest.layers.len())
+    }
+
+    #[test]
+    fn command_line_longer_than_a_kernel_takes_is_refused() {
+        let agentless = agentless();
+        let begin = agentless.cmdline("").unwrap();
+
+        let room = CMDLINE_MAX - begin.len();
+        assert!(begin.starts_with("memmap=0x100000$0x200000 trace_instance=strata@0x200000:0x100000,sched:*,irq:*,"));
+        assert_eq!(agentless.cmdline(&"x".repeat(room)).unwrap().len(), CMDLINE_MAX);
+        let refused = agentless.cmdline(&"x".repeat(room + 1)).unwrap_err().to_string();
+        assert!(refused.contains("has 2048 bytes, of at most 2047"), "{refused}");
     }
 
     #[test]

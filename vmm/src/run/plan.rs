@@ -147,7 +147,7 @@ impl<'a> Plan<'a> {
         }
         let agentless = request.agentless.as_ref().map(|wanted| plan_agentless(&config, wanted)).transpose()?;
         if let Some(agentless) = &agentless {
-            config.cmdline = agentless.cmdline(&config.cmdline);
+            config.cmdline = agentless.cmdline(&config.cmdline)?;
         }
         let probed = probe_kvm();
         Ok(Self { request, config, probed, recording, guest_events, notes, agentless })
