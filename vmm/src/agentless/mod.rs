@@ -55,6 +55,8 @@ const MIN_BYTES_PER_CPU: u64 = 64 << 10;
 const ALIGNMENT: u64 = 2 << 20;
 /// Where the devices begin: the ring lies below.
 const LOW_MEMORY: u64 = 0xc000_0000;
+/// What the initrd of a bzImage ends below. That of an ELF kernel may end anywhere in the low part.
+const INITRD_END: u64 = 0x8000_0000;
 /// Least that is left below the ring, for the kernel.
 const MIN_BELOW: u64 = 128 << 20;
 /// Bytes of a packet.
@@ -206,7 +208,8 @@ impl Agentless {
         cpus: u32,
         (memory, initrd): (u64, u64),
     ) -> Result<Self, AgentlessError> {
-        let start = place(request.size, cpus, memory, initrd)?;
+        let initrd_end = if file.starts_with(b"\x7fELF") { LOW_MEMORY } else { INITRD_END };
+        let start = place(request.size, cpus, memory, (initrd, initrd_end))?;
         let image = KernelImage::read(file).map_err(|source| AgentlessError::Image { path: path.into(), source })?;
         let error = |source| AgentlessError::Kernel { path: path.into(), source };
         let section = image.btf().ok_or(EventsError::NoBtf).map_err(error)?;
@@ -349,22 +352,26 @@ impl Agentless {
     }
 }
 
-/// Where a ring of `size` bytes lies in a guest of so much `memory`: in the middle of its low part, far from the kernel
-/// at the begin and the `initrd` at the end.
-fn place(size: u64, cpus: u32, memory: u64, initrd: u64) -> Result<u64, AgentlessError> {
+/// Where a ring of `size` bytes lies in a guest of so much `memory`, whose `initrd` ends at most at `initrd_end`: in the
+/// middle of the low part, far from the kernel at the begin and the initrd, or lower or behind the initrd if it is large.
+fn place(size: u64, cpus: u32, memory: u64, (initrd, initrd_end): (u64, u64)) -> Result<u64, AgentlessError> {
     let needed = u64::from(cpus) * MIN_BYTES_PER_CPU;
     if size < needed {
         return Err(AgentlessError::TooSmall { cpus, needed });
     }
     let low = memory.min(LOW_MEMORY);
-    let start = (low / 2) & !(ALIGNMENT - 1);
-    let end = start.saturating_add(size).saturating_add(initrd).saturating_add(ALIGNMENT);
-    // What bootloaders put the initrd below, if there is more.
-    if start < MIN_BELOW || end > low.min(0x8000_0000) {
-        let needed = (2 * (size + initrd + ALIGNMENT)).max(2 * MIN_BELOW).next_multiple_of(ALIGNMENT);
-        return Err(AgentlessError::NoRoom { size, needed });
+    let end = low.min(initrd_end);
+    let beside_initrd = size.saturating_add(initrd).saturating_add(ALIGNMENT);
+    let start = (low / 2).min(end.saturating_sub(beside_initrd)) & !(ALIGNMENT - 1);
+    if start >= MIN_BELOW {
+        return Ok(start);
     }
-    Ok(start)
+    if low - end >= size {
+        return Ok(end);
+    }
+    let needed = (2 * MIN_BELOW).max(MIN_BELOW.saturating_add(beside_initrd));
+    let needed = if needed > initrd_end { initrd_end + size } else { needed.next_multiple_of(ALIGNMENT) };
+    Err(AgentlessError::NoRoom { size, needed })
 }
 
 impl Collected {
@@ -506,17 +513,31 @@ mod tests {
 
     #[test]
     fn ring_lies_in_the_middle_of_low_memory() {
-        assert_eq!(place(16 * MIB, 2, 512 * MIB, 8 * MIB).unwrap(), 256 * MIB);
-        assert_eq!(place(16 * MIB, 2, 8192 * MIB, 8 * MIB).unwrap(), 1536 * MIB);
+        assert_eq!(place(16 * MIB, 2, 512 * MIB, (8 * MIB, INITRD_END)).unwrap(), 256 * MIB);
+        assert_eq!(place(16 * MIB, 2, 8192 * MIB, (8 * MIB, INITRD_END)).unwrap(), 1536 * MIB);
+    }
+
+    #[test]
+    fn large_ring_lies_lower_or_behind_the_initrd() {
+        let placed = |size, memory, end| place(size * MIB, 2, memory * MIB, (8 * MIB, end)).unwrap() / MIB;
+
+        assert_eq!([placed(256, 512, INITRD_END), placed(512, 8192, INITRD_END)], [246, 1526]);
+        assert_eq!([placed(1024, 1200, INITRD_END), placed(1024, 3072, INITRD_END)], [166, 1014]);
+        assert_eq!(place(1024 * MIB, 2, 3072 * MIB, (900 * MIB, INITRD_END)).unwrap(), INITRD_END);
+        assert_eq!(placed(1024, 3072, LOW_MEMORY), 1536);
     }
 
     #[test]
     fn guest_without_room_for_the_ring_is_refused_with_how_much_it_needs() {
-        let refused = |size, cpus, memory, initrd| place(size, cpus, memory, initrd).unwrap_err().to_string();
+        let refused = |size, cpus, memory, initrd| {
+            place(size * MIB, cpus, memory * MIB, (initrd * MIB, INITRD_END)).unwrap_err().to_string()
+        };
 
-        assert!(refused(16 * MIB, 1, 128 * MIB, 0).contains("give the guest 256 MiB"));
-        assert!(refused(256 * MIB, 1, 512 * MIB, 0).contains("516 MiB"));
-        assert!(refused(MIB, 64, 512 * MIB, 0).contains("64 vCPUs need 4 MiB"));
+        assert!(refused(16, 1, 128, 0).contains("give the guest 256 MiB"));
+        assert!(refused(512, 1, 512, 1).contains("644 MiB"));
+        assert!(refused(1024, 1, 2560, 1000).contains("3072 MiB"));
+        assert!(refused(1, 64, 512, 0).contains("64 vCPUs need 4 MiB"));
+        assert!(place(512 * MIB, 1, 644 * MIB, (MIB, INITRD_END)).is_ok());
     }
 
     /// A recording in which the layer of the guest's kernel is yet to come.
