@@ -276,7 +276,19 @@ impl Agentless {
         let kvm = kvm();
         let mut lacks = Vec::new();
         let end = HostReading::now();
-        let moved = self.find_image(memory);
+        let images = self.find_images(memory);
+        let mut bytes = [0; 8];
+        let clocks = images.iter().filter_map(|moved| {
+            let at = GuestAddress(self.clock_offset.checked_add_signed(*moved)?);
+            memory.read_slice(&mut bytes, at).ok()?;
+            Some((*moved, u64::from_le_bytes(bytes))).filter(|(_, ns)| *ns != 0)
+        });
+        let clocks: Vec<_> = clocks.collect();
+        let first = clocks.first().copied();
+        // A kernel that was replaced by kexec, or one of a nested guest: the ring does not say whose it is.
+        let are_several = clocks.iter().any(|(_, ns)| first.is_some_and(|(_, first)| first != *ns));
+        let moved = first.map(|(moved, _)| moved).or(images.first().copied());
+        let offset = first.map(|(_, ns)| ns).filter(|_| !are_several);
         // The kernel writes each once, as a word, before it records what needs it.
         let number = |linked: u64, bytes: &mut [u8]| {
             let at = GuestAddress(linked.checked_add_signed(moved?)?);
@@ -302,8 +314,6 @@ impl Agentless {
             };
             lacks.push(missing(reason, fix));
         }
-        let mut bytes = [0; 8];
-        let offset = number(self.clock_offset, &mut bytes).map(|()| u64::from_le_bytes(bytes)).filter(|&ns| ns != 0);
         let clock = match (offset, kvm, time) {
             (Some(offset_ns), Some(kvm), HostTime::Tsc) => {
                 Ok(LocalClock { offset_ns, kvm, hz, drift_ns: end.drift_ns(begin, hz) })
@@ -314,6 +324,11 @@ impl Agentless {
                     Guest::Running => "take a snapshot when it has booted, and give the --kernel that the guest runs",
                     Guest::Stopped => "give the --kernel that the guest runs",
                 },
+            )),
+            (None, _, HostTime::Tsc) if are_several => Err(missing(
+                "the guest's memory has several kernels of this version, whose clocks differ, so the ring's times are \
+                 not known",
+                "boot it neither by kexec nor in nested guests, or use --agent",
             )),
             (None, _, HostTime::Tsc) => Err(missing(
                 "the guest's kernel had not begun to use kvm-clock, so its times are not known",
@@ -336,9 +351,9 @@ impl Agentless {
         Collected { rings, until, schemas, clock, schedule_at, run, missing: lacks }
     }
 
-    /// How far from where it was linked for the kernel's image lies, bytes: it may have moved itself at random, into any
-    /// part of the memory.
-    fn find_image(&self, memory: &GuestMemoryMmap) -> Option<i64> {
+    /// How far from where it was linked for the kernel's image lies, bytes, and any further images of that kernel, the
+    /// lowest first: it may have moved itself at random, into any part of the memory.
+    fn find_images(&self, memory: &GuestMemoryMmap) -> Vec<i64> {
         let (banner, linked) = (&self.banner.0, self.banner.1);
         let mut bytes = vec![0; banner.len()];
         let places = memory.iter().flat_map(|region| {
@@ -346,14 +361,13 @@ impl Agentless {
             let first = start + linked.wrapping_sub(start) % ALIGNMENT;
             (0..region.len().div_ceil(ALIGNMENT)).map(move |step| first + step * ALIGNMENT)
         });
-        let mut places =
-            places.filter(|at| memory.read_slice(&mut bytes, GuestAddress(*at)).is_ok() && bytes == *banner);
-        places.next().map(|at| at.wrapping_sub(linked).cast_signed())
+        let places = places.filter(|at| memory.read_slice(&mut bytes, GuestAddress(*at)).is_ok() && bytes == *banner);
+        places.map(|at| at.wrapping_sub(linked).cast_signed()).collect()
     }
 }
 
-/// Where a ring of `size` bytes lies in a guest of so much `memory`, whose `initrd` ends at most at `initrd_end`: in the
-/// middle of the low part, far from the kernel at the begin and the initrd, or lower or behind the initrd if it is large.
+/// Where a ring of `size` bytes lies in a guest of so much `memory`, whose `initrd` ends at most at `initrd_end`: in
+/// the middle of the low part, far from the kernel at the begin and the initrd; a large one lower or behind the initrd.
 fn place(size: u64, cpus: u32, memory: u64, (initrd, initrd_end): (u64, u64)) -> Result<u64, AgentlessError> {
     let needed = u64::from(cpus) * MIN_BYTES_PER_CPU;
     if size < needed {
@@ -668,12 +682,39 @@ mod tests {
         let found = |at: u64| {
             let memory = GuestMemoryMmap::from_ranges(&regions).unwrap();
             memory.write_slice(BANNER, GuestAddress(at)).unwrap();
-            agentless().find_image(&memory)
+            agentless().find_images(&memory)
         };
 
-        assert_eq!([MIB, 3 * MIB].map(found), [Some(0), Some(2 << 20)]);
-        assert_eq!([(4 << 30) + MIB, (4 << 30) + 7 * MIB].map(found), [Some(4 << 30), Some((4 << 30) + (6 << 20))]);
-        assert_eq!(found(2 * MIB), None);
+        assert_eq!([MIB, 3 * MIB].map(found), [[0], [2 << 20]]);
+        assert_eq!([(4 << 30) + MIB, (4 << 30) + 7 * MIB].map(found), [[4 << 30], [(4 << 30) + (6 << 20)]]);
+        assert!(found(2 * MIB).is_empty());
+    }
+
+    /// The clock of a guest that has images of its kernel with the clocks `of_images`, one behind the other.
+    fn clock_with(of_images: [u64; 2]) -> Result<u64, String> {
+        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap();
+        for (clock, at) in of_images.into_iter().zip([MIB, 3 * MIB]) {
+            memory.write_slice(BANNER, GuestAddress(at)).unwrap();
+            memory.write_obj(clock, GuestAddress(at + 64)).unwrap();
+        }
+        let kvm = || Some(KvmClock { ns: 1000, tsc: 5000 });
+        let clock = (HostTime::Tsc, 1_000_000_000);
+        let collected = agentless().collect((&memory, Guest::Stopped), kvm, &HostReading::now(), clock);
+        collected.clock.map(|clock| clock.offset_ns).map_err(|lack| lack.reason)
+    }
+
+    #[test]
+    fn image_counts_that_has_a_clock() {
+        let clocks = [[7, 0], [0, 7], [7, 7]].map(clock_with);
+
+        assert_eq!(clocks, [const { Ok(7) }; 3]);
+    }
+
+    #[test]
+    fn images_with_other_clocks_leave_the_times_unknown() {
+        let refused = clock_with([7, 8]).unwrap_err();
+
+        assert!(refused.contains("several kernels of this version"), "{refused}");
     }
 
     #[test]
