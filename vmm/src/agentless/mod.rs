@@ -8,12 +8,13 @@
 //!
 //! - `btf`: the types of the kernel's image; `events`: its events.
 //! - `ring`: which pages of the ring count; `running`: which do of one that is being written; `records`: what is in
-//!   them; `clock`: their times.
+//!   them; `rejected`: what of that is not understood; `clock`: their times.
 
 mod btf;
 mod clock;
 mod events;
 mod records;
+mod rejected;
 mod ring;
 mod running;
 
@@ -28,6 +29,7 @@ pub use running::{RingSource, copy_running};
 use crate::kernel_image::{ImageError, KernelImage};
 use btf::Btf;
 use events::{KernelEvent, Symbols};
+use rejected::Rejected;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -453,14 +455,16 @@ impl Collected {
         let slack = hz.saturating_mul(SLACK_SECONDS);
         let during = begin.saturating_sub(slack)..=end.saturating_add(slack);
         let (mut buffer, mut result, mut wrapped) = (Vec::new(), Ok(()), Vec::new());
-        let mut unknown = BTreeMap::<u16, u64>::new();
+        let (mut unknown, mut rejected) = (BTreeMap::<u16, u64>::new(), BTreeMap::<u32, Rejected>::new());
         decode(&self.rings, |item| match item {
             _ if result.is_err() => {}
             RingItem::Record { cpu, time, event_id, data } => {
                 let bytes = u64::try_from(data.len()).unwrap_or(u64::MAX);
+                let of_cpu = rejected.entry(cpu).or_default();
                 let Some(schema) = self.schemas.get(&event_id) else {
                     *unknown.entry(event_id).or_default() += 1;
-                    return writer.add_rejected(cpu, bytes);
+                    result = of_cpu.add(&mut writer, cpu, bytes);
+                    return;
                 };
                 let time = clock.ticks(time);
                 // Of what comes later another CPU's ring may lack the cause.
@@ -469,13 +473,18 @@ impl Collected {
                 }
                 let time = time.filter(|time| during.contains(time));
                 match (time, schema.encoded(data, &mut buffer)) {
-                    (Some(time), Ok(payload)) => result = writer.record(cpu, time, event_id, payload),
-                    _ => writer.add_rejected(cpu, bytes),
+                    (Some(time), Ok(payload)) => {
+                        of_cpu.end_place();
+                        result = writer.record(cpu, time, event_id, payload);
+                    }
+                    _ => result = of_cpu.add(&mut writer, cpu, bytes),
                 }
             }
             // At least one.
             RingItem::Lost { cpu, count } => writer.add_lost(cpu, count.unwrap_or(1)),
-            RingItem::Malformed { cpu, bytes } => writer.add_rejected(cpu, bytes),
+            RingItem::Malformed { cpu, bytes } => {
+                result = rejected.entry(cpu).or_default().add(&mut writer, cpu, bytes);
+            }
             RingItem::Wrapped { cpu } => {
                 // Nobody has counted how much it was.
                 writer.set_overwritten(cpu, 1);
@@ -483,6 +492,9 @@ impl Collected {
             }
         });
         result?;
+        for (cpu, of_cpu) in rejected {
+            of_cpu.finish(&mut writer, cpu)?;
+        }
         writer.flush()?;
         if let Some(problem) = self.rings.problem {
             self.missing.push(missing(problem.to_string(), "see the guest's console for 'trace' and 'memmap'"));
@@ -723,6 +735,24 @@ mod tests {
 
         let reported = streams.map(|streams| streams.iter().map(|it| it.records + it.rejected_bytes).sum::<u64>());
         assert_eq!(reported, [0, 1]);
+    }
+
+    #[test]
+    fn records_among_as_many_rejected_ones_take_few_packets() {
+        let known = [&6_u32.to_le_bytes()[..], &77_u16.to_le_bytes(), &[0; 22]].concat();
+        let rejected = [&1_u32.to_le_bytes()[..], &78_u32.to_le_bytes()].concat();
+        let records = [known, rejected].concat().repeat(100);
+        let mut memory = sample::memory(&sample::LINUX_6_12, &[0, 1, 2, 3, 4], 1, 4);
+        for page in memory.chunks_mut(4096).skip(2) {
+            page[..8].copy_from_slice(&1000_u64.to_le_bytes());
+            page[8..16].copy_from_slice(&(records.len() as u64).to_le_bytes());
+            page[16..16 + records.len()].copy_from_slice(&records);
+        }
+
+        let streams = streams(Collected { rings: Rings::of_stopped(memory, &sample::LINUX_6_12, 1), ..collected(1) });
+
+        assert_eq!((streams[0].records, streams[0].rejected_bytes), (400, 1600));
+        assert!(streams[0].packets < 270, "{} packets", streams[0].packets);
     }
 
     #[test]
