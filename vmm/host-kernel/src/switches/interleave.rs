@@ -92,12 +92,13 @@ impl Interleaver {
         let Some(held) = self.cpus.get_mut(&cpu) else { return };
         while let Some((origin, last)) = held.run(until) {
             let Cpu { machine, switches, held_back, last_time } = held;
+            let unrelated = &mut self.stats.unrelated;
             match origin {
                 Origin::Machine => {
-                    machine.take_until(last, cpu, last_time, &mut BehindHeldBack { held_back, sink: &mut *sink });
+                    let sink = &mut BehindHeldBack { held_back, unrelated, sink: &mut *sink };
+                    machine.take_until(last, cpu, last_time, sink);
                 }
                 Origin::Switches => {
-                    let unrelated = &mut self.stats.unrelated;
                     let sink = &mut Related { matters: &mut *matters, held_back, unrelated, sink: &mut *sink };
                     switches.take_until(last, cpu, last_time, sink);
                 }
@@ -144,14 +145,16 @@ impl Cpu {
 /// Takes items of the machine: before the first record, the switches that were held back matter after all.
 struct BehindHeldBack<'h, S> {
     held_back: &'h mut VecDeque<HeldBack>,
+    unrelated: &'h mut u64,
     sink: &'h mut S,
 }
 
 impl<'i, S: for<'a> Sink<HostItem<'a>>> Sink<HostItem<'i>> for BehindHeldBack<'_, S> {
     #[inline(always)]
     fn take(&mut self, item: HostItem<'i>) {
-        if let HostItem::Record(record) = item {
-            hand_on_held_back(self.held_back, record.cpu, self.sink);
+        match item {
+            HostItem::Record(record) => hand_on_held_back(self.held_back, record.cpu, self.sink),
+            HostItem::Lost { .. } => drop_held_back(self.held_back, self.unrelated),
         }
         self.sink.take(item);
     }
@@ -192,7 +195,10 @@ where
                 hand_on_held_back(self.held_back, record.cpu, self.sink);
                 self.sink.take(item);
             }
-            HostItem::Lost { .. } => self.sink.take(item),
+            HostItem::Lost { .. } => {
+                drop_held_back(self.held_back, self.unrelated);
+                self.sink.take(item);
+            }
         }
     }
 }
@@ -203,6 +209,13 @@ fn hand_on_held_back(held_back: &mut VecDeque<HeldBack>, cpu: u32, sink: &mut im
     for HeldBack { time, event_id, common_pid, payload } in held_back.drain(..) {
         sink.take(HostItem::Record(HostRecord { cpu, time, event_id, common_pid, payload: &payload }));
     }
+}
+
+/// Drops the switches that were held back before a loss: behind it they would close its gap.
+#[cold]
+fn drop_held_back(held_back: &mut VecDeque<HeldBack>, unrelated: &mut u64) {
+    *unrelated += held_back.len() as u64;
+    held_back.clear();
 }
 
 impl HeldBack {
@@ -389,6 +402,19 @@ mod tests {
         push(&mut interleaver, Origin::Switches, 2, b"s");
 
         assert_eq!(released(&mut interleaver, 9), [Some(1), None, Some(2), Some(5)]);
+    }
+
+    #[test]
+    fn switches_held_back_before_a_loss_do_not_come_out_behind_it() {
+        for origin in [Origin::Switches, Origin::Machine] {
+            let mut interleaver = Interleaver::default();
+            [1, 2].into_iter().for_each(|time| push(&mut interleaver, Origin::Switches, time, b""));
+            released(&mut interleaver, 2);
+            interleaver.push(origin, 0, &mut 0, &mut page(50, Some(1000), b"s"));
+
+            assert_eq!(released(&mut interleaver, 50), [None, Some(50)]);
+            assert_eq!(interleaver.stats().unrelated, 2);
+        }
     }
 
     /// Bytes of a page: records of any kind and time, some damaged.
