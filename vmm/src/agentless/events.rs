@@ -300,6 +300,10 @@ pub(super) mod tests {
 
     pub(in super::super) fn kernel_event(name: &str) -> KernelEvent {
         let format = "\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\nprint fmt: \"%s\", REC->comm\n";
+        kernel_event_of(name, format)
+    }
+
+    pub(in super::super) fn kernel_event_of(name: &str, format: &str) -> KernelEvent {
         KernelEvent { name: EventName::parse(name).unwrap(), number_at: 0, format: format.into() }
     }
 

@@ -38,6 +38,7 @@ use strata_clock::HostTime;
 use strata_clock::guest_tsc::KvmClock;
 use strata_host_kernel::EventSchema;
 use strata_machine::CMDLINE_MAX;
+use strata_recorder::layer::host::{fields_left_out, flag_names};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, Missing};
 use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
@@ -448,9 +449,12 @@ impl Collected {
         let layer =
             NewLayer { kind: LayerKind::GuestKernel, vm: Some(vm.into()), process: None, packet_size: PACKET_SIZE };
         let mut writer = LayerWriter::create(dir, manifest, layer)?;
-        let mut descriptions: Vec<_> = self.schemas.values().map(|schema| schema.description.clone()).collect();
-        descriptions.sort_unstable_by_key(|description| description.id);
+        let mut schemas: Vec<_> = self.schemas.values().collect();
+        schemas.sort_unstable_by_key(|schema| schema.id());
+        let descriptions: Vec<_> = schemas.iter().map(|schema| schema.description.clone()).collect();
         writer.add_events(&descriptions)?;
+        let fix = "leave the events out of --agentless=EVENTS";
+        self.missing.extend(fields_left_out(schemas.iter().copied(), LayerKind::GuestKernel, fix));
         let (begin, end, hz) = self.run;
         let slack = hz.saturating_mul(SLACK_SECONDS);
         let during = begin.saturating_sub(slack)..=end.saturating_add(slack);
@@ -511,7 +515,7 @@ impl Collected {
             let reason = format!("{count} records of events that are not known (numbers {})", ids.join(", "));
             self.missing.push(missing(reason, "name the events that the guest records in --agentless=EVENTS"));
         }
-        Ok(writer.layer())
+        Ok(Layer { flag_names: flag_names(schemas.into_iter()), ..writer.layer() })
     }
 }
 
@@ -727,6 +731,22 @@ mod tests {
         let refused = clock_with([7, 8]).unwrap_err();
 
         assert!(refused.contains("several kernels of this version"), "{refused}");
+    }
+
+    #[test]
+    fn layer_has_the_names_of_flags_and_says_which_fields_are_left_out() {
+        let fields = "\tfield:u64 flags;\toffset:8;\tsize:8;\tsigned:0;\n\
+            \tfield:char names[2][4];\toffset:16;\tsize:8;\tsigned:0;\n";
+        let print = r#"print fmt: "%s", __print_flags(REC->flags, "|", { 1, "ONE" })"#;
+        let event = events::tests::kernel_event_of("kmem:alloc", &format!("{fields}\n{print}\n")).schema(77).unwrap();
+        let (folder, mut manifest) = (tempfile::TempDir::new().unwrap(), manifest());
+
+        let collected = Collected { schemas: HashMap::from([(77, event)]), ..collected(1) };
+        collected.write(folder.path(), "vm0", &mut manifest).unwrap();
+
+        assert_eq!(manifest.layers[0].flag_names[0].text(1).as_deref(), Some("ONE"));
+        let reasons: Vec<_> = manifest.missing.iter().map(|missing| missing.reason.as_str()).collect();
+        assert_eq!(reasons, ["fields that have no form in a trace are left out: kmem:alloc (char names[2][4])"]);
     }
 
     #[test]

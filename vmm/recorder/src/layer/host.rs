@@ -145,7 +145,8 @@ impl HostSource {
             reason: format!("{} could not be enabled: {}", event.event, event.error),
             fix: "leave it out of --events".into(),
         });
-        not_enabled.chain(fields_left_out(self.schemas.iter())).collect()
+        let fix = "leave the events out of --events; `strata events --list host-kernel` names all such fields";
+        not_enabled.chain(fields_left_out(self.schemas.iter(), LayerKind::HostKernel, fix)).collect()
     }
 
     /// What is missing since reading stopped early; once.
@@ -163,8 +164,13 @@ impl HostSource {
 /// Events whose left out fields are named one by one; `strata events --list` names all.
 const NAMED_EVENTS: usize = 8;
 
-/// The fields of `schemas` that are not recorded, if there are any.
-fn fields_left_out<'s>(schemas: impl Iterator<Item = &'s EventSchema>) -> Option<Missing> {
+/// The fields of `schemas` that `layer` does not record, if there are any, and what helps: `fix`.
+#[must_use]
+pub fn fields_left_out<'s>(
+    schemas: impl Iterator<Item = &'s EventSchema>,
+    layer: LayerKind,
+    fix: &str,
+) -> Option<Missing> {
     let of_event = |schema: &EventSchema| {
         let fields: Vec<&str> = schema.skipped.iter().map(|field| field.declaration.as_str()).collect();
         format!("{} ({})", schema.name, fields.join(", "))
@@ -179,11 +185,8 @@ fn fields_left_out<'s>(schemas: impl Iterator<Item = &'s EventSchema>) -> Option
     if further > 0 {
         events.push(format!("and those of {further} more events"));
     }
-    Some(Missing {
-        layer: LayerKind::HostKernel,
-        reason: format!("fields that have no form in a trace are left out: {}", events.join(", ")),
-        fix: "leave the events out of --events; `strata events --list host-kernel` names all such fields".into(),
-    })
+    let reason = format!("fields that have no form in a trace are left out: {}", events.join(", "));
+    Some(Missing { layer, reason, fix: fix.into() })
 }
 
 /// Takes what a layer stores.
@@ -444,7 +447,7 @@ impl HostLayer {
     pub fn layer(&self) -> Layer {
         let mut layer = self.writer.layer();
         layer.limit = self.limiter.as_ref().map(RecordLimiter::state);
-        layer.flag_names = flag_names(&self.source.schemas);
+        layer.flag_names = flag_names(self.source.schemas.iter());
         if self.source.finished {
             layer.streams.retain(|stream| stream.packets > 0 || is_any_missing(stream));
             layer.streams.iter_mut().for_each(|stream| stream.complete_until = None);
@@ -454,9 +457,10 @@ impl HostLayer {
 }
 
 /// The names of flags in the fields of the events of `schemas`: many have the same.
-fn flag_names(schemas: &EventSchemas) -> Vec<FlagNames> {
+#[must_use]
+pub fn flag_names<'s>(schemas: impl Iterator<Item = &'s EventSchema>) -> Vec<FlagNames> {
     let mut known: Vec<FlagNames> = Vec::new();
-    for schema in schemas.iter() {
+    for schema in schemas {
         for (field, flags) in &schema.flags {
             let field = (schema.description.name.clone(), field.clone());
             match known.iter_mut().find(|names| names.flags == *flags) {
@@ -566,7 +570,7 @@ impl HostWindow {
         let is_corrupt = self.source.failed.is_some();
         let mut layers = self.history.write(dir, manifest, &self.source.events(), is_corrupt, meanwhile);
         for layer in layers.iter_mut().flatten() {
-            layer.flag_names = flag_names(&self.source.schemas);
+            layer.flag_names = flag_names(self.source.schemas.iter());
         }
         if let Some(layer) = layers.iter().find_map(|layer| layer.as_ref().ok())
             && let Some(symbols) = self.source.kallsyms(meanwhile)
@@ -609,7 +613,9 @@ mod tests {
         let (whole, lacking) = (of(1, "u64 a"), of(2, "char names[2][4]"));
         let many: Vec<_> = (1..11).map(|id| of(id, "char names[2][4]")).collect();
 
-        let reported = |schemas: &[EventSchema]| fields_left_out(schemas.iter()).map(|missing| missing.reason);
+        let reported = |schemas: &[EventSchema]| {
+            fields_left_out(schemas.iter(), LayerKind::HostKernel, "").map(|missing| missing.reason)
+        };
 
         assert_eq!(reported(std::slice::from_ref(&whole)), None);
         let reason = reported(&[whole, lacking]).unwrap();
@@ -626,7 +632,7 @@ mod tests {
         let of_absent = r#""%s", __print_flags(REC->absent, "|", { 1, "OTHER" })"#;
         let schemas = EventSchemas::new(vec![event(1, gfp), event(2, other), event(3, gfp), event(4, of_absent)]);
 
-        let names = flag_names(&schemas);
+        let names = flag_names(schemas.iter());
 
         let fields = |count| vec![("group:event".to_owned(), "gfp_flags".to_owned()); count];
         let expected = [(fields(2), "__GFP_ZERO"), (fields(1), "OTHER")];
