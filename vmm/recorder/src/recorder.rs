@@ -190,8 +190,12 @@ fn run(
                 }
                 Ok(Command::Finish(outcome, last)) => {
                     drop(watchdog);
+                    let rotation = sessions.rotation();
                     let manifest = sessions.complete(&outcome)?;
-                    return last.map_or(Ok(manifest.clone()), |last| last(manifest));
+                    return match last {
+                        Some(last) => last(manifest, rotation.as_ref()),
+                        None => Ok(manifest),
+                    };
                 }
                 Err(TryRecvError::Disconnected) => {
                     drop(watchdog);

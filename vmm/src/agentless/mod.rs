@@ -41,7 +41,7 @@ use strata_machine::CMDLINE_MAX;
 use strata_recorder::layer::host::{fields_left_out, flag_names};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Manifest, Missing};
-use strata_recording::writer::{LayerWriter, NewLayer, WriteError};
+use strata_recording::writer::{LayerWriter, NewLayer, Rotation, WriteError};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 /// What is recorded by default.
@@ -399,11 +399,18 @@ impl Collected {
     }
 
     /// Writes the layer of the guest's kernel of `vm` into the recording `dir`, and what there is to say of it into
-    /// `manifest`, which is complete but for it.
+    /// `manifest`, which is complete but for it and then to be saved. The recording keeps within the size of `rotation`,
+    /// if there is one.
     ///
     /// # Errors
     /// The layer cannot be written. The manifest then says so.
-    pub fn write(mut self, dir: &Path, vm: &str, manifest: &mut Manifest) -> Result<(), WriteError> {
+    pub fn write(
+        mut self,
+        dir: &Path,
+        vm: &str,
+        manifest: &mut Manifest,
+        rotation: Option<&Rotation>,
+    ) -> Result<(), WriteError> {
         manifest.missing.retain(|missing| missing.reason != READ_AT_END);
         let clock = match &self.clock {
             Ok(clock) => *clock,
@@ -426,7 +433,14 @@ impl Collected {
             let _ = fs::remove_dir_all(dir.join(manifest.layers.remove(place).path));
         }
         state_bound(manifest, vm, &clock);
-        let written = self.write_layer(dir, vm, manifest, &clock);
+        let new =
+            NewLayer { kind: LayerKind::GuestKernel, vm: Some(vm.into()), process: None, packet_size: PACKET_SIZE };
+        let created = match rotation {
+            // Only such a layer keeps within a size.
+            Some(_) => LayerWriter::create_in_progress(rotation, dir, manifest, new),
+            None => LayerWriter::create(dir, manifest, new),
+        };
+        let written = created.and_then(|writer| self.write_layer(writer, &clock));
         manifest.missing.append(&mut self.missing);
         match written {
             Ok(layer) => manifest.layers.insert(place, layer),
@@ -439,16 +453,7 @@ impl Collected {
         Ok(())
     }
 
-    fn write_layer(
-        &mut self,
-        dir: &Path,
-        vm: &str,
-        manifest: &Manifest,
-        clock: &LocalClock,
-    ) -> Result<Layer, WriteError> {
-        let layer =
-            NewLayer { kind: LayerKind::GuestKernel, vm: Some(vm.into()), process: None, packet_size: PACKET_SIZE };
-        let mut writer = LayerWriter::create(dir, manifest, layer)?;
+    fn write_layer(&mut self, mut writer: LayerWriter, clock: &LocalClock) -> Result<Layer, WriteError> {
         let mut schemas: Vec<_> = self.schemas.values().collect();
         schemas.sort_unstable_by_key(|schema| schema.id());
         let descriptions: Vec<_> = schemas.iter().map(|schema| schema.description.clone()).collect();
@@ -537,7 +542,9 @@ fn state_bound(manifest: &mut Manifest, vm: &str, clock: &LocalClock) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strata_recording::files::reserve::Reserve;
     use strata_recording::manifest::{Host, Started, Vm};
+    use strata_recording::writer::MIN_ROTATED_SIZE;
 
     const MIB: u64 = 1 << 20;
 
@@ -607,7 +614,7 @@ mod tests {
     /// The guest kernel's streams of the recording to which `collected` was added.
     fn streams(collected: Collected) -> Vec<strata_recording::manifest::StreamDescription> {
         let (folder, mut manifest) = (tempfile::TempDir::new().unwrap(), manifest());
-        collected.write(folder.path(), "vm0", &mut manifest).unwrap();
+        collected.write(folder.path(), "vm0", &mut manifest, None).unwrap();
         manifest.layers.into_iter().flat_map(|layer| layer.streams).collect()
     }
 
@@ -620,7 +627,7 @@ mod tests {
         let empty = LayerWriter::create(folder.path(), &manifest, new).unwrap();
         manifest.layers.push(empty.layer());
 
-        collected(1).write(folder.path(), "vm0", &mut manifest).unwrap();
+        collected(1).write(folder.path(), "vm0", &mut manifest, None).unwrap();
 
         manifest.save(folder.path()).unwrap();
         let trace = strata_recording::reader::Trace::open(folder.path()).unwrap();
@@ -653,7 +660,7 @@ mod tests {
         let kvm = || Some(KvmClock { ns: 1000, tsc: 5000 });
         let clock = (HostTime::Tsc, 1_000_000_000);
         let collected = agentless().collect((memory, Guest::Running), kvm, &HostReading::now(), clock);
-        collected.write(folder.path(), "vm0", &mut manifest).unwrap();
+        collected.write(folder.path(), "vm0", &mut manifest, None).unwrap();
         (manifest.missing, manifest.layers.len())
     }
 
@@ -742,11 +749,24 @@ mod tests {
         let (folder, mut manifest) = (tempfile::TempDir::new().unwrap(), manifest());
 
         let collected = Collected { schemas: HashMap::from([(77, event)]), ..collected(1) };
-        collected.write(folder.path(), "vm0", &mut manifest).unwrap();
+        collected.write(folder.path(), "vm0", &mut manifest, None).unwrap();
 
         assert_eq!(manifest.layers[0].flag_names[0].text(1).as_deref(), Some("ONE"));
         let reasons: Vec<_> = manifest.missing.iter().map(|missing| missing.reason.as_str()).collect();
         assert_eq!(reasons, ["fields that have no form in a trace are left out: kmem:alloc (char names[2][4])"]);
+    }
+
+    #[test]
+    fn layer_counts_to_the_size_that_its_recording_keeps_within() {
+        let (folder, mut manifest) = (tempfile::TempDir::new().unwrap(), manifest());
+        let rotation = Rotation::new(MIN_ROTATED_SIZE);
+
+        collected(1).write(folder.path(), "vm0", &mut manifest, Some(&rotation)).unwrap();
+        rotation.save(folder.path(), &mut manifest, &mut Reserve::default()).unwrap();
+
+        let trace = strata_recording::reader::Trace::open(folder.path()).unwrap();
+        let stream = &trace.manifest().layers[0].streams[0];
+        assert_eq!((stream.records, stream.dropped.map(|dropped| dropped.records)), (1, Some(0)));
     }
 
     #[test]

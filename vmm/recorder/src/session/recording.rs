@@ -43,9 +43,9 @@ pub enum RecordingError {
     Manifest(#[from] ManifestError),
 }
 
-/// Adds to a recording that is complete but for that, whose manifest it gets. It is called on the recorder's thread,
-/// which may write files.
-pub type AtCompletion = Box<dyn FnOnce(Manifest) -> Result<Manifest, RecordingError> + Send>;
+/// Adds to a recording that is complete but for that, whose manifest it gets, and the size that the recording keeps
+/// within, if it does. It is called on the recorder's thread, which may write files.
+pub type AtCompletion = Box<dyn FnOnce(Manifest, Option<&Rotation>) -> Result<Manifest, RecordingError> + Send>;
 
 /// Takes from the running guest what a snapshot is to have beside the layers of the flight recorder. It gets the
 /// snapshot's folder before those layers are written, and what it returns adds to them. It is called on the recorder's

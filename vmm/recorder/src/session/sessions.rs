@@ -11,6 +11,7 @@ use shared_ring::layout::Geometry;
 use shared_ring::region::Rings;
 use std::time::{Duration, Instant};
 use strata_recording::manifest::Manifest;
+use strata_recording::writer::Rotation;
 
 /// Size (bytes) and number of the sub-buffers of a session that is made without saying them.
 const DEFAULT_RINGS: (u64, u32) = (128 << 10, 16);
@@ -66,6 +67,12 @@ impl Sessions {
     /// Does what `request` asks for. The answer says what is wrong with a request.
     pub fn answer(&mut self, request: Request) -> Answer {
         self.execute(request).unwrap_or_else(|refusal| Answer::refusal(&refusal))
+    }
+
+    /// The size that the recording of the first session keeps within, if it does.
+    #[must_use]
+    pub fn rotation(&self) -> Option<Rotation> {
+        self.sessions[0].recording.rotation.clone()
     }
 
     /// Completes all recordings, whose producers have stopped; returns the manifest of the first session.

@@ -39,7 +39,7 @@ impl Session {
         let taken = self.at_snapshot.as_mut().map(|take| take(dir));
         let written = write_snapshot(recorder, &self.recording, &self.clock_log, triggers, dir, outcome);
         let completed = written.and_then(|manifest| match taken {
-            Some(add) => add(manifest),
+            Some(add) => add(manifest, None),
             None => Ok(manifest),
         });
         let manifest = completed.map_err(SessionError::NotWritten)?;

@@ -10,8 +10,10 @@ use strata_clock::{HostClock, HostTime};
 use strata_machine::{AtEnd, MachineControl};
 use strata_recorder::guest_symbols::GuestSymbols;
 use strata_recorder::session::recording::{AtCompletion, AtSnapshot};
+use strata_recording::files::reserve::Reserve;
 use strata_recording::layer::LayerKind;
-use strata_recording::manifest::Missing;
+use strata_recording::manifest::{Manifest, ManifestError, Missing};
+use strata_recording::writer::Rotation;
 use vm_memory::GuestMemoryMmap;
 
 /// What is needed to read the ring of a guest without an agent.
@@ -70,18 +72,27 @@ pub(in crate::run) fn add_guest_ring(collected: &CollectedRing, dir: PathBuf, na
 }
 
 fn add(collected: Collected, dir: PathBuf, name: String) -> AtCompletion {
-    Box::new(move |mut manifest| {
+    Box::new(move |mut manifest: Manifest, rotation: Option<&Rotation>| {
         // What keeps the layer from being had is noted, and the others stay.
-        let written = collected.write(&dir, &name, &mut manifest);
-        manifest.save(&dir)?;
+        let written = collected.write(&dir, &name, &mut manifest, rotation);
+        save(&dir, &mut manifest, rotation)?;
         written?;
         Ok(manifest)
     })
 }
 
+/// Writes `manifest` for the last time, into the recording `dir`, which keeps within the size of `rotation`, if there
+/// is one.
+fn save(dir: &Path, manifest: &mut Manifest, rotation: Option<&Rotation>) -> Result<(), ManifestError> {
+    let Some(rotation) = rotation else { return manifest.save(dir) };
+    let mut reserve = Reserve::default();
+    reserve.release();
+    rotation.save(dir, manifest, &mut reserve)
+}
+
 /// What says in the snapshot `dir` that there was nothing to read.
 fn add_that_it_does_not_run(dir: PathBuf) -> AtCompletion {
-    Box::new(move |mut manifest| {
+    Box::new(move |mut manifest: Manifest, _: Option<&Rotation>| {
         manifest.missing.retain(|missing| missing.reason != READ_AT_END);
         manifest.missing.push(Missing {
             layer: LayerKind::GuestKernel,
