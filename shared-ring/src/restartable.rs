@@ -130,11 +130,16 @@ impl<'w> Draft<'w> {
         HEADER_WORDS + padded(payload) / 8
     }
 
-    /// A record of event `id` with `payload` bytes, in `words`. `None` when they are too few.
+    /// A record of event `id` with `payload` bytes, in `words`. `None` when they are too few, or `payload` is more than a
+    /// record's header can say.
     #[must_use]
     #[inline(always)]
     pub const fn new(words: &'w mut [u64], id: u16, payload: usize) -> Option<Self> {
-        if words.len() < Self::words(payload) { None } else { Some(Self { words, id, payload }) }
+        if words.len() < Self::words(payload) || payload > u16::MAX as usize {
+            None
+        } else {
+            Some(Self { words, id, payload })
+        }
     }
 
     /// The payload, to be filled. What is not filled keeps what the words held.
@@ -148,10 +153,7 @@ impl<'w> Draft<'w> {
 
     /// Header and payload of a record of `time`: the words that go into the ring.
     #[inline(always)]
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "the low half of the time is wanted; `attempt` checked the payload"
-    )]
+    #[allow(clippy::cast_possible_truncation, reason = "the low half of the time is wanted; `new` checked the payload")]
     fn finish(&mut self, time: u64, extended: bool) -> &[u64] {
         let mut header = RecordHeader { time_low: time as u32, id: self.id, payload: self.payload as u16 };
         let mut first = HEADER_WORDS - 1;
@@ -334,7 +336,7 @@ impl<S: Storage> RestartableProducer<S> {
         let largest = (RECORD_HEADER_SIZE + EXTENDED_HEADER_SIZE + padded(draft.payload)) as u64;
         // The last word of a sub-buffer is never a record's: the position has to stay inside until it is closed.
         let is_too_large = PACKET_HEADER_SIZE as u64 + largest >= geometry.sub_buffer_size();
-        if is_too_large || draft.payload > usize::from(u16::MAX) {
+        if is_too_large {
             thread.end();
             // SAFETY: the storage is a ring; threads on other CPUs may do the same.
             unsafe { lose_too_large(&self.storage, draft.id, draft.payload) };

@@ -437,3 +437,12 @@ fn event_types_with_equal_low_bits_are_distinguished() {
 
     assert_eq!((whole.records, cut.records), (3, 1));
 }
+
+#[test]
+fn draft_holds_no_more_than_a_record_can() {
+    let mut words = vec![0; Draft::words(65_536)];
+
+    let made = [65_535, 65_536].map(|payload| Draft::new(&mut words, 5, payload).is_some());
+
+    assert_eq!(made, [true, false]);
+}
