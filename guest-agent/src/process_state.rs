@@ -21,6 +21,8 @@ pub(crate) struct ProcessState {
     /// The connection, once there is one; never freed.
     pub(crate) connection: AtomicPtr<Connection>,
     pub(crate) stage: AtomicU32,
+    /// Id of a thread whose connecting was waited for in vain: it may never go on. It is not waited for again.
+    pub(crate) given_up: AtomicU32,
     /// Records lost for want of a connection.
     pub(crate) lost: AtomicU64,
     /// Value of `lost` at which to ask again for a slot.

@@ -263,7 +263,7 @@ impl Tracer {
             Ok(_) => {}
             // A signal handler that interrupts the connecting must not wait for it.
             Err(thread) if thread == this_thread => return None,
-            Err(_) => return Self::await_connection(state),
+            Err(thread) => return Self::await_connection(state, thread),
         }
         match self.open(when, state.retry_at.load(Ordering::Relaxed) != 0) {
             Ok(Some(connection)) => self.settle(state, connection),
@@ -281,11 +281,15 @@ impl Tracer {
         }
     }
 
-    /// The connection, when the thread that is connecting has done so.
-    fn await_connection(state: &ProcessState) -> Option<&'static Connection> {
+    /// The connection, when the thread `connecting` has made it. A thread that a signal handler has taken away from that
+    /// never does.
+    fn await_connection(state: &ProcessState, connecting: u32) -> Option<&'static Connection> {
         let began = Instant::now();
-        let is_pending = || !matches!(state.stage.load(Ordering::Acquire), APART | SETTLED);
-        while is_pending() && began.elapsed() < CONNECTING_LIMIT {
+        let is_pending = || state.stage.load(Ordering::Acquire) == connecting;
+        while is_pending() && state.given_up.load(Ordering::Relaxed) != connecting {
+            if began.elapsed() >= CONNECTING_LIMIT {
+                state.given_up.store(connecting, Ordering::Relaxed);
+            }
             thread::sleep(CONNECTING_PAUSE);
         }
         Self::connection_of(state)
@@ -537,6 +541,19 @@ mod tests {
 
         assert!(recorded);
         assert_eq!((region.drain(0).1.len(), tracer.lost()), (1, 0));
+    }
+
+    #[test]
+    fn thread_that_never_ends_connecting_is_waited_for_once() {
+        let tracer = Tracer::new();
+        tracer.make_state().unwrap().stage.store(u32::MAX - 1, Ordering::Release);
+        let recorded = OPENED.record_with(&tracer, ("first", 1));
+        let began = Instant::now();
+
+        let again = (0..10).any(|number| OPENED.record_with(&tracer, ("later", number)));
+
+        assert!(!recorded && !again && began.elapsed() < CONNECTING_LIMIT / 2);
+        assert_eq!(tracer.lost(), 11);
     }
 
     #[test]
