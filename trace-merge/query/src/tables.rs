@@ -453,7 +453,7 @@ pub const FIXED: [Fixed; 21] = [
             column("frequency_hz", Kind::Integer, "ticks of the trace clock a second"),
             column("clock", Kind::Text, "what the trace clock counts"),
             column("error_bound_ns", Kind::Integer, "how wrong it can be between layers"),
-            column("utc_bound_ns", Kind::Integer, "how wrong all of its UTC can be"),
+            column("utc_bound_ns", Kind::Integer, "how wrong its UTC was at most where it was checked"),
             column("kernel", Kind::Text, "the host's kernel"),
             column("host_cpu", Kind::Text, "the host's processor"),
             column("strata", Kind::Text, "the version of Strata"),

@@ -80,6 +80,13 @@ impl ClockSnapshot {
         [&self.monotonic_raw, &self.monotonic, &self.boottime, &self.realtime]
     }
 
+    /// By how much the UTC that `clock` tells of the moment is off at most, ns.
+    #[must_use]
+    pub fn utc_error_ns(&self, clock: &Clock) -> u64 {
+        let off = clock.utc_ns(self.realtime.ticks).abs_diff(self.realtime.ns.into());
+        u64::try_from(off).unwrap_or(u64::MAX).saturating_add(self.realtime.uncertainty_ns)
+    }
+
     /// The same of `host`, on another clock to which `map` brings its ticks with an error of `bound_ns`.
     #[must_use]
     pub fn on_clock(&self, host: Option<String>, map: impl Fn(u64) -> u64, bound_ns: u64) -> Self {

@@ -175,6 +175,16 @@ impl Trace {
         clock_snapshots::read(&self.files)
     }
 
+    /// How wrong the recording's UTC was at most where the host's clock was read beside it, ns: UTC runs on from the first
+    /// reading, and the host's clock may be corrected or set meanwhile.
+    #[must_use]
+    pub fn utc_bound_ns(&self) -> u64 {
+        let snapshots = self.clock_snapshots();
+        let of_this_host = snapshots.iter().filter(|snapshot| snapshot.host.is_none());
+        let errors = of_this_host.map(|snapshot| snapshot.utc_error_ns(self.clock()));
+        errors.fold(self.clock().utc.uncertainty_ns, u64::max)
+    }
+
     /// The layers, in the order in which records of the same time are shown.
     #[must_use]
     pub fn layers(&self) -> &[TraceLayer] {

@@ -64,6 +64,8 @@ pub struct Summary {
     pub vms: Vec<Vm>,
     /// The clock of all layers.
     pub clock: Clock,
+    /// How wrong its UTC was at most where the host's clock was read.
+    pub utc_bound_ns: u64,
     #[serde(serialize_with = "columns::serialize")]
     pub layers: Vec<LayerReport>,
     /// The size that the recording keeps within, bytes, if it does.
@@ -314,6 +316,7 @@ impl ReportBuilder for SummaryBuilder {
             host: manifest.host.clone(),
             vms: manifest.vms.clone(),
             clock: manifest.clock.clone(),
+            utc_bound_ns: trace.utc_bound_ns(),
             layers,
             max_size: manifest.max_size,
             exits: vms.filter_map(|vm| self.exits_of(vm, trace, passed)).collect(),
@@ -353,7 +356,7 @@ fn write_summary(report: &Summary, out: &mut dyn Sink) -> io::Result<()> {
     for vm in &report.vms {
         write_limits(vm, out)?;
     }
-    write_clock(&report.clock, out)?;
+    write_clock(&report.clock, report.utc_bound_ns, out)?;
     write_layers(&report.layers, report.max_size, out)?;
     for exits in &report.exits {
         write_exits(exits, out)?;
@@ -379,11 +382,11 @@ fn write_limits(vm: &Vm, out: &mut dyn Sink) -> io::Result<()> {
     Ok(())
 }
 
-fn write_clock(clock: &Clock, out: &mut dyn Sink) -> io::Result<()> {
+fn write_clock(clock: &Clock, utc_bound_ns: u64, out: &mut dyn Sink) -> io::Result<()> {
     let (frequency, bound) = (clock.frequency_hz, clock.error_bound_ns);
     writeln!(out, "clock:   {} at {frequency} Hz, error at most {bound} ns between layers", harmless(&clock.source))?;
     writeln!(out, "         {}", harmless(&clock.bound_derivation))?;
-    writeln!(out, "         UTC is known to within {} ns", clock.utc.uncertainty_ns)?;
+    writeln!(out, "         UTC is known to within {utc_bound_ns} ns")?;
     for relation in &clock.vcpus {
         let (vm, vcpu, offset) = (harmless(&relation.vm), relation.vcpu, relation.tsc_offset);
         let how = harmless(&relation.how.to_string());
@@ -530,8 +533,7 @@ mod tests {
     use super::*;
     use strata_recording::clock::NS_PER_SECOND;
     use strata_recording::manifest::{Guest, Manifest};
-    use strata_recording::test_trace::event;
-    use strata_recording::test_trace::manifest;
+    use strata_recording::test_trace::{self, TestTrace, event, manifest};
     use strata_recording::writer::{LayerWriter, NewLayer};
     use tempfile::TempDir;
 
@@ -602,6 +604,22 @@ mod tests {
         assert!(text.contains("INCOMPLETE: vm0/vmm: 9 records lost because a ring was full\n"), "{text}");
         assert!(text.contains("BEGINS LATE: vm0/vmm: what came before was overwritten"), "{text}");
         assert!(text.contains("ended:   power-off\n"), "{text}");
+    }
+
+    #[test]
+    fn utc_is_known_as_well_as_the_hosts_clock_agreed_with_it() {
+        let of = |later_ns: u64| {
+            let mut snapshot = test_trace::clock_snapshot(9_000);
+            let utc = test_trace::clock().utc_ns(snapshot.realtime.ticks);
+            snapshot.realtime.ns = u64::try_from(utc).unwrap() + later_ns;
+            snapshot.realtime.uncertainty_ns = 20;
+            let (_dir, trace) = TestTrace::new().switch(0, 1_000, 0, 7).clocks(&[snapshot]).open();
+            trace.utc_bound_ns()
+        };
+
+        let anchors = test_trace::clock().utc.uncertainty_ns;
+
+        assert_eq!([of(0), of(7_000)], [anchors.max(20), 7_020]);
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl About<'_> {
             clock.frequency_hz.into(),
             clock.source.as_str().into(),
             clock.error_bound_ns.into(),
-            clock.utc.uncertainty_ns.into(),
+            self.trace.utc_bound_ns().into(),
             manifest.host.kernel.as_str().into(),
             manifest.host.cpu.as_str().into(),
             manifest.strata.as_str().into(),
