@@ -85,6 +85,8 @@ struct VcpuClock {
     updater: Updater,
     /// Offset of the last epoch, ticks.
     offset: Option<i64>,
+    /// When it was seen last, trace clock.
+    seen: u64,
     comparison: CounterComparison,
     /// Whether an epoch has begun since the last periodic renewal.
     renewed: bool,
@@ -99,7 +101,7 @@ impl VcpuClocks {
         let updater = Updater::new(model).expect("64 bits, a constant slew, a lag of some milliseconds");
         let state = || {
             let comparison = CounterComparison::new();
-            Mutex::new(VcpuClock { updater: updater.clone(), offset: None, comparison, renewed: false })
+            Mutex::new(VcpuClock { updater: updater.clone(), offset: None, seen: 0, comparison, renewed: false })
         };
         let vcpus = (0..vcpus).map(|_| state()).collect();
         let (epochs, largest_jump) = (Mutex::new(Vec::new()), AtomicU64::new(0));
@@ -229,17 +231,37 @@ impl VcpuClocks {
     }
 
     fn publish_exact(&self, vcpu: u32, state: &mut VcpuClock, offset: i64, cause: Cause, derivation: String) {
+        let now = self.parameters.time.now();
+        let before = std::mem::replace(&mut state.seen, now);
         let cause = match (cause, state.offset) {
             (Cause::Periodic, Some(known)) if known == offset => return,
-            (Cause::Periodic | Cause::Resume, Some(known)) if known != offset => Cause::OffsetChange,
+            (Cause::Periodic | Cause::Resume, Some(known)) if known != offset => {
+                self.doubt(vcpu, before, known.abs_diff(offset));
+                Cause::OffsetChange
+            }
             (cause, _) => cause,
         };
-        let now = self.parameters.time.now();
         let sample = Sample { counter: now.wrapping_add_signed(offset), ticks: now, uncertainty: 0 };
-        // The old relation was exact as well, so nobody has seen a time after now.
+        // What the guest stamped since it moved its counter is of the old relation, and may be after now.
         let epoch = state.updater.resynchronise(cause, None, sample, None);
         state.offset = Some(offset);
         self.announce(vcpu, &epoch, self.parameters.bound_ns, derivation);
+    }
+
+    /// At some moment since `before` (trace clock) the guest has moved the counter of the vCPU by `moved` ticks.
+    fn doubt(&self, vcpu: u32, before: u64, moved: u64) {
+        let mut epochs = self.known();
+        let Some(last) = epochs.iter().rev().find(|epoch| epoch.vcpu == vcpu) else { return };
+        let doubted = ClockEpoch {
+            cause: Cause::Periodic.name().into(),
+            from_ticks: before.max(last.from_ticks),
+            bound_ns: last.bound_ns.saturating_add(self.to_ns(moved)),
+            derivation: format!(
+                "the guest moved its counter by {moved} ticks before the next epoch; it is not known when"
+            ),
+            ..last.clone()
+        };
+        epochs.push(doubted);
     }
 
     /// The first line, before the vCPU has run: its counter will go on from the offset that it got.
@@ -465,8 +487,12 @@ mod tests {
         }
 
         let causes: Vec<_> = exact.epochs().into_iter().map(|epoch| (epoch.vcpu, epoch.cause)).collect();
-        assert_eq!(causes, [(0, Cause::Start.name().into()), (0, Cause::OffsetChange.name().into())]);
-        assert!(exact.epochs()[1].derivation.contains("offset of 9 ticks"));
+        let expected = [Cause::Start, Cause::Periodic, Cause::OffsetChange].map(|cause| (0, cause.name().into()));
+        assert_eq!(causes, expected);
+        let [start, doubted, changed] = &*exact.epochs() else { panic!() };
+        assert!(changed.derivation.contains("offset of 9 ticks"));
+        assert_eq!([start, doubted, changed].map(|epoch| epoch.bound_ns), [50, 66, 50]);
+        assert!(start.from_ticks < doubted.from_ticks && doubted.from_ticks < changed.from_ticks);
         assert!(given_up.epochs().is_empty());
     }
 
