@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -15,10 +16,26 @@ const TRIES: u32 = 10;
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Removes a file, or a folder with all that is in it, when a signal ends the process.
+/// What is to be undone when a signal ends the process. One thread does all of it: the first one of several would end the
+/// process while the others are at work.
+struct Undone {
+    next: u64,
+    /// The youngest last.
+    steps: Vec<(u64, Box<dyn FnOnce() + Send>)>,
+    /// Ends the thread.
+    signals: Option<Handle>,
+}
+
+static UNDONE: Mutex<Undone> = Mutex::new(Undone { next: 0, steps: Vec::new(), signals: None });
+
+fn undone() -> MutexGuard<'static, Undone> {
+    UNDONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes a file, or a folder with all that is in it, when a signal ends the process. There may be several.
 #[derive(Debug)]
 pub struct RemovedOnSignal {
-    signals: Handle,
+    number: u64,
 }
 
 impl RemovedOnSignal {
@@ -41,22 +58,42 @@ impl RemovedOnSignal {
     }
 
     fn before_end(undo: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        let handle = signals.handle();
-        thread::Builder::new().name("strata-signals".into()).spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                undo();
-                std::process::exit(128 + signal);
-            }
-        })?;
-        Ok(Self { signals: handle })
+        let mut undone = undone();
+        if undone.signals.is_none() {
+            undone.signals = Some(undo_on_signal()?);
+        }
+        let number = undone.next;
+        undone.next += 1;
+        undone.steps.push((number, Box::new(undo)));
+        Ok(Self { number })
     }
 }
 
 impl Drop for RemovedOnSignal {
     fn drop(&mut self) {
-        self.signals.close();
+        let mut undone = undone();
+        undone.steps.retain(|(number, _)| *number != self.number);
+        if undone.steps.is_empty()
+            && let Some(signals) = undone.signals.take()
+        {
+            signals.close();
+        }
     }
+}
+
+/// Waits for a signal on a thread of its own.
+fn undo_on_signal() -> io::Result<Handle> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let handle = signals.handle();
+    thread::Builder::new().name("strata-signals".into()).spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            // Nobody ends a step meanwhile.
+            let mut undone = undone();
+            undone.steps.drain(..).rev().for_each(|(_, undo)| undo());
+            std::process::exit(128 + signal);
+        }
+    })?;
+    Ok(handle)
 }
 
 /// Removes `path`, if it is there. Into a folder another thread may be writing: it is renamed first, so that nothing more is made in it by
@@ -125,11 +162,13 @@ mod tests {
     #[ignore = "child process: run by the tests below"]
     fn guards_the_given_files() {
         let path = std::env::var_os(GUARDED).unwrap();
-        let _guard = match std::env::var_os(WAS_THERE) {
-            Some(_) => RemovedOnSignal::emptying(Path::new(&path), Mode::from_raw_mode(0o755)),
-            None => RemovedOnSignal::new(Path::new(&path)),
-        }
-        .unwrap();
+        let _guards: Vec<RemovedOnSignal> = std::env::split_paths(&path)
+            .map(|path| match std::env::var_os(WAS_THERE) {
+                Some(_) => RemovedOnSignal::emptying(&path, Mode::from_raw_mode(0o755)),
+                None => RemovedOnSignal::new(&path),
+            })
+            .map(Result::unwrap)
+            .collect();
         println!("ready");
         thread::sleep(Duration::from_secs(60));
     }
@@ -183,6 +222,21 @@ mod tests {
         let ends = [end_by("-TERM", &file), end_by("-HUP", &folder)];
 
         assert_eq!(ends.map(|end| end.code()), [Some(128 + SIGTERM), Some(128 + SIGHUP)]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn all_that_is_guarded_at_once_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let folders: Vec<PathBuf> = (0..8).map(|number| dir.path().join(format!("folder-{number}"))).collect();
+        for folder in &folders {
+            fs::create_dir(folder).unwrap();
+            (0..200).for_each(|number| fs::write(folder.join(number.to_string()), "half").unwrap());
+        }
+
+        let end = end_by("-INT", Path::new(&std::env::join_paths(&folders).unwrap()));
+
+        assert_eq!(end.code(), Some(128 + SIGINT));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
