@@ -150,8 +150,9 @@ pub struct Pairs {
     wakeups_are_recorded: bool,
     alone: Vec<Alone>,
     shown: usize,
-    /// Tasks that ran without having been woken. One that is being killed does so, and then dies.
-    unwoken: Vec<(Tid, Alone)>,
+    /// How often tasks ran without having been woken, and when they did so first. One that is being killed does so, and
+    /// then dies.
+    unwoken: HashMap<Tid, (u64, Alone)>,
     /// On a preemptible-RT kernel: the soft interrupts that each task handles, the innermost last.
     soft_interrupts_of: Option<HashMap<Tid, Vec<i64>>>,
 }
@@ -180,7 +181,7 @@ impl Pairs {
             wakeups_are_recorded: false,
             alone: Vec::new(),
             shown,
-            unwoken: Vec::new(),
+            unwoken: HashMap::default(),
             soft_interrupts_of: None,
         }
     }
@@ -245,8 +246,11 @@ impl Pairs {
     /// What was found: counts of the pairs that had any event, and the events that are alone.
     #[must_use]
     pub fn finish(mut self) -> (Vec<PairCount>, Vec<Alone>) {
-        for (_, alone) in std::mem::take(&mut self.unwoken) {
-            self.keep(Pair::Wakeup, alone);
+        let mut unwoken: Vec<_> = std::mem::take(&mut self.unwoken).into_values().collect();
+        unwoken.sort_by_key(|(_, first)| first.time);
+        for (times, first) in unwoken {
+            self.keep(Pair::Wakeup, first);
+            self.counts[Pair::Wakeup as usize].get_or_insert_default().2 += times - 1;
         }
         let count = |pair| {
             let (balanced, explained, unbalanced) = self.counts[pair as usize]?;
@@ -362,8 +366,8 @@ impl Pairs {
                 let call = self.calls.remove(&tid);
                 self.explained(Pair::Syscall, usize::from(call.is_some()));
                 self.sleepers.remove(&tid);
-                let killed = self.unwoken.extract_if(.., |(unwoken, _)| *unwoken == tid).count();
-                self.explained(Pair::Wakeup, killed);
+                let killed = self.unwoken.remove(&tid).map_or(0, |(times, _)| times);
+                self.explained(Pair::Wakeup, usize::try_from(killed).unwrap_or(usize::MAX));
             }
             _ => {}
         }
@@ -373,7 +377,8 @@ impl Pairs {
         let (prev, next) = (prev.tid, next.tid);
         if prev != 0 {
             if let Some(Sleeper::RanUnwoken(_)) = self.sleepers.remove(&prev) {
-                self.unwoken.push((prev, alone(merged, format!("task {prev} ran without having been woken"))));
+                let first = || (0, alone(merged, format!("task {prev} ran without having been woken")));
+                self.unwoken.entry(prev).or_insert_with(first).0 += 1;
             }
             if prev_state & 0xff == UNINTERRUPTIBLE {
                 self.sleepers.insert(prev, Sleeper::Asleep);

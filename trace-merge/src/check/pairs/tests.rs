@@ -321,3 +321,14 @@ fn sleeper_that_is_being_killed_may_run_unwoken() {
 
     assert_eq!(counts(&found, Pair::Wakeup), (0, 1, 0));
 }
+
+#[test]
+fn tasks_that_ran_unwoken_are_counted_each_time_and_kept_once() {
+    let again = |trace, time| runs(runs(sleeps(trace, time, 2), time + 20, 0, 8), time + 30, 8, 8);
+    let trace = again(again(wakes(TestTrace::new(), 1), 10), 100);
+
+    let alive = found(trace);
+
+    assert_eq!(counts(&alive, Pair::Wakeup), (0, 0, 2));
+    assert_eq!(alive.1.len(), 1, "{:?}", alive.1);
+}
