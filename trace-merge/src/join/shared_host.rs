@@ -106,7 +106,9 @@ fn union(layers: &[&TraceLayer]) -> (Vec<EventDescription>, Vec<BTreeMap<u16, u1
     for layer in layers {
         let mut of_layer = BTreeMap::new();
         for event in layer.schemas.iter().map(|schema| schema.description()) {
-            let same = |other: &EventDescription| EventDescription { id: event.id, ..other.clone() } == *event;
+            let same = |other: &EventDescription| {
+                (other.class, &other.name, &other.fields) == (event.class, &event.name, &event.fields)
+            };
             let found = events.values().find(|other| same(other)).map(|other| other.id);
             let free = || std::iter::once(event.id).chain((1..EXTENDED_ID).rev()).find(|id| !events.contains_key(id));
             // There are fewer event types than ids.
