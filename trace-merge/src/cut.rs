@@ -39,6 +39,9 @@ pub struct CutOptions {
 /// Why nothing was cut out.
 #[derive(Debug, Error)]
 pub enum CutError {
+    /// Nothing would remove what is half written when a signal comes.
+    #[error("signals cannot be taken")]
+    Signals(#[source] std::io::Error),
     /// The recording cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -158,7 +161,9 @@ fn cut_into_folder(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cu
     }
     let is_wanted = |kind: LayerKind| options.layers.is_empty() || options.layers.contains(&kind);
     let mut folder = TraceFolder::create(out, Readers::Owner)?;
-    let mut manifest = described(trace, *times.end(), from.max(start), is_wanted);
+    let guard = folder.removed_on_signal().map_err(CutError::Signals)?;
+    let is_all_of_time = options.from.is_none() && options.to.is_none();
+    let mut manifest = described(trace, (from.max(start), *times.end()), is_all_of_time, is_wanted);
     let mut damage = Damage::default();
     let is_wanted = |layer: &&TraceLayer| is_wanted(layer.description.kind) && !is_silent(layer, &times);
     for layer in trace.layers().iter().filter(is_wanted) {
@@ -191,6 +196,7 @@ fn cut_into_folder(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cu
     let bytes = written.layers().iter().flat_map(|layer| &layer.streams).map(|stream| stream.stored_bytes()).sum();
     let begin_ns = trace.clock().ticks_to_ns(written.start().unwrap_or(start).saturating_sub(start));
     folder.keep();
+    drop(guard);
     Ok(Cut { records, bytes, begin_ns, damage })
 }
 
@@ -202,7 +208,12 @@ fn is_silent(layer: &TraceLayer, times: &RangeInclusive<u64>) -> bool {
 
 /// What describes the part of `trace` from `from` to `to`, ticks, but for its layers, of which the kinds are copied that
 /// are wanted.
-fn described(trace: &Trace, to: u64, from: u64, is_wanted: impl Fn(LayerKind) -> bool) -> Manifest {
+fn described(
+    trace: &Trace,
+    (from, to): (u64, u64),
+    is_all_of_time: bool,
+    is_wanted: impl Fn(LayerKind) -> bool,
+) -> Manifest {
     let whole = trace.manifest();
     let start = trace.start().unwrap_or(0);
     let [from, to] = [from, to].map(|time| seconds(whole.clock.ticks_to_ns(time.saturating_sub(start))));
@@ -214,17 +225,14 @@ fn described(trace: &Trace, to: u64, from: u64, is_wanted: impl Fn(LayerKind) ->
         reason: "it was left out when this was cut out of a longer trace".into(),
         fix: format!("cut that with --layer {layer}, too"),
     }));
+    let described = Manifest { layers: Vec::new(), missing, max_size: None, ..whole.clone() };
+    if is_all_of_time {
+        return described;
+    }
     // What the kernel counted, it counted over the whole recording.
     let vms = whole.vms.iter().map(|vm| Vm { strata_threads: Vec::new(), cpu_limits: Vec::new(), ..vm.clone() });
     let outcome = format!("from {from} to {to} of a longer trace, whose end was: {}", whole.outcome_text());
-    Manifest {
-        vms: vms.collect(),
-        layers: Vec::new(),
-        missing,
-        max_size: None,
-        outcome: Some(outcome),
-        ..whole.clone()
-    }
+    Manifest { vms: vms.collect(), outcome: Some(outcome), ..described }
 }
 
 fn no_layer(trace: &Trace, wanted: LayerKind) -> CutError {
@@ -264,6 +272,20 @@ mod tests {
     fn within(from: u64, to: u64) -> CutOptions {
         let ns = |ticks: u64| Some(Duration::from_nanos(ticks / 2));
         CutOptions { from: ns(from), to: ns(to), ..CutOptions::default() }
+    }
+
+    #[test]
+    fn whole_recording_in_a_folder_is_described_as_it_was() {
+        let (_dir, trace) = TestTrace::new().strata_thread(9, "strata-recorder", 77).switch(0, 10, 0, 7).open();
+        let dir = TempDir::new().unwrap();
+        let [whole, part] = ["whole", "part"].map(|name| dir.path().join(name));
+
+        cut_trace(&trace, &CutOptions::default(), &whole).unwrap();
+        cut_trace(&trace, &within(0, 100), &part).unwrap();
+
+        let [whole, part] = [whole, part].map(|path| Trace::open(&path).unwrap().manifest().clone());
+        assert_eq!((&whole.vms, &whole.outcome), (&trace.manifest().vms, &trace.manifest().outcome));
+        assert!(part.vms[0].strata_threads.is_empty() && part.outcome_text().contains("of a longer trace"));
     }
 
     #[test]

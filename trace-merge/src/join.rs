@@ -33,6 +33,9 @@ mod shared_host;
 /// Why recordings were not merged.
 #[derive(Debug, Error)]
 pub enum JoinError {
+    /// Nothing would remove what is half written when a signal comes.
+    #[error("signals cannot be taken")]
+    Signals(#[source] std::io::Error),
     /// One cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -131,6 +134,7 @@ fn join_into_folder(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: 
         _ => 0,
     };
     let mut folder = TraceFolder::create(out, Readers::Owner)?;
+    let guard = folder.removed_on_signal().map_err(JoinError::Signals)?;
     let mut manifest = Manifest { layers: Vec::new(), max_size: None, ..first.manifest().clone() };
     let mut taken = paths(&first);
     let mut placed = vec![(&first, Place::default())];
@@ -142,6 +146,7 @@ fn join_into_folder(first: &Path, others: &[PathBuf], rules: &[MatchRule], out: 
     }
     let joined = copy_all(&placed, manifest, relation, relation_bound_ns, out)?;
     folder.keep();
+    drop(guard);
     Ok(joined)
 }
 

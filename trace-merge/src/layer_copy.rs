@@ -71,6 +71,7 @@ pub(crate) fn copy(
     copied.another_kernel = description.another_kernel && is_whole;
     copied.host.clone_from(&target.host);
     copied.flag_names.clone_from(&description.flag_names);
+    copied.limit = description.limit.filter(|_| is_whole && is_from_the_beginning(layer, &target.times));
     if !folder.is_empty() {
         copied.path = format!("{folder}/{}", copied.path);
     }
@@ -162,6 +163,12 @@ fn counted(merge: &Merge<'_>) -> (Lost, u64) {
 fn is_at_end(stream: &Stream, to: u64) -> bool {
     let last = (0..stream.packets()).rev().find_map(|index| stream.header(index));
     last.is_none_or(|last| last.time_end <= to)
+}
+
+/// Whether no record of `layer` lies before `times`.
+fn is_from_the_beginning(layer: &TraceLayer, times: &RangeInclusive<u64>) -> bool {
+    let first = |stream: &Stream| (0..stream.packets()).find_map(|index| stream.header(index));
+    layer.streams.iter().all(|stream| first(stream).is_none_or(|first| first.time_begin >= *times.start()))
 }
 
 /// The folder that `layer` lies in, when that is not the recording's own: layers of other hosts have one.
