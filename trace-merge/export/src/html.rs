@@ -87,7 +87,7 @@ fn export_within(
     let mut reports = registry::all(trace, window, symbols)?;
     let mut overview = OverviewBuilder::new(trace, window);
     let passed = strata_analysis::pass(trace, window, &mut [&mut drawing, &mut reports, &mut overview]);
-    let part = passed.window.ok_or(ExportError::Nothing)?;
+    let part = crate::part_of(window, &passed)?;
     drawing.finish(&passed.timeline, part.end);
     why.into_iter().for_each(|paths| drawing.explain(paths));
     let contents = page::Contents {

@@ -9,7 +9,9 @@ pub mod perfetto;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use strata_analysis::Passed;
 use strata_recording::reader::{ReadError, Stream, TraceLayer};
+use strata_recording::window::Window;
 use thiserror::Error;
 use trace_merge::report::ReportError;
 
@@ -52,6 +54,14 @@ pub struct Exported {
     pub drawn: u64,
     /// What is missing of the recording, one line; `None` when nothing is.
     pub incomplete: Option<String>,
+}
+
+/// The part of `window` that `passed` found records in. Where kernels and VMMs have none, it is that of applications.
+fn part_of(window: Window, passed: &Passed) -> Result<Window, ExportError> {
+    let first = passed.totals.iter().filter_map(|totals| totals.first).min();
+    let last = passed.totals.iter().filter_map(|totals| totals.last).max();
+    let of_all = first.zip(last).map(|(begin, end)| Window { begin, end: end.saturating_add(1).min(window.end) });
+    passed.window.or(of_all).ok_or(ExportError::Nothing)
 }
 
 /// What a stream is called: its VM or host, layer, process and CPU.

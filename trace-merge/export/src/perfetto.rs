@@ -72,7 +72,7 @@ pub fn export_with(
     let mut exporter = Exporter::new(trace, window, options.progress, PacketWriter::new(out, host_clocks.offset()));
     exporter.introduce(trace, &host_clocks);
     let passed = strata_analysis::pass(trace, window, &mut [&mut exporter]);
-    let Some(part) = passed.window else { return Err(ExportError::Nothing) };
+    let part = crate::part_of(window, &passed)?;
     let incomplete = passed.completeness.line();
     let records = passed.totals.iter().map(|totals| totals.events).sum();
     let drawn = exporter.drawn;
@@ -235,6 +235,7 @@ impl<'t, W: Write + Send> Exporter<'t, W> {
         let begin = self.begin_ns();
         host_processes::introduce(&mut self.out, &manifest.vms, &timeline, begin);
         self.states.introduce(&mut self.out, &timeline, begin);
+        self.states.begin_at(begin.max(trace.clock().ticks_to_ns(trace.start().unwrap_or(0))));
         self.applications.introduce(&mut self.out, trace, &timeline, begin);
     }
 

@@ -96,7 +96,9 @@ impl<'t> Drawing<'t> {
         progress: Option<&'t AtomicU64>,
     ) -> Option<Self> {
         let timeline = Timeline::new(trace);
-        let part = timeline.span?.intersection(&window)?;
+        // Where kernels and VMMs recorded nothing, applications may have.
+        let all = || Window { begin: trace.start()?, end: trace.end()?.saturating_add(1) }.intersection(&window);
+        let part = timeline.span.and_then(|span| span.intersection(&window)).or_else(all)?;
         let mut rows = Rows::new(bounds.slices);
         let cpus = CpuRows::new(trace, &timeline, &mut rows);
         let length = ns(trace.clock(), part, part.end);

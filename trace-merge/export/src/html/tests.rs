@@ -328,11 +328,16 @@ fn page_fetches_nothing_and_runs_only_its_own_scripts() {
 }
 
 #[test]
-fn recording_without_anything_in_the_window_is_refused() {
-    let (_dir, trace) = TestTrace::new().user(7, 0, 1_000, "app:event", &[("x", Number(1))]).open();
+fn recording_of_an_application_alone_is_shown_and_a_part_without_its_records_is_refused() {
+    let event = |trace: TestTrace, time| trace.user(7, 0, time, "app:event", &[("x", Number(1))]);
+    let (_dir, trace) = event(event(TestTrace::new(), 1_000), 9_000).open();
+    let between = [1_000, 2_000].map(|ns| Some(std::time::Duration::from_nanos(ns)));
+    let part = Options { from: between[0], to: between[1], ..Options::default() };
 
-    let refused = export(&trace, &Options::default(), None, None, std::io::sink());
+    let shown = export(&trace, &Options::default(), None, None, std::io::sink()).unwrap();
+    let refused = export(&trace, &part, None, None, std::io::sink());
 
+    assert_eq!(shown.records, 2);
     assert!(matches!(refused, Err(ExportError::Nothing)), "{refused:?}");
 }
 

@@ -12,12 +12,14 @@ use strata_analysis::timeline::fused::Fused;
 use strata_analysis::timeline::states::TaskIndex;
 use strata_analysis::timeline::vcpu::VcpuState;
 use strata_analysis::timeline::{Origin, Timeline};
+use strata_recording::clock::NS_PER_SECOND;
 use strata_recording::text::terminal::harmless;
 use trace_merge::report::scheduling::{tasks, vcpus};
 
 /// Exits are counted over periods of this length, ns.
 const PERIOD: u64 = 100_000_000;
-const PERIODS_PER_SECOND: u64 = 1_000_000_000 / PERIOD;
+/// What of a period counts as so long at least: few exits at the edge of the window are no rate.
+const LEAST: u64 = PERIOD / 10;
 /// Names that are kept ready; threads of a host may give rise to any number.
 const MOST_NAMES: usize = 4096;
 /// What a state is called that the records do not tell.
@@ -33,6 +35,8 @@ pub(super) struct States {
     described: Vec<Vec<bool>>,
     /// By VM and vCPU.
     exits: BTreeMap<(usize, u32), Exits>,
+    /// When the window begins, ns.
+    begin: u64,
 }
 
 type Names<S> = HashMap<(usize, S), OftenName>;
@@ -64,6 +68,11 @@ fn name_of<S: Eq + Hash + Copy>(
 }
 
 impl States {
+    /// What is drawn begins at `begin`, ns.
+    pub(super) const fn begin_at(&mut self, begin: u64) {
+        self.begin = begin;
+    }
+
     /// Describes the tracks of vCPUs.
     pub(super) fn introduce<W: Write>(&mut self, out: &mut PacketWriter<W>, timeline: &Timeline, time: u64) {
         for (index, vm) in timeline.vms.iter().enumerate() {
@@ -181,17 +190,20 @@ impl States {
     ) {
         let (&Event::KvmExit { tid, vcpu, .. }, Origin::Host { host, .. }) = (event, origin) else { return };
         let Some((vm, vcpu)) = timeline.vcpu_of_event(host, tid, vcpu) else { return };
+        if out.muted {
+            return;
+        }
         let exits = self.exits.entry((vm, vcpu)).or_insert(Exits { period: time / PERIOD, count: 0 });
         if exits.period != time / PERIOD {
             let machine = tracks::host(host);
-            exits.write(out, machine, (vm, vcpu));
+            exits.write(out, machine, (vm, vcpu), (self.begin, u64::MAX));
             // Nothing happened in the periods between.
             if exits.period + 1 < time / PERIOD {
                 out.counter(machine, uuid(Kind::ExitRate, vm, vcpu as usize), (exits.period + 1) * PERIOD, 0);
             }
             *exits = Exits { period: time / PERIOD, count: 0 };
         }
-        exits.count += u64::from(!out.muted);
+        exits.count += 1;
     }
 
     /// Writes what is not written at the end, `time`: the names of processes, too, because Perfetto calls one by the
@@ -199,13 +211,17 @@ impl States {
     pub(super) fn finish<W: Write>(&mut self, out: &mut PacketWriter<W>, timeline: &Timeline, time: u64) {
         for (vm, tasks) in self.described.iter().enumerate() {
             let described = tasks.iter().enumerate().filter(|(_, described)| **described);
-            for process in described.filter_map(|(task, _)| process(&thread(timeline, vm, task)?, vm)) {
-                out.track(tracks::guest(vm), time, process);
+            for thread in described.filter_map(|(task, _)| thread(timeline, vm, task)) {
+                if let Some(process) = process(&thread, vm) {
+                    out.track(tracks::guest(vm), time, process);
+                }
+                // Its last name may have been written with the time of a state that had begun before.
+                out.track(tracks::guest(vm), time, thread);
             }
         }
         for (&(vm, vcpu), exits) in &self.exits {
             let machine = tracks::host(timeline.vm(vm).map_or(0, |vm| vm.host));
-            exits.write(out, machine, (vm, vcpu));
+            exits.write(out, machine, (vm, vcpu), (self.begin, time));
             if (exits.period + 1) * PERIOD < time {
                 out.counter(machine, uuid(Kind::ExitRate, vm, vcpu as usize), (exits.period + 1) * PERIOD, 0);
             }
@@ -214,9 +230,18 @@ impl States {
 }
 
 impl Exits {
-    fn write<W: Write>(self, out: &mut PacketWriter<W>, machine: Machine, (vm, vcpu): (usize, u32)) {
-        let rate = self.count * PERIODS_PER_SECOND;
-        out.counter(machine, uuid(Kind::ExitRate, vm, vcpu as usize), self.period * PERIOD, rate);
+    /// Writes how many there were a second, as far as the period lies between `begin` and `end`, ns.
+    fn write<W: Write>(
+        self,
+        out: &mut PacketWriter<W>,
+        machine: Machine,
+        (vm, vcpu): (usize, u32),
+        (begin, end): (u64, u64),
+    ) {
+        let from = begin.max(self.period * PERIOD);
+        let length = ((self.period + 1) * PERIOD).min(end).saturating_sub(from).max(LEAST);
+        let rate = self.count.saturating_mul(NS_PER_SECOND) / length;
+        out.counter(machine, uuid(Kind::ExitRate, vm, vcpu as usize), from, rate);
     }
 }
 

@@ -474,24 +474,44 @@ fn requests_that_overlap_are_drawn_beside_each_other() {
 }
 
 #[test]
-fn exits_are_counted_by_period() {
+fn exits_are_counted_by_period_as_far_as_it_lies_in_the_part() {
     let exit = |trace: TestTrace, time| {
         let fields = [("common_pid", Number(100)), ("exit_reason", Number(0x78)), ("isa", Number(2))];
         trace.host(0, time, "kvm:kvm_exit", &fields)
     };
     // A period of 100 ms is 200 million ticks.
-    let times = [1, 2, 3, 700_000_000];
-    let read = read(times.into_iter().fold(TestTrace::new(), exit));
+    let trace = || [0, 2, 3, 160_000_000, 700_000_000].into_iter().fold(TestTrace::new(), exit);
+    let (whole, part) = (read(trace()), read_part(trace(), 50_000_000, 400_000_000));
 
     let rate = uuid(Kind::ExitRate, 0, 0);
-    let values: Vec<_> = read
-        .packets
-        .iter()
-        .filter_map(|packet| Some((packet.timestamp?, packet.track_event.as_ref()?)))
-        .filter(|(_, event)| event.track_uuid == Some(rate))
-        .map(|(time, event)| (time, event.counter_value.unwrap()))
-        .collect();
-    assert_eq!(values, [(0, 30), (100_000_000, 0), (300_000_000, 10)]);
+    let values = |read: &Read| -> Vec<_> {
+        let events = read.packets.iter().filter_map(|packet| Some((packet.timestamp?, packet.track_event.as_ref()?)));
+        let rates = events.filter(|(_, event)| event.track_uuid == Some(rate));
+        rates.map(|(time, event)| (time, event.counter_value.unwrap())).collect()
+    };
+    assert_eq!(values(&whole), [(0, 40), (100_000_000, 0), (300_000_000, 20)]);
+    assert_eq!(values(&part), [(50_000_000, 20), (100_000_000, 0), (300_000_000, 20)]);
+}
+
+#[test]
+fn part_in_which_only_an_application_recorded_is_exported() {
+    let trace = TestTrace::new().switch(0, 1_000, 0, 7).user(7, 0, 5_000, "app:event", &[]);
+
+    let read = read_part(trace, 1_000, 9_000);
+
+    assert_eq!((read.exported.records, read.exported.drawn), (1, 1));
+}
+
+#[test]
+fn thread_has_its_last_name_when_an_application_recorded_before() {
+    let trace = TestTrace::new().named_switch((0, 1_000), (0, "swapper"), 0, (7, "sh"));
+    let trace = trace.user(7, 0, 2_000, "app:event", &[]).rename(0, 3_000, 7, "sh", "work");
+
+    let read = read(trace.named_switch((0, 4_000), (7, "work"), 1, (0, "swapper")));
+
+    let threads = read.descriptors().filter_map(|(_, track)| track.thread.as_ref());
+    let last = threads.filter(|thread| thread.tid == Some(7)).last().unwrap();
+    assert_eq!(last.thread_name.as_deref(), Some("work"));
 }
 
 #[test]
