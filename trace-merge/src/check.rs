@@ -189,9 +189,11 @@ impl<'t> Check<'t> {
         let mut vms = Vec::new();
         for vm in vms_of(trace) {
             let periods = |source: SwitchSource| {
-                // Those of a layer that goes on may come: so far, all of its streams are gaps.
-                let reports =
-                    |layer: &TraceLayer| has_records(layer) || !layer.has_ended() && !layer.streams.is_empty();
+                // Those of a layer that goes on may come, and those of a part may have been before: its streams are gaps.
+                let reports = |layer: &TraceLayer| {
+                    let is_gap = |stream: &Stream| !layer.has_ended() || stream.begins_late();
+                    has_records(layer) || layer.streams.iter().any(is_gap)
+                };
                 source.layers(trace, &vm).any(reports).then(|| Periods::new(source, &vm))
             };
             let (host_kernel, vmm) = (periods(SwitchSource::HostKernel), periods(SwitchSource::Vmm));

@@ -608,3 +608,19 @@ fn first_line_says_what_is_incomplete() {
 
     assert!(text.starts_with("INCOMPLETE: host-kernel: 3 records lost"), "{text}");
 }
+
+#[test]
+fn part_in_which_only_the_guest_recorded_is_checked_as_far_as_it_can_be() {
+    let vcpu = [("common_pid", Field::Number(100)), ("vcpu_id", Field::Number(0))];
+    let exit = [vcpu[0], vcpu[1], ("exit_reason", Field::Number(0x7b)), ("isa", Field::Number(2))];
+    let trace = TestTrace::new().host(0, 1_000, "kvm:kvm_entry", &vcpu).guest(0, 1_500, "test:event", &[]);
+    let trace = trace.host(0, 2_000, "kvm:kvm_exit", &exit).guest(0, 100_000, "test:event", &[]);
+    let (_dir, trace) = trace.open();
+    let dir = TempDir::new().unwrap();
+    let late = crate::cut::CutOptions { from: Some(std::time::Duration::from_micros(40)), ..Default::default() };
+    crate::cut::cut_trace(&trace, &late, &dir.path().join("part")).unwrap();
+
+    let result = check(&Trace::open(&dir.path().join("part")).unwrap(), 10).unwrap();
+
+    assert!(result.violations.is_empty(), "{:?}", result.violations);
+}
