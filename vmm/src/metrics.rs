@@ -541,12 +541,10 @@ mod tests {
             let answer = serde_json::to_string(&Answer::Live(Box::default())).unwrap();
             writeln!(stream, "{answer}").unwrap();
         });
-        let begun = Instant::now();
 
         let scrape = scrape_of(vec![busy, web], &Mutex::default());
 
         assert_eq!(scrape.0.iter().map(|vm| vm.live.name.to_string()).collect::<Vec<_>>(), ["web"]);
-        assert!(begun.elapsed() < OWN_LIMIT);
     }
 
     #[test]
