@@ -35,6 +35,9 @@ pub enum DebugfsError {
     },
 }
 
+/// How often a vCPU's own TSC is looked for while it runs guests of its own.
+const TSC_TRIES: u32 = 3;
+
 /// How KVM makes a vCPU's TSC of the host's: `guest = (host * ratio >> fraction_bits) + offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VcpuTsc {
@@ -75,8 +78,8 @@ pub struct DebugfsVcpu {
     pub vcpu: u32,
     /// The host's thread that ran it last; `None` where it has not run yet or this kernel does not tell (before 5.19).
     pub thread: Option<u32>,
-    /// Its TSC.
-    pub tsc: VcpuTsc,
+    /// Its TSC; `None` while it runs a guest of its own: KVM shows that guest's then.
+    pub tsc: Option<VcpuTsc>,
 }
 
 /// A virtual machine's folder.
@@ -129,16 +132,30 @@ impl DebugfsVm {
             vcpus.push(DebugfsVcpu {
                 vcpu,
                 thread: number(&folder.join("pid"))?.filter(|&thread| thread != 0),
-                tsc: VcpuTsc {
-                    offset: number(&folder.join("tsc-offset"))?.unwrap_or(0),
-                    ratio: number(&folder.join("tsc-scaling-ratio"))?.unwrap_or(0),
-                    fraction_bits: number(&folder.join("tsc-scaling-ratio-frac-bits"))?.unwrap_or(0),
-                },
+                tsc: own_tsc(&folder)?,
             });
         }
         vcpus.sort_unstable_by_key(|vcpu| vcpu.vcpu);
         Ok(vcpus)
     }
+}
+
+/// The TSC of the vCPU with the folder `folder`, if it runs no guest of its own before and after that was read; older
+/// kernels do not tell.
+fn own_tsc(folder: &Path) -> Result<Option<VcpuTsc>, DebugfsError> {
+    let is_nested = || Ok(number::<u64>(&folder.join("guest_mode"))?.unwrap_or(0) != 0);
+    for _ in 0..TSC_TRIES {
+        let was_nested = is_nested()?;
+        let tsc = VcpuTsc {
+            offset: number(&folder.join("tsc-offset"))?.unwrap_or(0),
+            ratio: number(&folder.join("tsc-scaling-ratio"))?.unwrap_or(0),
+            fraction_bits: number(&folder.join("tsc-scaling-ratio-frac-bits"))?.unwrap_or(0),
+        };
+        if !was_nested && !is_nested()? {
+            return Ok(Some(tsc));
+        }
+    }
+    Ok(None)
 }
 
 /// Thread and descriptor in the name of a machine's folder, `TID-FD`.
@@ -204,10 +221,25 @@ mod tests {
 
         let scaled = VcpuTsc { offset: -4000, ratio: 2 << 32, fraction_bits: 32 };
         let plain = VcpuTsc { offset: -5000, ratio: 0, fraction_bits: 0 };
-        assert_eq!(vcpus[0], DebugfsVcpu { vcpu: 0, thread: Some(79), tsc: scaled });
-        assert_eq!(vcpus[1], DebugfsVcpu { vcpu: 1, thread: None, tsc: plain });
+        assert_eq!(vcpus[0], DebugfsVcpu { vcpu: 0, thread: Some(79), tsc: Some(scaled) });
+        assert_eq!(vcpus[1], DebugfsVcpu { vcpu: 1, thread: None, tsc: Some(plain) });
         assert_eq!(scaled.to_string(), "the host's TSC times 8589934592 / 2^32, plus -4000 ticks");
         assert_eq!(plain.to_string(), "the host's TSC plus -5000 ticks");
+    }
+
+    #[test]
+    fn offset_of_a_guest_in_the_guest_is_not_taken_for_the_vcpus() {
+        let root = debugfs(&[
+            ("77-12/vcpu0/tsc-offset", "-5000\n"),
+            ("77-12/vcpu0/guest_mode", "1\n"),
+            ("77-12/vcpu1/tsc-offset", "-4000\n"),
+            ("77-12/vcpu1/guest_mode", "0\n"),
+        ]);
+        let machine = DebugfsVm::of_process(root.path(), &BTreeSet::from([77])).unwrap().remove(0);
+
+        let offsets = machine.vcpus().unwrap().into_iter().map(|vcpu| vcpu.tsc.map(|tsc| tsc.offset));
+
+        assert_eq!(offsets.collect::<Vec<_>>(), [None, Some(-4000)]);
     }
 
     #[test]

@@ -38,7 +38,10 @@ impl Sinks {
     /// Takes what `look` shows.
     pub fn take(&self, look: &Look) {
         for vcpu in &look.vcpus {
-            self.clocks.observe_offset(vcpu.vcpu, vcpu.tsc.offset);
+            // One that runs at another rate is told by no offset.
+            if let Some(tsc) = vcpu.tsc.filter(|tsc| !tsc.is_scaled()) {
+                self.clocks.observe_offset(vcpu.vcpu, tsc.offset);
+            }
         }
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         // A vCPU that is taken away, or whose thread has just ended, has run all the same.
@@ -105,8 +108,8 @@ mod tests {
     use strata_clock::{ClockParameters, DebugfsVcpu, HostTime, VcpuTsc};
 
     fn look(vcpus: &[(u32, i64)], threads: &[(u32, u32)]) -> Look {
-        let vcpu =
-            |&(vcpu, offset)| DebugfsVcpu { vcpu, thread: None, tsc: VcpuTsc { offset, ratio: 0, fraction_bits: 0 } };
+        let tsc = |offset| Some(VcpuTsc { offset, ratio: 0, fraction_bits: 0 });
+        let vcpu = |&(vcpu, offset)| DebugfsVcpu { vcpu, thread: None, tsc: tsc(offset) };
         Look { vcpus: vcpus.iter().map(vcpu).collect(), threads: threads.to_vec() }
     }
 

@@ -64,7 +64,7 @@ pub fn check_clock(time: HostTime, offset_honoured: bool, look: &Look) -> Result
     if time != HostTime::Tsc {
         return Err(AttachError::NoTsc);
     }
-    match look.vcpus.iter().find(|vcpu| offset_honoured && vcpu.tsc.is_scaled()) {
+    match look.vcpus.iter().find(|vcpu| offset_honoured && vcpu.tsc.is_some_and(|tsc| tsc.is_scaled())) {
         Some(vcpu) => Err(AttachError::ScaledTsc { vcpu: vcpu.vcpu }),
         None => Ok(()),
     }

@@ -393,7 +393,8 @@ fn clock_statement(clock: &HostClock, vm: &str, look: &Look, offset_honoured: bo
         },
     };
     let utc = read_together(|| clock.time.now(), clock.trace_frequency());
-    clock.statement(Uuid::new_v4(), utc, look.vcpus.iter().map(|vcpu| relation(vcpu.vcpu, &vcpu.tsc)).collect())
+    let relations = look.vcpus.iter().filter_map(|vcpu| Some(relation(vcpu.vcpu, vcpu.tsc.as_ref()?)));
+    clock.statement(Uuid::new_v4(), utc, relations.collect())
 }
 
 /// The layers that only the process that runs the VM can record, and those of a guest whose agent has not come up yet.

@@ -27,10 +27,9 @@ fn vcpu_of_name(comm: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use strata_clock::VcpuTsc;
 
     fn vcpu(vcpu: u32, thread: Option<u32>) -> DebugfsVcpu {
-        DebugfsVcpu { vcpu, thread, tsc: VcpuTsc { offset: 0, ratio: 0, fraction_bits: 0 } }
+        DebugfsVcpu { vcpu, thread, tsc: None }
     }
 
     fn task(tid: u32, comm: &str) -> Task {
