@@ -18,12 +18,15 @@ use shared_ring::restartable::{self, Draft, RestartableProducer, RestartableThre
 use shared_ring::storage::{Smp, Storage};
 use shared_ring::view::{ProcessSlotView, ViewError};
 use std::any::Any;
-use std::fs;
 use std::io;
 use std::mem::offset_of;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::thread::{self, ScopedJoinHandle};
+
+/// Bytes of the stack of the thread that visits other CPUs.
+const VISITOR_STACK: usize = 64 << 10;
 
 /// Attempts to record on the CPU on which the thread runs, before the record is given up.
 const ATTEMPTS: usize = 16;
@@ -345,41 +348,47 @@ impl ProcessRings {
         }
     }
 
-    /// The thread goes to each CPU whose ring holds records, as only there its sub-buffer can be closed, and is then
-    /// allowed to go where it was before. What it cannot reach (a CPU that is gone, or not the process's) stays until
-    /// its sub-buffer is full, or the process ends.
+    /// A thread goes to each CPU whose ring holds records, as only there its sub-buffer can be closed. What it cannot reach
+    /// (a CPU that is gone, or not the process's) stays until its sub-buffer is full, or the process ends.
     fn flush_restartable(&self) {
         let Some(thread) = ThisThread::current() else { return };
-        let close = |wanted: u32| {
-            (0..restartable::ATTEMPTS).any(|_| {
-                let Some(cpu) = thread.begin() else { return true };
-                let ring = self.ring_of(cpu).filter(|_| cpu == wanted);
-                let Some(ring) = ring else {
-                    thread.end();
-                    return false;
-                };
-                ring.restartable.force_switch(&thread, || ring.clock.now(ticks))
-            })
-        };
         let Some(here) = thread.cpu() else { return };
-        close(here);
+        self.close(&thread, here);
         let is_open = |&cpu: &u32| self.ring_of(cpu).is_some_and(|ring| ring.restartable.is_open());
         let others: Vec<u32> = (0..MAX_VCPUS).filter(|&cpu| cpu != here).filter(is_open).collect();
         if others.is_empty() {
             return;
         }
-        // A handler that forks or makes a thread would leave that on one CPU for ever.
+        // A thread that says where it may run is never allowed onto CPUs that its control group gets later: not the
+        // program's. No handler of the program's runs on this one, which has all signals blocked from its beginning on.
         let _blocked = BlockedSignals::all();
-        let Some(allowed) = allowed_cpus() else { return };
-        for cpu in others {
-            let mut there = CpuSet::new();
-            there.set(cpu as usize);
-            if rustix::thread::sched_setaffinity(None, &there).is_ok() {
-                close(cpu);
+        let visit = || others.iter().for_each(|&cpu| self.close_there(cpu));
+        thread::scope(|scope| {
+            let visitor = thread::Builder::new().name("strata-flush".into()).stack_size(VISITOR_STACK);
+            let _ = visitor.spawn_scoped(scope, visit).map(ScopedJoinHandle::join);
+        });
+    }
+
+    /// Moves this thread to `cpu`, if that may be, and closes what is open there.
+    fn close_there(&self, cpu: u32) {
+        let mut there = CpuSet::new();
+        there.set(cpu as usize);
+        if let Some(thread) = ThisThread::current()
+            && rustix::thread::sched_setaffinity(None, &there).is_ok()
+        {
+            self.close(&thread, cpu);
+        }
+    }
+
+    /// Closes what is open in the ring of `wanted`, if `thread`, which is this one, is there.
+    fn close(&self, thread: &ThisThread, wanted: u32) {
+        for _ in 0..restartable::ATTEMPTS {
+            let Some(cpu) = thread.begin() else { return };
+            let Some(ring) = self.ring_of(cpu).filter(|_| cpu == wanted) else { return thread.end() };
+            if ring.restartable.force_switch(thread, || ring.clock.now(ticks)) {
+                return;
             }
         }
-        // It was allowed a moment ago. If it no longer is, there is nothing better.
-        let _ = rustix::thread::sched_setaffinity(None, &allowed);
     }
 
     #[inline(always)]
@@ -391,27 +400,6 @@ impl ProcessRings {
         let ring = unsafe { &*self.ring_of_cpu.add(cpu as usize) }.load(Ordering::Relaxed);
         self.rings.get(usize::from(ring))
     }
-}
-
-/// The CPUs that this thread may go to, those that are offline included; `None` where nothing tells. `sched_getaffinity`
-/// leaves those out, and who is allowed what it says never goes there again.
-fn allowed_cpus() -> Option<CpuSet> {
-    let status = fs::read_to_string("/proc/thread-self/status").ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:")).and_then(cpus_of_mask)
-}
-
-/// The CPUs of `mask`, hexadecimal groups of 32 bits, the lowest last.
-fn cpus_of_mask(mask: &str) -> Option<CpuSet> {
-    let mut cpus = CpuSet::new();
-    for (group, digits) in mask.trim().rsplit(',').enumerate() {
-        let bits = u32::from_str_radix(digits, 16).ok()?;
-        (0..32)
-            .filter(|bit| bits >> bit & 1 == 1)
-            .map(|bit| 32 * group + bit)
-            .filter(|&cpu| cpu < CpuSet::MAX_CPU)
-            .for_each(|cpu| cpus.set(cpu));
-    }
-    Some(cpus)
 }
 
 #[cfg(test)]
@@ -546,24 +534,6 @@ pub(crate) mod tests {
         assert_eq!(recorded, Recorded::Yes);
         assert_eq!(region.drain(0).1, []);
         assert_eq!(region.drain(1).1, [(1003, 7, vec![])]);
-    }
-
-    #[test]
-    fn cpus_of_a_mask_are_counted_from_its_end() {
-        let cpus = |mask: &str| {
-            cpus_of_mask(mask).map(|set| (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect::<Vec<_>>())
-        };
-
-        assert_eq!(cpus("\t80000000,00000005\n"), Some(vec![0, 2, 63]));
-        assert_eq!(cpus(&"ffffffff,".repeat(40)), None);
-        assert_eq!(cpus(&["1", &",00000000".repeat(32)].concat()), Some(vec![]), "more than are known");
-    }
-
-    #[test]
-    fn allowed_cpus_are_those_that_this_thread_has() {
-        let (known, online) = (allowed_cpus().unwrap(), rustix::thread::sched_getaffinity(None).unwrap());
-
-        assert!((0..CpuSet::MAX_CPU).all(|cpu| known.is_set(cpu) || !online.is_set(cpu)));
     }
 
     #[test]
