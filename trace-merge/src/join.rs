@@ -323,10 +323,13 @@ impl Place {
         number: usize,
         has_foreign_clock: bool,
     ) -> Self {
-        let is_other_run = !has_foreign_clock
-            && trace.clock().uuid != first.clock().uuid
-            && trace.manifest().shares_clock_with(first.manifest());
         let collides = !paths(trace).is_disjoint(taken);
+        let boots = [trace, first].map(|trace| &trace.manifest().host.boot_id);
+        // One part of a recording behind another one is as another run.
+        let is_other_part = collides && boots[0] == boots[1] && !boots[0].is_empty();
+        let is_other_run = !has_foreign_clock
+            && (trace.clock().uuid != first.clock().uuid || is_other_part)
+            && trace.manifest().shares_clock_with(first.manifest());
         if !is_other_run && !collides {
             return Self::default();
         }

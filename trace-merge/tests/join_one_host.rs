@@ -165,6 +165,26 @@ fn parts_of_one_recording_that_overlap_are_refused_and_others_are_not() {
 }
 
 #[test]
+fn parts_of_one_recording_have_one_host() {
+    let dir = TempDir::new().unwrap();
+    let whole = Run { guest: vec![1_100, 1_300, 1_700, 1_900], ..Run::at(1_000, 100) }.write(&dir, "whole");
+    let trace = Trace::open(&whole).unwrap();
+    let [until, from] = [450, 550].map(|ticks| Some(Duration::from_nanos(trace.clock().ticks_to_ns(ticks))));
+    let part = |name: &str, from, to| {
+        let out = dir.path().join(name);
+        cut(&whole, &CutOptions { layers: Vec::new(), from, to }, &out).unwrap();
+        out
+    };
+    let (first, second) = (part("first", None, until), part("second", from, None));
+
+    join(&first, &[second], &[], &dir.path().join("merged")).unwrap();
+
+    let merged = Trace::open(&dir.path().join("merged")).unwrap();
+    assert_eq!(host_events(&merged), host_events(&trace));
+    assert!(merged.layers().iter().all(|layer| layer.description.host.is_none()));
+}
+
+#[test]
 fn vms_of_one_name_are_distinguished_and_share_the_host() {
     let dir = TempDir::new().unwrap();
 
