@@ -16,7 +16,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::manifest::is_perfetto_file;
-use tempfile::TempPath;
 use thiserror::Error;
 use trace_merge::moment::MomentError;
 use uuid::Uuid;
@@ -80,8 +79,10 @@ pub fn run(args: &OpenArgs, notify: impl Fn(&str) + Sync) -> Result<(), OpenErro
         move |source| OpenError::File { path, source }
     };
     let (path, _removed) = if !is_perfetto_file(&args.trace) {
-        // No folder: a signal would leave it while the file in it, which has a guard of its own, is written.
-        let path = std::env::temp_dir().join(format!("strata-open-{}.pftrace", Uuid::new_v4().simple()));
+        let folder = tempfile::Builder::new().prefix("strata-open-").tempdir();
+        let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
+        let guard = RemovedOnSignal::new(folder.path()).map_err(file_error(folder.path()))?;
+        let path = folder.path().join("trace.pftrace");
         let part = args.part.of(&args.trace)?;
         export::write_perfetto(
             &export::open(&args.trace, part, &args.symbols, &notify)?,
@@ -91,9 +92,7 @@ pub fn run(args: &OpenArgs, notify: impl Fn(&str) + Sync) -> Result<(), OpenErro
             false,
             &notify,
         )?;
-        let file = TempPath::try_from_path(&path).map_err(file_error(&path))?;
-        let guard = RemovedOnSignal::new(&path).map_err(file_error(&path))?;
-        (path, Some((guard, file)))
+        (path, Some((guard, folder)))
     } else if args.part.from.is_some() || args.part.to.is_some() {
         return Err(OpenError::Part { path: args.trace.clone() });
     } else {
