@@ -9,7 +9,7 @@ use super::columns::type_in_lake;
 use super::files::{Folder, MOST_OPEN, Writer};
 use super::output::{Group, into_io};
 use super::places::{Places, folder_of};
-use super::rows::ABOUT;
+use super::rows::{ABOUT, ROW_GROUP};
 use crate::tables::{Column, EVENTS, FIXED, Fixed, Kind, Lead};
 use parquet::column::writer::ColumnWriter;
 use parquet::errors::Result;
@@ -19,8 +19,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
-/// Rows of a row group, at least, but for the last one of a file: readers pass over row groups.
-const ROW_GROUP: usize = 1 << 17;
 /// What files say of each row beside its table's columns.
 const OWN: [&str; 4] = ["table_name", "boot", "vm", "hour"];
 /// The column of what only one event type has.

@@ -17,7 +17,7 @@ use strata_recording::window::Window;
 /// Columns of each record before its event's name, behind those that rows begin with.
 pub(super) const ABOUT: usize = 7;
 /// Rows of a row group, at most.
-const ROW_GROUP: usize = 1 << 17;
+pub(super) const ROW_GROUP: usize = 1 << 17;
 /// Keys of a row group after which it ends, so that dictionaries stay small.
 const MOST_KEYS: usize = 1 << 15;
 /// Rows after which the memory that they take is reported.
