@@ -36,8 +36,10 @@ const QUERIES: [&str; 17] = [
      join track above on above.id = track.parent_id where above.name like '%: vCPUs' group by 1",
     "select slice.name, count(*) n, sum(dur) ns from slice join track on track.id = track_id
      where track.name = 'what it really does' group by 1",
-    "select cast(sum(value) / 10 as int) n from counter join track on track.id = track_id
-     where track.name like 'vCPU %: exits'",
+    // A rate is that of the time until the next, of 10 ms at least.
+    "select cast(sum(round(value * max(coalesce(until - ts, 0), 10000000) / 1e9)) as int) n from
+     (select value, ts, lead(ts) over (partition by track_id order by ts) until from counter
+     join track on track.id = track_id where track.name like 'vCPU %: exits')",
     "select count(*) n, coalesce(sum(dur), 0) ns from slice join track on track.id = track_id
      where track.name = 'requests'",
     "select count(*) n from flow",

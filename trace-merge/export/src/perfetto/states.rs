@@ -222,9 +222,8 @@ impl States {
         for (&(vm, vcpu), exits) in &self.exits {
             let machine = tracks::host(timeline.vm(vm).map_or(0, |vm| vm.host));
             exits.write(out, machine, (vm, vcpu), (self.begin, time));
-            if (exits.period + 1) * PERIOD < time {
-                out.counter(machine, uuid(Kind::ExitRate, vm, vcpu as usize), (exits.period + 1) * PERIOD, 0);
-            }
+            let end = ((exits.period + 1) * PERIOD).min(time);
+            out.counter(machine, uuid(Kind::ExitRate, vm, vcpu as usize), end, 0);
         }
     }
 }

@@ -489,8 +489,8 @@ fn exits_are_counted_by_period_as_far_as_it_lies_in_the_part() {
         let rates = events.filter(|(_, event)| event.track_uuid == Some(rate));
         rates.map(|(time, event)| (time, event.counter_value.unwrap())).collect()
     };
-    assert_eq!(values(&whole), [(0, 40), (100_000_000, 0), (300_000_000, 20)]);
-    assert_eq!(values(&part), [(50_000_000, 20), (100_000_000, 0), (300_000_000, 20)]);
+    assert_eq!(values(&whole), [(0, 40), (100_000_000, 0), (300_000_000, 20), (350_000_000, 0)]);
+    assert_eq!(values(&part), [(50_000_000, 20), (100_000_000, 0), (300_000_000, 20), (350_000_000, 0)]);
 }
 
 #[test]
