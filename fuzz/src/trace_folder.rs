@@ -42,6 +42,7 @@ pub fn manifest() -> Manifest {
         vcpus: Vec::new(),
         error_bound_ns: 0,
         bound_derivation: "one counter".into(),
+        given_up_ticks: None,
         epochs: Vec::new(),
     };
     let layer = |index: usize, kind, vm: Option<&str>, process, events| Layer {

@@ -416,7 +416,8 @@ fn combined_clock(one: &Clock, two: &Clock, relation: Option<&ClockRelation>, re
         epochs.extend(two.epochs.iter().cloned());
         let wider = if two.error_bound_ns > one.error_bound_ns { two } else { one };
         let (error_bound_ns, bound_derivation) = (wider.error_bound_ns, wider.bound_derivation.clone());
-        return Clock { error_bound_ns, bound_derivation, vcpus, epochs, ..one.clone() };
+        let given_up_ticks = one.given_up_ticks.into_iter().chain(two.given_up_ticks).min();
+        return Clock { error_bound_ns, bound_derivation, given_up_ticks, vcpus, epochs, ..one.clone() };
     };
     let rates = relation.rates();
     epochs.extend(two.epochs.iter().map(|epoch| ClockEpoch {
@@ -424,6 +425,7 @@ fn combined_clock(one: &Clock, two: &Clock, relation: Option<&ClockRelation>, re
         bound_ns: epoch.bound_ns.saturating_add(one.error_bound_ns).saturating_add(relation_bound_ns),
         ..epoch.clone()
     }));
+    let given_up_there = two.given_up_ticks.map(|ticks| relation.reference_at(ticks));
     let nominal = one_per(one, two);
     let ppm = |rate: f64| (rate / nominal - 1.0) * 1e6;
     Clock {
@@ -443,6 +445,7 @@ fn combined_clock(one: &Clock, two: &Clock, relation: Option<&ClockRelation>, re
             ppm(rates.least),
             ppm(rates.most),
         ),
+        given_up_ticks: one.given_up_ticks.into_iter().chain(given_up_there).min(),
         vcpus,
         epochs,
         ..one.clone()

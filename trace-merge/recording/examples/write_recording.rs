@@ -139,6 +139,7 @@ fn manifest(vcpus: u32) -> Manifest {
             vcpus: Vec::new(),
             error_bound_ns: 0,
             bound_derivation: "made up".into(),
+            given_up_ticks: None,
             epochs: Vec::new(),
         },
         host: Host::default(),

@@ -32,6 +32,10 @@ pub struct Clock {
     pub error_bound_ns: u64,
     /// Where that bound comes from, one or a few sentences.
     pub bound_derivation: String,
+    /// When it was noticed, up to a second late, that the host's kernel no longer relies on what ticks: later times can be
+    /// wrong by more than any bound here. Ticks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_up_ticks: Option<u64>,
     /// The relations that were published for the vCPUs, in order, each with its own bound.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub epochs: Vec<ClockEpoch>,

@@ -32,6 +32,7 @@ pub fn clock() -> Clock {
         vcpus: Vec::new(),
         error_bound_ns: 100,
         bound_derivation: "one counter".into(),
+        given_up_ticks: None,
         epochs: Vec::new(),
     }
 }
@@ -83,6 +84,7 @@ pub fn manifest_of(vms: Vec<Vm>) -> Manifest {
             vcpus: Vec::new(),
             error_bound_ns: 0,
             bound_derivation: "one counter".into(),
+            given_up_ticks: None,
             epochs: Vec::new(),
         },
         host: Host::default(),

@@ -27,7 +27,7 @@ use std::io;
 use strata_analysis::completeness::LayerCompleteness;
 use strata_analysis::event::Tid;
 use strata_analysis::{Analysis, Passed};
-use strata_recording::clock::Clock;
+use strata_recording::clock::{Clock, rfc3339};
 use strata_recording::layer::LayerKind;
 use strata_recording::layer::loss::Setting;
 use strata_recording::manifest::Layer;
@@ -260,6 +260,7 @@ impl ReportBuilder for OverviewBuilder {
             .flat_map(|layer| loss::findings(layer, setting(layer), &loss::cut_files(trace, layer), next))
             .collect();
         findings.extend(self.silence.findings(trace.manifest(), passed));
+        findings.extend(clock_given_up(clock));
         findings.extend(clock_bound(clock));
         let tasks = made(self.tasks.finish(trace, passed))?.map_or_else(Vec::new, |tasks| tasks.vms);
         let summary = self.summary.finish(trace, passed)?;
@@ -299,6 +300,18 @@ fn busy(vm: &VmTasks) -> u64 {
         times.running + times.interrupted + times.stolen + times.exits + times.vmm
     };
     vm.tasks.iter().map(of).sum()
+}
+
+/// A clock that the host's kernel has given up meanwhile.
+fn clock_given_up(clock: &Clock) -> Option<Finding> {
+    let at = rfc3339(clock.utc_ns(clock.given_up_ticks?));
+    Some(Finding {
+        kind: FindingKind::Clock,
+        text: "the host's kernel gave up the TSC: later times can be wrong by more than the stated bounds".into(),
+        thousandths: 1000,
+        evidence: format!("noticed at {at}, up to a second late"),
+        next: Next::other("strata doctor, for what this host's TSC is worth"),
+    })
 }
 
 /// A clock whose error bound is unusual.

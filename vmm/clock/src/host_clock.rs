@@ -135,6 +135,7 @@ fn compare_cpus() -> warp::Warp {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(MAX_COMPARED_CPUS).collect();
     warp::observe(cpus.len().max(1), WARP_OBSERVATION, |thread| {
+            given_up_ticks: None,
         let mut only = CpuSet::new();
         if let Some(&cpu) = cpus.get(thread) {
             only.set(cpu);

@@ -32,6 +32,12 @@ impl HostTime {
         if usable { Self::Tsc } else { Self::MonotonicRaw }
     }
 
+    /// Whether the host's kernel does not rely any more on what this counts.
+    #[must_use]
+    pub fn is_given_up(self) -> bool {
+        self == Self::Tsc && Self::of_this_host() != self
+    }
+
     /// The trace clock now, ticks; not read before earlier loads were done.
     #[inline]
     #[must_use]

@@ -106,6 +106,7 @@ fn record(trace: &Path, events: &str, load: [&str; 3]) -> anyhow::Result<()> {
             vcpus: Vec::new(),
             error_bound_ns: clock.error_bound_ns(),
             bound_derivation: "one counter".into(),
+            given_up_ticks: None,
             epochs: Vec::new(),
         },
         host: describe_host(probed.kind.name()),

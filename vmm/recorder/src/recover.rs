@@ -222,6 +222,7 @@ fn describe(region: &CrashRegion, path: &Path, folder: Option<&Path>) -> Manifes
             vcpus: Vec::new(),
             error_bound_ns: 0,
             bound_derivation: "nothing but the trace region was left: the clock's error is not known".into(),
+            given_up_ticks: None,
             epochs: Vec::new(),
         },
         host: Host::default(),

@@ -239,7 +239,7 @@ impl Session {
         events: String,
         kernel: Option<KernelRings>,
         layers: Layers,
-        recording: Recording,
+        mut recording: Recording,
         notify: Notify,
     ) -> Self {
         let keep = if mode == Mode::Discard { Keep::Written } else { Keep::Latest };

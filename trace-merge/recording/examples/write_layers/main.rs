@@ -94,6 +94,7 @@ fn manifest() -> Manifest {
             vcpus: Vec::new(),
             error_bound_ns: 20,
             bound_derivation: "made up".into(),
+            given_up_ticks: None,
             epochs: Vec::new(),
         },
         host: Host::default(),

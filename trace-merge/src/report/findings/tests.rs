@@ -272,6 +272,16 @@ fn clock_is_a_finding_above_its_threshold() {
 }
 
 #[test]
+fn clock_that_the_host_gave_up_meanwhile_is_a_finding() {
+    let clock = Clock { given_up_ticks: Some(7_000), ..manifest().clock };
+
+    let found = clock_given_up(&clock).unwrap();
+
+    assert!(found.text.contains("gave up the TSC") && found.evidence.contains("2023-11-14T22:13:20"), "{found:?}");
+    assert_eq!(clock_given_up(&manifest().clock), None);
+}
+
+#[test]
 fn report_opens_with_its_findings_the_costliest_first() {
     let (_dir, trace) = scenario::preempted_in_an_exit().open();
     let mut text = Vec::new();

@@ -191,9 +191,13 @@ impl Recording {
     }
 
     /// Reads the kernel's clocks, and adds what they show to `log`, which writes it into the recording's folder, if it has
-    /// one, and beside the region.
-    pub fn read_clocks(&self, log: &mut ClockLog) {
-        let snapshot = kernel_clocks::read(self.clocks.time(), self.manifest.clock.frequency_hz);
+    /// one, and beside the region. Notes when the kernel gives up the clock that times count.
+    pub fn read_clocks(&mut self, log: &mut ClockLog) {
+        let time = self.clocks.time();
+        if self.manifest.clock.given_up_ticks.is_none() && time.is_given_up() {
+            self.manifest.clock.given_up_ticks = Some(time.now());
+        }
+        let snapshot = kernel_clocks::read(time, self.manifest.clock.frequency_hz);
         let begin = self.begin();
         let beside = self.guest.as_ref().and_then(|guest| guest.beside_region.as_deref());
         let dirs: Vec<&Path> = self.dir.as_deref().into_iter().chain(beside).collect();

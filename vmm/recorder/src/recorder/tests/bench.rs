@@ -65,6 +65,7 @@ fn recorded_vm() -> RecordedVm {
             vcpus: Vec::new(),
             error_bound_ns: 10,
             bound_derivation: "none".into(),
+            given_up_ticks: None,
             epochs: Vec::new(),
         },
         clocks: Arc::new(VcpuClocks::new("vm0", 1, parameters, Box::new(|_, _, _| ()))),
