@@ -8,8 +8,8 @@ pub mod convex_hull;
 pub mod counter;
 pub mod entry;
 pub mod relation;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+pub mod skew;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
 pub mod updater;
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
-pub mod warp;

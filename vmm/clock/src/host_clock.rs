@@ -4,18 +4,23 @@ use super::host_time::HostTime;
 use super::kernel_clocks;
 use super::vcpu_clocks::ClockParameters;
 use clock_sync::calibration::{self, CrossTimestamp};
-use clock_sync::{tsc, warp};
+use clock_sync::skew::Comparison;
+use clock_sync::tsc;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::Duration;
 use strata_recording::clock::{Clock, VcpuRelation};
 use uuid::Uuid;
 
-/// How long the CPUs' TSCs are compared.
-const WARP_OBSERVATION: Duration = Duration::from_millis(20);
+/// How long the CPUs' TSCs are compared, at a time.
+const COMPARISON: Duration = Duration::from_millis(20);
+/// How often they are compared at most, while other work keeps the CPUs from reading at the same time.
+const MOST_COMPARISONS: usize = 25;
+/// What they have to agree within for one comparison to be enough, ns.
+const GOOD_AGREEMENT: u64 = 500;
 /// How long the TSC's rate is measured where KVM does not tell it.
 const RATE_MEASUREMENT: Duration = Duration::from_millis(100);
 /// Largest number of CPUs that are compared with one another; comparing more would delay the start.
-const MAX_COMPARED_CPUS: usize = 64;
+const MAX_COMPARED_CPUS: usize = 256;
 
 /// What is known about the host's TSC.
 #[derive(Clone, Debug)]
@@ -25,15 +30,27 @@ pub struct HostClock {
     /// Where the rate comes from.
     pub rate_source: &'static str,
     /// What comparing the CPUs showed.
-    pub warp: warp::Warp,
+    pub agreement: Agreement,
     /// Clock source that the host's kernel uses, `tsc` where it trusts the TSC; empty where it does not say.
     pub clocksource: String,
     /// What a trace clock counts here.
     pub time: HostTime,
 }
 
+/// How far the TSCs of the CPUs agree that this process may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Agreement {
+    /// What two of them differ by at most, ticks ([`Comparison::bound`]).
+    pub bound: u64,
+    /// Number of CPUs that were compared.
+    pub cpus: usize,
+    /// Number of readings.
+    pub readings: u64,
+}
+
 impl HostClock {
-    /// Looks at the host's TSC; `khz` is its rate as KVM has it. Takes a few hundredths of a second.
+    /// Looks at the host's TSC; `khz` is its rate as KVM has it. Takes a few hundredths of a second, half a second where
+    /// other work keeps the CPUs busy.
     #[must_use]
     pub fn observe(khz: Option<u32>) -> Self {
         let (frequency, rate_source) = match khz.filter(|&khz| khz > 0) {
@@ -45,7 +62,7 @@ impl HostClock {
         let time = HostTime::of_this_host();
         // The first reading finds out how clocks are read, by calls that a process may not make that has confined itself.
         let _ = kernel_clocks::read(time, frequency);
-        Self { frequency, rate_source, warp: compare_cpus(), clocksource, time }
+        Self { frequency, rate_source, agreement: compare_cpus(frequency), clocksource, time }
     }
 
     /// Whether the host's kernel trusts the TSC.
@@ -66,8 +83,7 @@ impl HostClock {
         if self.time == HostTime::MonotonicRaw {
             return self.time.resolution().saturating_add(1);
         }
-        let ticks = self.warp.largest_step_back.saturating_add(self.warp.shortest_reading);
-        calibration::ticks_to_ns(ticks, self.frequency).saturating_add(1)
+        calibration::ticks_to_ns(self.agreement.bound, self.frequency).saturating_add(1)
     }
 
     /// Where the bound comes from.
@@ -86,14 +102,12 @@ impl HostClock {
         } else {
             format!("the host's kernel uses '{}' as its clock source, not the TSC", self.clocksource)
         };
+        let Agreement { bound, cpus, readings } = self.agreement;
         format!(
-            "largest step back in {} readings of the TSC by all CPUs in turn: {} ticks; shortest time between two \
-             readings: {} ticks; rounded up to whole nanoseconds at {} Hz ({}); {trust}; KVM applies TSC offsets exactly",
-            self.warp.readings,
-            self.warp.largest_step_back,
-            self.warp.shortest_reading,
-            self.frequency,
-            self.rate_source,
+            "{readings} readings of the TSC by each of {cpus} CPUs after another's, or after its own, show that no two \
+             differ by more than {bound} ticks; rounded up to whole nanoseconds at {} Hz ({}); {trust}; KVM applies TSC \
+             offsets exactly",
+            self.frequency, self.rate_source,
         )
     }
 
@@ -121,6 +135,7 @@ impl HostClock {
             vcpus,
             error_bound_ns: self.error_bound_ns(),
             bound_derivation: self.bound_derivation(),
+            given_up_ticks: None,
             epochs: Vec::new(),
         }
     }
@@ -130,19 +145,25 @@ fn measured_rate() -> u64 {
     calibration::measure_frequency(tsc::read_ordered, RATE_MEASUREMENT).unwrap_or(1_000_000_000)
 }
 
-/// Compares the TSCs of the CPUs that this process may use.
-fn compare_cpus() -> warp::Warp {
+/// Compares the TSCs, of `frequency`, Hz, of the CPUs that this process may use.
+fn compare_cpus(frequency: u64) -> Agreement {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(MAX_COMPARED_CPUS).collect();
-    warp::observe(cpus.len().max(1), WARP_OBSERVATION, |thread| {
-            given_up_ticks: None,
-        let mut only = CpuSet::new();
-        if let Some(&cpu) = cpus.get(thread) {
-            only.set(cpu);
-            // A thread that cannot be bound compares whatever CPU it is on.
-            let _ = sched_setaffinity(None, &only);
+    let mut comparison = Comparison::new(cpus.len());
+    for _ in 0..MOST_COMPARISONS {
+        comparison.observe(COMPARISON, |thread| {
+            let mut only = CpuSet::new();
+            if let Some(&cpu) = cpus.get(thread) {
+                only.set(cpu);
+                // A thread that cannot be bound compares whatever CPU it is on.
+                let _ = sched_setaffinity(None, &only);
+            }
+        });
+        if calibration::ticks_to_ns(comparison.bound(), frequency) <= GOOD_AGREEMENT {
+            break;
         }
-    })
+    }
+    Agreement { bound: comparison.bound(), cpus: cpus.len(), readings: comparison.readings() }
 }
 
 #[cfg(test)]
@@ -153,7 +174,7 @@ mod tests {
         HostClock {
             frequency: 2_000_000_000,
             rate_source: "KVM",
-            warp: warp::Warp { largest_step_back: 100, shortest_reading: 20, readings: 5 },
+            agreement: Agreement { bound: 120, cpus: 2, readings: 5 },
             clocksource: "hpet".into(),
             time: HostTime::Tsc,
         }
@@ -182,6 +203,6 @@ mod tests {
         let observed = HostClock::observe(None);
 
         assert!(observed.frequency > 100_000_000, "{observed:?}");
-        assert!(observed.warp.readings > 0);
+        assert!(observed.agreement.readings > 0);
     }
 }
