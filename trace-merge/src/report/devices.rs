@@ -5,5 +5,6 @@ pub mod flow_step;
 pub mod flows;
 mod followed;
 mod follower;
+mod interrupts;
 mod io_path;
 pub mod net_flows;

@@ -9,7 +9,6 @@
 //! the disk with the same number. It is completed by the guest's completion of the same device and sector.
 
 mod follow;
-mod interrupts;
 
 use super::flow_step::{self, FlowTask, milestones};
 use super::follower::{FollowedTimes, Follower};

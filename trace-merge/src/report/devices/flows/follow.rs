@@ -1,10 +1,10 @@
 //! Follows requests from milestone to milestone.
 
-use super::interrupts::DiskInterrupts;
 use super::{Flow, Milestone, SLOWEST};
 use crate::report::devices::flow_step::{FlowTask, steps};
 use crate::report::devices::followed::{Ended, Followed};
 use crate::report::devices::follower::{GuestRecord, Kind};
+use crate::report::devices::interrupts::Likeliest;
 use crate::report::devices::io_path::{IoPath, UNDER_WAY};
 use crate::report::statistics::distribution::Durations;
 use crate::report::statistics::samples::{ReportedBy, Samples, reported};
@@ -104,7 +104,8 @@ pub struct Requests {
     pub(super) guest_block_events: bool,
     /// Whether the VMM's interrupts are recorded: a recording of an older version has no event for them.
     interrupts_are_recorded: bool,
-    interrupts: DiskInterrupts,
+    /// The disk of each interrupt.
+    disks: Likeliest<i32, u32>,
     /// The disks of the VMM's threads that serve one each.
     disk_threads: HashMap<Tid, u32>,
     /// The disks for which the host's block I/O under way was issued, by device and sector; `None` where that is not
@@ -288,7 +289,7 @@ impl Requests {
         let is_answered =
             |request: &Request| request.at(answered).is_some() && request.at(Milestone::Handled).is_none();
         let answered_by = self.begun.iter().filter(|request| is_answered(request)).filter_map(|request| request.disk);
-        let Some(disk) = self.interrupts.enter(number, answered_by) else { return };
+        let Some(disk) = self.disks.meet(number, answered_by) else { return };
         for request in self.begun.iter_mut().filter(|request| request.disk == Some(disk) && is_answered(request)) {
             request.pass_handler(request.at(answered).unwrap_or(0), handler);
         }
@@ -310,7 +311,7 @@ impl Requests {
         let mut request = self.begun.remove(at);
         request.pass(Milestone::Completed, record.time());
         if let (Some(Interrupt::Irq(number)), Some(disk)) = (record.interrupt(), request.disk) {
-            self.interrupts.complete(number, disk);
+            self.disks.confirm(number, disk);
         }
         self.leave(path, record.cpu);
         let number = path.arrive(record.cpu, request);

@@ -4,6 +4,7 @@ use super::packet::{Gone, Packet};
 use super::{Direction, Milestone, PacketFlow};
 use crate::report::devices::followed::{Followed, Handler};
 use crate::report::devices::follower::{GuestRecord, Kind};
+use crate::report::devices::interrupts::{Likeliest, PARTNERS};
 use crate::report::devices::io_path::{IoPath, UNDER_WAY};
 use crate::report::statistics::samples::{ReportedBy, Samples, reported};
 use foldhash::HashMap;
@@ -51,8 +52,6 @@ struct OnTap {
 struct Net {
     /// Its name in the guest, once a packet could only be its.
     device: Option<Vec<u8>>,
-    /// Its interrupt in the guest, once one handler could only be its.
-    interrupt: Option<i32>,
     /// The host's devices that got its packets while the VMM wrote them, and how many.
     taps: BTreeMap<Vec<u8>, u64>,
     /// When the VMM began to serve what the guest receives last.
@@ -84,6 +83,8 @@ pub struct Packets {
     nets: BTreeMap<u32, Net>,
     /// The handlers of each of the guest's interrupts that may be a network device's.
     handlers: BTreeMap<i32, VecDeque<Handler>>,
+    /// The interrupt of each device.
+    interrupts: Likeliest<u32, i32>,
     /// When each task entered the system call that it is in.
     calls: HashMap<TaskIndex, u64>,
     /// By address.
@@ -175,7 +176,9 @@ impl Kind for Packets {
             Event::Packet(ref packet) if packet.device != LOOPBACK => self.add_guest_packet(path, packet, record),
             Event::InterruptEnter(NET_RX) => path.enter(cpu, NET_RX, time),
             Event::InterruptEnter(_) => {
-                if let Some(number) = record.virtio_handler() {
+                if let Some(number) = record.virtio_handler()
+                    && (self.handlers.len() < PARTNERS || self.handlers.contains_key(&number))
+                {
                     let handlers = self.handlers.entry(number).or_default();
                     if handlers.len() == HANDLERS {
                         handlers.pop_front();
@@ -412,19 +415,20 @@ impl Packets {
     /// Says when the interrupt for a packet that was received at `received` was handled.
     fn set_handled(&mut self, packet: &mut Packet, received: u64) {
         let Some(raised) = packet.at(Milestone::Raised) else { return };
-        let Some(net) = self.nets.get(&packet.net) else { return };
         let is_its = |handler: &&Handler| (raised..=received).contains(&handler.time);
-        let number = net.interrupt.or_else(|| {
-            let taken = |number: &i32| self.nets.values().any(|net| net.interrupt == Some(*number));
-            let mut came =
-                self.handlers.iter().filter(|(number, all)| !taken(number) && all.iter().any(|h| is_its(&h)));
-            let (Some((&only, _)), None) = (came.next(), came.next()) else { return None };
-            Some(only)
-        });
-        let Some(number) = number else { return };
-        if let Some(net) = self.nets.get_mut(&packet.net) {
-            net.interrupt = Some(number);
+        let of_another =
+            |number: &i32| self.nets.keys().any(|&net| net != packet.net && self.interrupts.of(net) == Some(*number));
+        let came: Vec<i32> = self
+            .handlers
+            .iter()
+            .filter(|(number, all)| all.iter().any(|handler| is_its(&handler)) && !of_another(number))
+            .map(|(&number, _)| number)
+            .collect();
+        // A driver that polls is not interrupted.
+        if came.is_empty() {
+            return;
         }
+        let Some(number) = self.interrupts.meet(packet.net, came.into_iter()) else { return };
         if let Some(&handler) = self.handlers.get(&number).and_then(|all| all.iter().find(is_its)) {
             packet.pass_handler(raised, handler);
         }

@@ -205,6 +205,24 @@ fn packet_that_the_guest_did_not_tell_of_does_not_shift_those_behind_it() {
 }
 
 #[test]
+fn interrupt_of_another_device_is_the_networks_only_until_its_own_comes() {
+    let other = [("irq", Number(30)), ("name", Text("virtio1"))];
+    let trace = of_queue(TestTrace::new().switch(0, 9, 7, 0), 10, "vmm:net_notified", 0, RECEIVE);
+    let trace = of_queue(deliver(trace, 20, (0, 1), 98), 40, "vmm:net_interrupt", 0, RECEIVE);
+    let trace = trace.guest(0, 50, "irq:irq_handler_entry", &other).guest(0, 55, "irq:irq_handler_exit", &other[..1]);
+    // The driver polls: its own interrupt does not come.
+    let trace = softirq_exit(receive(trace.guest(0, 60, "irq:softirq_entry", &[("vec", Number(3))]), 70, 0xc1, 98), 80);
+
+    let received = flows(there_and_back(there_and_back(trace, 10_000, 2), 20_000, 3)).received;
+
+    let handled = |id| {
+        let flow = received.slowest.iter().find(|flow| flow.id == id).unwrap();
+        steps(flow).into_iter().find(|&(name, _)| name == "handled").map(|(_, ticks)| ticks)
+    };
+    assert_eq!([handled(1), handled(2), handled(3)], [Some(10), Some(50), Some(50)]);
+}
+
+#[test]
 fn packet_that_was_not_seen_on_the_tap_takes_no_other_ones_record() {
     let trace = there_and_back(TestTrace::new(), 10_000, 1);
     let trace = trace.host(1, 12_000, "net:net_dev_start_xmit", &packet(0xb1, 98, "tap0"));
