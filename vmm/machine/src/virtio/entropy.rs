@@ -70,7 +70,11 @@ impl VirtioDevice for Entropy {
             queue.disable_notification(memory)?;
             while requests < REQUESTS_PER_CALL && queue.avail_idx(memory, Ordering::Acquire)?.0 != queue.next_avail() {
                 resume_after = self.throttle.admit(now).err().map(|wait| wait.time);
-                let Some(chain) = queue.iter(memory)?.next().filter(|_| resume_after.is_none()) else { break };
+                // Before the request is taken: one that is taken and not answered never comes again.
+                if resume_after.is_some() {
+                    break;
+                }
+                let Some(chain) = queue.iter(memory)?.next() else { break };
                 let head = chain.head_index();
                 // A chain outside guest memory gets nothing.
                 let written = answer(chain, memory).unwrap_or(0);
@@ -163,6 +167,22 @@ mod tests {
 
         assert_eq!(answered * 256, ENTROPY_LIMIT.burst);
         assert!(resume_after.is_some() && counts.times() == 1, "{resume_after:?}");
+    }
+
+    #[test]
+    fn request_that_waits_for_the_limit_is_answered_later() {
+        let begin = Instant::now();
+        let memory = memory();
+        let (mut device, _) = device(begin);
+        device.throttle.charge(1, ENTROPY_LIMIT.burst, begin);
+        let mut ring = queue(&memory, DATA, 64, 1);
+
+        let waiting = device.serve(0, &mut ring, &memory, begin).unwrap();
+        let answered = [ring.next_avail(), ring.next_used()];
+        let resumed = device.serve(0, &mut ring, &memory, begin + Duration::from_secs(1)).unwrap();
+
+        assert!(waiting.resume_after.is_some() && !waiting.interrupt && resumed.interrupt);
+        assert_eq!((answered, ring.next_used()), ([0, 0], 1));
     }
 
     #[test]
