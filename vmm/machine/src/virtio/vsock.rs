@@ -14,7 +14,7 @@ use super::work::Work;
 use super::{HostSource, Served, VirtioDevice};
 use flow::BUFFER;
 use muxer::{Muxer, Outgoing, VsockHost};
-use packet::{Header, Ports};
+use packet::{Header, RawHeader};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -61,31 +61,29 @@ impl Vsock {
     /// Takes the packet in the next chain of `queue`; returns the bytes of its data. `None` if the ring gives none
     /// after all.
     fn send(&mut self, queue: &mut Queue, memory: &GuestMemoryMmap) -> Result<Option<usize>, Error> {
-        let Some(mut chain) = queue.iter(memory)?.next() else { return Ok(None) };
-        let (head, whole) = (chain.head_index(), chain.clone());
+        let Some(chain) = queue.iter(memory)?.next() else { return Ok(None) };
+        let head = chain.head_index();
         self.packets[VsockQueue::Send as usize] += 1;
-        let bytes = match VsockPacket::from_tx_virtq_chain(memory, &mut chain, DATA_MAX) {
-            Ok(packet) => self.take(&packet),
-            // Data in several buffers, or a length that lies: a stream must not go on with a part missing.
-            Err(_) => {
-                if let Some(ports) = ports_of(whole, memory) {
-                    self.muxer.break_off(ports);
-                }
-                self.report(VsockQueue::Send, 0, (0, 0), PacketStage::Taken);
-                self.report(VsockQueue::Send, 0, (0, 0), PacketStage::Dropped);
-                0
-            }
-        };
+        let bytes = self.take(chain, memory);
         queue.add_used(memory, head, 0)?;
         Ok(Some(bytes))
     }
 
-    fn take(&mut self, packet: &VsockPacket<'_, ()>) -> usize {
-        let what = (packet.op(), packet.len());
-        let length = packet.data_slice().map_or(0, |data| data.copy_to(&mut self.data[..]));
-        let header = Header::from_guest(packet, self.cid);
+    /// Takes the packet in `chain`; returns the bytes of its data. That may lie in several buffers: from Linux 6.17 on
+    /// more than 32 KiB does.
+    fn take(&mut self, chain: DescriptorChain<&GuestMemoryMmap>, memory: &GuestMemoryMmap) -> usize {
+        let Ok(mut reader) = chain.reader(memory) else { return self.drop_damaged() };
+        let Ok(raw) = RawHeader::read(&mut reader) else { return self.drop_damaged() };
+        let length = raw.length() as usize;
+        let is_whole = self.data.get_mut(..length).is_some_and(|data| reader.read_exact(data).is_ok());
+        if !is_whole {
+            // A length that lies: a stream must not go on with a part missing.
+            self.muxer.break_off(raw.ports());
+            return self.drop_damaged();
+        }
+        let what = (raw.operation(), raw.length());
         self.report(VsockQueue::Send, 0, what, PacketStage::Taken);
-        let (connection, is_taken) = match header {
+        let (connection, is_taken) = match Header::from_guest(&raw, self.cid) {
             Ok(header) => self.muxer.take(&header, &self.data[..length]),
             Err(ports) => {
                 if let Some(ports) = ports {
@@ -97,6 +95,13 @@ impl Vsock {
         let stage = if is_taken { PacketStage::Done } else { PacketStage::Dropped };
         self.report(VsockQueue::Send, connection, what, stage);
         length
+    }
+
+    /// Reports what is no packet; returns the bytes of its data, which are none.
+    fn drop_damaged(&self) -> usize {
+        self.report(VsockQueue::Send, 0, (0, 0), PacketStage::Taken);
+        self.report(VsockQueue::Send, 0, (0, 0), PacketStage::Dropped);
+        0
     }
 
     /// Puts the next packet for the guest into the next chain of `queue`; returns the bytes of its data. `None` if there
@@ -128,15 +133,6 @@ impl Vsock {
         self.report(VsockQueue::Receive, connection, what, PacketStage::Done);
         Ok(Some(data.len()))
     }
-}
-
-/// The ports in the header of a packet whose rest is malformed.
-fn ports_of(chain: DescriptorChain<&GuestMemoryMmap>, memory: &GuestMemoryMmap) -> Option<Ports> {
-    // The addresses, then the ports.
-    let mut header = [0; 24];
-    chain.reader(memory).ok()?.read_exact(&mut header).ok()?;
-    let port = |at: usize| header[at..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
-    Some(Ports { guest: port(16)?, host: port(20)? })
 }
 
 impl VirtioDevice for Vsock {

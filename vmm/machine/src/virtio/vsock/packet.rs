@@ -1,6 +1,7 @@
 //! Headers of packets of the virtio socket device (virtio 1.2, section 5.10.6).
 
-use virtio_vsock::packet::VsockPacket;
+use std::io::{self, Read};
+use virtio_vsock::packet::{PKT_HEADER_SIZE, VsockPacket};
 use vm_memory::bitmap::BitmapSlice;
 
 /// The host's address.
@@ -56,6 +57,51 @@ pub struct Ports {
     pub host: u32,
 }
 
+/// A header as the guest has written it.
+pub struct RawHeader([u8; PKT_HEADER_SIZE]);
+
+impl RawHeader {
+    /// Reads it from the beginning of a packet.
+    ///
+    /// # Errors
+    /// The packet is shorter than a header.
+    pub fn read(packet: &mut impl Read) -> io::Result<Self> {
+        let mut bytes = [0; PKT_HEADER_SIZE];
+        packet.read_exact(&mut bytes)?;
+        Ok(Self(bytes))
+    }
+
+    fn address(&self, at: usize) -> u64 {
+        self.0[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        self.0[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    }
+
+    fn half(&self, at: usize) -> u16 {
+        self.0[at..].first_chunk().map_or(0, |bytes| u16::from_le_bytes(*bytes))
+    }
+
+    /// Its ports.
+    #[must_use]
+    pub fn ports(&self) -> Ports {
+        Ports { guest: self.word(16), host: self.word(20) }
+    }
+
+    /// Bytes of data that it says are behind it.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.word(24)
+    }
+
+    /// Number of the operation, which need not be one.
+    #[must_use]
+    pub fn operation(&self) -> u16 {
+        self.half(30)
+    }
+}
+
 /// What a header says beside the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -84,19 +130,19 @@ impl Header {
     ///
     /// # Errors
     /// It is not a packet of a stream: then the ports that are to be reset, unless the addresses are wrong, too.
-    pub fn from_guest<B: BitmapSlice>(packet: &VsockPacket<'_, B>, cid: u64) -> Result<Self, Option<Ports>> {
-        if packet.src_cid() != cid || packet.dst_cid() != HOST_CID {
+    pub fn from_guest(raw: &RawHeader, cid: u64) -> Result<Self, Option<Ports>> {
+        if raw.address(0) != cid || raw.address(8) != HOST_CID {
             return Err(None);
         }
-        let ports = Ports { guest: packet.src_port(), host: packet.dst_port() };
-        let operation = Operation::of(packet.op()).filter(|_| packet.type_() == TYPE_STREAM).ok_or(Some(ports))?;
+        let ports = raw.ports();
+        let operation = Operation::of(raw.operation()).filter(|_| raw.half(28) == TYPE_STREAM).ok_or(Some(ports))?;
         Ok(Self {
             ports,
             operation,
-            length: packet.len(),
-            flags: packet.flags(),
-            buf_alloc: packet.buf_alloc(),
-            fwd_cnt: packet.fwd_cnt(),
+            length: raw.length(),
+            flags: raw.word(32),
+            buf_alloc: raw.word(36),
+            fwd_cnt: raw.word(40),
         })
     }
 

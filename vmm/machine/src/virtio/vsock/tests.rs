@@ -343,6 +343,21 @@ fn length_that_lies_breaks_the_connection() {
 }
 
 #[test]
+fn data_in_several_buffers_reaches_the_host_whole() {
+    let mut setup = Setup::new();
+    let mut service = setup.served();
+    let memory = memory();
+    let header = header((CID.into(), HOST_CID), (OWN, SERVICE), 11, (1, 5), 0);
+    memory.write_slice(&[&header[..], b"hello there"].concat(), GuestAddress(PACKET)).unwrap();
+    let mut ring = queue(&memory, &[(PACKET, 44), (PACKET + 44, 4), (PACKET + 48, 7)], true, 1);
+
+    setup.device.serve(1, &mut ring, &memory, Instant::now()).unwrap();
+
+    assert_eq!((ring.next_used(), read(&mut service)), (1, b"hello there".to_vec()));
+    assert!(setup.seen.ended.lock().unwrap().is_empty());
+}
+
+#[test]
 fn guest_that_sends_more_than_its_credit_is_cut_off() {
     let mut setup = Setup::new();
     let _service = setup.served();
