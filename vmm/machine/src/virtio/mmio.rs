@@ -45,7 +45,7 @@ struct DeviceState {
     queue_select: usize,
     /// Another number when the configuration has changed by the host's hand.
     config_generation: u32,
-    /// When the timer expires, if it is set.
+    /// When the timer expires, from when it is set until what waited is served again.
     resume_at: Option<Instant>,
 }
 
@@ -295,7 +295,8 @@ impl MmioTransport {
     /// Has the event loop [`resume`](Self::resume) `time` after `now`, once, or before if it is to anyway.
     fn resume_after(&self, state: &mut DeviceState, time: Duration, now: Instant) {
         let at = now + time;
-        if state.resume_at.is_some_and(|earlier| earlier <= at && earlier > now) {
+        // One that is due already counts, too: to set the timer anew would take its expiry away.
+        if state.resume_at.is_some_and(|earlier| earlier <= at) {
             return;
         }
         state.resume_at = Some(at);
@@ -678,6 +679,19 @@ pub(crate) mod tests {
         });
 
         assert_eq!(set, [Some(now + long), Some(now + short), Some(now + short)]);
+    }
+
+    #[test]
+    fn wait_that_is_over_and_not_served_yet_is_not_put_off_by_another() {
+        let transport = transport();
+        let now = Instant::now();
+        let mut state = transport.lock();
+        let [short, long] = [10, 100].map(Duration::from_secs);
+
+        transport.resume_after(&mut state, short, now);
+        transport.resume_after(&mut state, long, now + short);
+
+        assert_eq!(state.resume_at, Some(now + short));
     }
 
     /// A device with a socket on the host's side that it never reads, and how often it was served.
