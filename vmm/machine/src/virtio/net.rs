@@ -178,9 +178,10 @@ impl Net {
         };
         let delivered = self.deliver(length, chain, memory);
         // A buffer that is too small comes back empty: the driver counts an error.
-        queue.add_used(memory, head, *delivered.as_ref().unwrap_or(&0))?;
-        let stage = if delivered.is_ok() { PacketStage::Done } else { PacketStage::Dropped };
+        let used = queue.add_used(memory, head, *delivered.as_ref().unwrap_or(&0));
+        let stage = if delivered.is_ok() && used.is_ok() { PacketStage::Done } else { PacketStage::Dropped };
         self.report(of, length - HEADER, stage);
+        used?;
         Ok(Some(length - HEADER))
     }
 }

@@ -172,6 +172,23 @@ fn packet_for_which_the_buffer_is_too_small_is_lost_and_the_buffer_comes_back() 
 }
 
 #[test]
+fn packet_that_a_damaged_queue_costs_is_reported_as_lost() {
+    let seen = Arc::new(Seen::default());
+    let (mut device, wire) = device_with(true, seen.clone());
+    let memory = memory();
+    wire.lock().unwrap().to_guest.push_back(packet([0; HEADER], 60));
+    let mut ring = queue(&memory, &[(PACKET, 100)], true, 1);
+    // A chain that there is not, in the first place of the ring, behind flags and index.
+    memory.write_obj(16u16, GuestAddress(ring.avail_ring() + 4)).unwrap();
+
+    let served = device.serve(0, &mut ring, &memory, Instant::now());
+
+    assert!(served.is_err());
+    let stages = [PacketStage::Taken, PacketStage::Dropped];
+    assert_eq!(*seen.0.lock().unwrap(), stages.map(|stage| (NetQueue::Receive, 1, 60, stage)));
+}
+
+#[test]
 fn packets_are_reported_with_ids_that_count_in_each_direction() {
     let seen = Arc::new(Seen::default());
     let (mut device, wire) = device_with(true, seen.clone());
