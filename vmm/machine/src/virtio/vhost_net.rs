@@ -9,6 +9,7 @@ use super::{Activation, Served, VirtioDevice};
 use crate::virtio::mac_address::MacAddress;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -201,6 +202,8 @@ pub struct VhostNet {
     index: u32,
     /// Which queues are being moved.
     moved: Vec<usize>,
+    /// Whether the observer was told that packets are moved: a driver may have made no queue ready.
+    is_told: bool,
     observer: Arc<dyn Observer>,
 }
 
@@ -208,7 +211,7 @@ impl VhostNet {
     /// A device whose packets `mover` moves, with the address `mac`; `index` names it to the observer.
     #[must_use]
     pub fn new(mover: Box<dyn Mover>, mac: MacAddress, index: u32, observer: Arc<dyn Observer>) -> Self {
-        Self { mover, mac, index, moved: Vec::new(), observer }
+        Self { mover, mac, index, moved: Vec::new(), is_told: false, observer }
     }
 
     /// Has all queues moved that the driver has made ready.
@@ -221,6 +224,14 @@ impl VhostNet {
             self.moved.push(index);
         }
         Ok(())
+    }
+
+    /// Has no queue moved any more.
+    fn end(&mut self) {
+        for index in self.moved.drain(..) {
+            // Refused only to another process, and for a queue that does not exist.
+            let _ = self.mover.end(index);
+        }
     }
 }
 
@@ -248,22 +259,19 @@ impl VirtioDevice for VhostNet {
     fn start(&mut self, driver: &Activation<'_>) -> io::Result<()> {
         self.stop();
         if let Err(error) = self.begin(driver) {
-            self.stop();
+            self.end();
             return Err(io::Error::other(error));
         }
+        self.is_told = true;
         self.observer.net_vhost(self.index, true);
         Ok(())
     }
 
     fn stop(&mut self) {
-        if self.moved.is_empty() {
-            return;
+        self.end();
+        if mem::take(&mut self.is_told) {
+            self.observer.net_vhost(self.index, false);
         }
-        for index in self.moved.drain(..) {
-            // Refused only to another process, and for a queue that does not exist.
-            let _ = self.mover.end(index);
-        }
-        self.observer.net_vhost(self.index, false);
     }
 
     fn serve(&mut self, _: usize, _: &mut Queue, _: &GuestMemoryMmap, _: Instant) -> Result<Served, Error> {
@@ -471,6 +479,19 @@ mod tests {
         assert_eq!(read(&transport, VIRTIO_MMIO_STATUS) & NEEDS_RESET, NEEDS_RESET);
         assert_eq!(requests.take()[3..], [Requested::Begin(0), Requested::Begin(1), Requested::End(0)]);
         assert_eq!(read(&transport, VIRTIO_MMIO_INTERRUPT_STATUS), 2);
+        assert!(requests.moves.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn device_without_queues_is_told_to_end_as_often_as_to_begin() {
+        let (requests, transport) = transport();
+
+        for _ in 0..2 {
+            activate(&transport, CSUM, &[]);
+            write(&transport, VIRTIO_MMIO_STATUS, 0);
+        }
+
+        assert_eq!(*requests.moves.lock().unwrap(), [true, false, true, false]);
     }
 
     #[test]
