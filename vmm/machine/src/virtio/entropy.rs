@@ -1,5 +1,6 @@
 //! The virtio entropy device (virtio 1.x, section 5.4): random bytes of the host's kernel.
 
+use super::work::Work;
 use super::{Served, VirtioDevice};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io::{self, Write};
@@ -17,8 +18,6 @@ const QUEUE_SIZE: u16 = 16;
 /// Most bytes for one request; a driver takes fewer than it asked for. What the kernel gives at once without being
 /// interrupted.
 const REQUEST_MAX: usize = 256;
-/// Requests answered in one call.
-const REQUESTS_PER_CALL: usize = 4 * QUEUE_SIZE as usize;
 /// What a guest gets: as much as it needs for its seeds, and no more than a trifle of the host's time.
 pub const ENTROPY_LIMIT: RateLimit = RateLimit { per_second: 64 << 10, burst: 64 << 10 };
 /// Shortest wait for the limit.
@@ -64,11 +63,11 @@ impl VirtioDevice for Entropy {
     fn read_config(&self, _: u64, _: &mut [u8]) {}
 
     fn serve(&mut self, _: usize, queue: &mut Queue, memory: &GuestMemoryMmap, now: Instant) -> Result<Served, Error> {
-        let mut requests = 0;
+        let mut work = Work::begin();
         let mut resume_after = None;
         loop {
             queue.disable_notification(memory)?;
-            while requests < REQUESTS_PER_CALL && queue.avail_idx(memory, Ordering::Acquire)?.0 != queue.next_avail() {
+            while !work.is_spent() && queue.avail_idx(memory, Ordering::Acquire)?.0 != queue.next_avail() {
                 resume_after = self.throttle.admit(now).err().map(|wait| wait.time);
                 // Before the request is taken: one that is taken and not answered never comes again.
                 if resume_after.is_some() {
@@ -81,12 +80,11 @@ impl VirtioDevice for Entropy {
                 queue.add_used(memory, head, written)?;
                 self.throttle.charge(1, written.max(1).into(), now);
                 self.observer.entropy_request(written);
-                requests += 1;
+                work.add(written as usize);
             }
-            let is_spent = requests >= REQUESTS_PER_CALL;
             let more = resume_after.is_none() && queue.enable_notification(memory)?;
-            if !more || is_spent {
-                let interrupt = requests > 0 && queue.needs_notification(memory)?;
+            if !more || work.is_spent() {
+                let interrupt = work.packets() > 0 && queue.needs_notification(memory)?;
                 return Ok(Served { interrupt, more, resume_after, ..Served::default() });
             }
         }
@@ -103,7 +101,9 @@ mod tests {
     use vm_memory::{Bytes, GuestAddress};
 
     const DATA: u64 = 0x2_0000;
+    const NEXT: u16 = 1;
     const DEVICE_WRITES: u16 = 2;
+    const IS_TABLE: u16 = 4;
 
     fn memory() -> GuestMemoryMmap {
         GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x10_0000)]).unwrap()
@@ -183,6 +183,22 @@ mod tests {
 
         assert!(waiting.resume_after.is_some() && !waiting.interrupt && resumed.interrupt);
         assert_eq!((answered, ring.next_used()), ([0, 0], 1));
+    }
+
+    #[test]
+    fn requests_of_very_many_buffers_leave_the_event_loop_to_others() {
+        let memory = memory();
+        let (mut device, _) = device(Instant::now());
+        let mut ring = queue(&memory, DATA, 64, 16);
+        // A table in place of a buffer, as long as one may be. Its first descriptor is followed by itself.
+        let table = Descriptor::new(DATA, 0xffff * 16, IS_TABLE, 0);
+        memory.write_obj(RawDescriptor::from(table), GuestAddress(ring.desc_table())).unwrap();
+        let followed = Descriptor::new(DATA + 16, 1, DEVICE_WRITES | NEXT, 0);
+        memory.write_obj(RawDescriptor::from(followed), GuestAddress(DATA)).unwrap();
+
+        let served = device.serve(0, &mut ring, &memory, Instant::now()).unwrap();
+
+        assert!(served.more && ring.next_used() < 16, "{}", ring.next_used());
     }
 
     #[test]
