@@ -142,6 +142,21 @@ fn packet_of_the_link_reaches_the_guests_buffers() {
 }
 
 #[test]
+fn header_tells_the_guest_nothing_of_checksums_that_was_not_offered() {
+    const DATA_VALID: u8 = 2;
+    let (mut device, wire) = device();
+    let memory = memory();
+    wire.lock().unwrap().to_guest.push_back(packet([DATA_VALID, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 60));
+    let mut ring = queue(&memory, &[(PACKET, 1526)], true, 1);
+
+    device.serve(0, &mut ring, &memory, Instant::now()).unwrap();
+
+    let mut header = [0xff; HEADER];
+    memory.read_slice(&mut header, GuestAddress(PACKET)).unwrap();
+    assert_eq!(header, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
+}
+
+#[test]
 fn packets_wait_on_the_host_while_the_guest_has_no_buffers() {
     let (mut device, wire) = device();
     let memory = memory();
