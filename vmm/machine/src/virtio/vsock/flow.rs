@@ -39,7 +39,7 @@ pub struct Flow {
     sent: u32,
     guest_alloc: u32,
     guest_forwarded: u32,
-    /// The guest was asked for credit and has not sent a packet since.
+    /// The guest was asked for credit and has said nothing new of its buffer since.
     has_requested: bool,
     /// Flags of [`Operation::Shutdown`]: the guest's, the host's, and those of the host's that the guest knows.
     guest_ended: u32,
@@ -94,8 +94,10 @@ impl Flow {
     }
 
     fn note_credit(&mut self, header: &Header) {
-        (self.guest_alloc, self.guest_forwarded) = (header.buf_alloc, header.fwd_cnt);
-        self.has_requested = false;
+        let (before, now) = ((self.guest_alloc, self.guest_forwarded), (header.buf_alloc, header.fwd_cnt));
+        (self.guest_alloc, self.guest_forwarded) = now;
+        // A guest whose buffer stays full answers with that: to ask again would go on until it is read.
+        self.has_requested &= now == before;
     }
 
     /// Takes a packet of the guest's with its data: not a [`Operation::Reset`], which ends the connection.
@@ -329,6 +331,20 @@ mod tests {
 
         assert_eq!((first, requested, again), (1000, Some(Operation::CreditRequest), None));
         assert_eq!((flow.credit(), flow.pending(true)), (400, None));
+    }
+
+    #[test]
+    fn guest_is_asked_for_credit_again_only_when_it_has_said_something_new() {
+        let mut flow = open();
+        flow.data(1000);
+        flow.send(Operation::CreditRequest);
+
+        flow.take(&header(Operation::CreditUpdate), &[]).unwrap();
+        let still_full = flow.pending(true);
+        flow.take(&Header { fwd_cnt: 1000, ..header(Operation::CreditUpdate) }, &[]).unwrap();
+        flow.data(1000);
+
+        assert_eq!((still_full, flow.pending(true)), (None, Some(Operation::CreditRequest)));
     }
 
     #[test]
