@@ -246,7 +246,7 @@ impl Vcpu {
                 Ok(VcpuCommand::Run) => {}
                 Ok(VcpuCommand::RenewClock) => self.publish_clock(Cause::Periodic),
                 Ok(VcpuCommand::Pause(parked)) => {
-                    if self.park(&parked) {
+                    if self.park(parked) {
                         return true;
                     }
                 }
@@ -256,9 +256,10 @@ impl Vcpu {
     }
 
     /// Stays out of the guest until told to run (`false`) or to stop (`true`).
-    fn park(&self, parked: &mpsc::Sender<()>) -> bool {
-        // Who asked may have given up waiting.
+    fn park(&self, parked: mpsc::Sender<()>) -> bool {
+        // Who asked may have given up waiting. It hears of a vCPU that has ended when nobody has this end any more.
         let _ = parked.send(());
+        drop(parked);
         loop {
             match self.commands.recv() {
                 Ok(VcpuCommand::Run) => {

@@ -124,12 +124,13 @@ impl MachineControl {
         let (parked, all_parked) = mpsc::channel();
         let all_live = state.vcpus.iter().all(|vcpu| vcpu.pause(parked.clone()));
         drop(parked);
-        let deadline = Instant::now() + PARKING_TIME;
-        let wait = || all_parked.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-        let all_out = all_live && (0..state.vcpus.len()).all(|_| wait().is_ok());
-        if !all_out {
+        let all_out = match all_live {
+            true => await_parked(&all_parked, state.vcpus.len(), PARKING_TIME),
+            false => Err(ControlError::NotRunning),
+        };
+        if let Err(error) = all_out {
             state.vcpus.iter().for_each(VcpuRemote::resume);
-            return Err(if all_live { ControlError::Stuck } else { ControlError::NotRunning });
+            return Err(error);
         }
         state.paused = Some(Instant::now());
         if let Some(observer) = &state.observer {
@@ -208,9 +209,28 @@ impl MachineControl {
     }
 }
 
+/// Waits until `count` vCPUs have said that they are out of the guest, for `time` at most.
+///
+/// # Errors
+/// One has ended, or does not leave the guest in time.
+fn await_parked(parked: &mpsc::Receiver<()>, count: usize, time: Duration) -> Result<(), ControlError> {
+    let deadline = Instant::now() + time;
+    (0..count).try_for_each(|_| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        parked.recv_timeout(left).map_err(|error| match error {
+            // Those that are out have let go of their end of it.
+            mpsc::RecvTimeoutError::Disconnected => ControlError::NotRunning,
+            mpsc::RecvTimeoutError::Timeout => ControlError::Stuck,
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use super::await_parked;
     use crate::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn machine_that_does_not_run_is_neither_paused_nor_resumed_nor_shown() {
@@ -219,6 +239,19 @@ mod tests {
         assert_eq!(control.pause(), Err(ControlError::NotRunning));
         assert_eq!(control.resume(), Err(ControlError::NotPaused));
         assert!(control.guest().is_none());
+    }
+
+    #[test]
+    fn vcpu_that_has_ended_is_not_waited_for() {
+        let (out, parked) = mpsc::channel();
+        out.send(()).unwrap();
+        let stays = await_parked(&parked, 2, Duration::from_millis(1));
+        out.send(()).unwrap();
+        drop(out);
+
+        let has_ended = await_parked(&parked, 2, Duration::from_secs(600));
+
+        assert_eq!((stays, has_ended), (Err(ControlError::Stuck), Err(ControlError::NotRunning)));
     }
 
     #[test]
