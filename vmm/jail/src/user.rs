@@ -8,6 +8,8 @@ use thiserror::Error;
 
 /// The users of this host.
 const USERS: &str = "/etc/passwd";
+/// Nobody's number: a change of user or group to it changes nothing.
+const UNCHANGED: u32 = u32::MAX;
 
 /// Why no user can be had.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -18,6 +20,9 @@ pub enum UserError {
     /// A number whose group is not known.
     #[error("--user {0}: {USERS} does not say this user's group; write UID:GID")]
     NoGroup(String),
+    /// A number that no user or group can have.
+    #[error("--user {0}: {UNCHANGED} is the number of no user and no group")]
+    NoNumber(String),
     /// Only root can become another user.
     #[error("--user {0}: only root can run a VM as another user; start strata with sudo")]
     NotRoot(String),
@@ -66,8 +71,10 @@ impl User {
     /// The user `wanted` by `users`, the contents of `/etc/passwd`.
     fn named(wanted: &str, users: &str) -> Result<Self, UserError> {
         let both = wanted.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
-        if let Some((uid, gid)) = both {
-            return Ok(Self { uid, gid });
+        match both {
+            Some((UNCHANGED, _) | (_, UNCHANGED)) => return Err(UserError::NoNumber(wanted.into())),
+            Some((uid, gid)) => return Ok(Self { uid, gid }),
+            None => {}
         }
         let number: Option<u32> = wanted.parse().ok();
         let listed = users.lines().find_map(|line| {
@@ -200,6 +207,13 @@ mod tests {
         assert_eq!(of("root"), Ok(None));
         assert_eq!(of("bob"), Err(UserError::Unknown("bob".into())));
         assert_eq!(of("77"), Err(UserError::NoGroup("77".into())));
+    }
+
+    #[test]
+    fn number_by_which_root_would_stay_root_is_refused() {
+        let refused = ["4294967295:78", "77:4294967295"].map(|wanted| User::of(Some(wanted), 0, None, LIST));
+
+        assert!(refused.iter().all(|user| matches!(user, Err(UserError::NoNumber(_)))), "{refused:?}");
     }
 
     #[test]
