@@ -119,13 +119,17 @@ fn run_guest(args: RunArgs) -> anyhow::Result<ExitCode> {
             let boot = |request: &RunRequest| {
                 boot_guest(request).unwrap_or_else(|error| {
                     notify(format_args!("{error:#}"));
-                    BootEnd::Failed
+                    BootEnd::NotRun
                 })
             };
             run::run_boots(request, boot, |line| notify(line))?
         }
     };
-    Ok(if end == BootEnd::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(match end {
+        BootEnd::Done | BootEnd::Rebooted => ExitCode::SUCCESS,
+        BootEnd::Failed => ExitCode::FAILURE,
+        BootEnd::NotRun => ExitCode::from(TROUBLE),
+    })
 }
 
 /// Runs the guest once, and says what came of it.

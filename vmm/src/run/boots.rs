@@ -163,6 +163,16 @@ mod tests {
     }
 
     #[test]
+    fn guest_that_cannot_be_run_is_told_from_one_that_fails() {
+        let folder = TempDir::new().unwrap();
+        let run = |end: BootEnd| run_boots(request(&folder, &[]), move |_: &RunRequest| end, SILENT).unwrap();
+
+        let ends = [run(BootEnd::NotRun), run(BootEnd::Failed)];
+
+        assert_eq!(ends, [BootEnd::NotRun, BootEnd::Failed]);
+    }
+
+    #[test]
     fn trace_folder_without_a_name_is_refused() {
         let folder = TempDir::new().unwrap();
 

@@ -55,14 +55,16 @@ impl FromStr for OnReboot {
 pub enum BootEnd {
     /// The guest switched its power off, or the host stopped it.
     Done,
-    /// The guest panicked, crashed or could not be run, or its recording could not be completed.
+    /// The guest panicked or crashed, or its trace failed.
     Failed,
+    /// The guest could not be run, or its recording could not be completed.
+    NotRun,
     /// The guest asked for a reset.
     Rebooted,
 }
 
 impl BootEnd {
-    const ALL: [Self; 3] = [Self::Done, Self::Failed, Self::Rebooted];
+    const ALL: [Self; 4] = [Self::Done, Self::Failed, Self::NotRun, Self::Rebooted];
 
     /// The exit status by which the process of a boot tells it. Nothing else that ends the process gives that of a
     /// reboot: it is neither that of wrong options, nor of a panic of ours, nor one of a shell.
@@ -71,6 +73,7 @@ impl BootEnd {
         match self {
             Self::Done => 0,
             Self::Failed => 1,
+            Self::NotRun => 2,
             Self::Rebooted => 90,
         }
     }

@@ -65,7 +65,7 @@ fn child_that_runs_a_guest() {
         }
         Err(error) => {
             eprintln!("REFUSED {:#}", anyhow::Error::from(error));
-            BootEnd::Failed
+            BootEnd::NotRun
         }
     };
     match on_reboot {
