@@ -8,6 +8,7 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 use strata_recording::text::nearest;
@@ -87,8 +88,9 @@ fn config_of(args: &[OsString]) -> Option<PathBuf> {
         if arg == "--config" {
             return args.next().map(PathBuf::from);
         }
-        if let Some(path) = arg.to_str().and_then(|arg| arg.strip_prefix("--config=")) {
-            return Some(path.into());
+        // The path may be no text.
+        if let Some(path) = arg.as_bytes().strip_prefix(b"--config=") {
+            return Some(OsStr::from_bytes(path).into());
         }
     }
     None
@@ -128,8 +130,8 @@ fn arguments(options: &Command, path: &Path, text: &str, given: &[OsString]) -> 
 
 /// Whether `argument` is the option called `name`.
 fn is_option(argument: &OsStr, name: &str) -> bool {
-    let rest = argument.to_str().and_then(|argument| argument.strip_prefix("--")?.strip_prefix(name));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    let rest = argument.as_bytes().strip_prefix(b"--").and_then(|option| option.strip_prefix(name.as_bytes()));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"="))
 }
 
 /// What stands behind an option of `action` on a command line that means `value`: once for each time it is given. The
@@ -243,6 +245,25 @@ mod tests {
         let args = with(text, &[&["strata", "run"][..], &given].concat()).unwrap();
 
         assert_eq!(args, [&["strata", "run", "--kernel=vmlinuz"][..], &given].concat());
+    }
+
+    #[test]
+    fn paths_that_are_no_text_count_as_others_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(OsStr::from_bytes(b"\xff.toml"));
+        fs::write(&path, "kernel = 'vmlinuz'\ncpus = 4\n").unwrap();
+        let option = |name: &str, value: &OsStr| {
+            let mut option = OsString::from(name);
+            option.push(value);
+            option
+        };
+        let (config, kernel) = (option("--config=", path.as_os_str()), option("--kernel=", OsStr::from_bytes(b"\xff")));
+        let words: Vec<OsString> = vec!["strata".into(), "run".into(), config, kernel];
+
+        let args = with_config(&Cli::command(), words.clone()).unwrap();
+
+        let from_file = [OsString::from("--cpus=4")];
+        assert_eq!(args, [&words[..2], &from_file, &words[2..]].concat());
     }
 
     #[test]
