@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
 use strata_kmod_build::{INSTALLED, KmodBuildError, Request};
+use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::text::terminal::shell_option;
 use thiserror::Error;
 
@@ -220,12 +221,21 @@ fn inject(args: &InjectArgs) -> Result<String, AgentCommandError> {
     let start = Start::of("", initrd.as_ref().map(Cursor::new));
     let mut initrd = initrd.take().unwrap_or_default();
     agent::append(&mut initrd, &agent::overlay(&module, &start));
-    let mut partial = args.out.clone().into_os_string();
+    write_whole(&args.out, &initrd)?;
+    Ok(injected_text(&args.out, start))
+}
+
+/// Writes `content` to the file `path`, which is there once it is complete: an error or a signal leaves nothing.
+fn write_whole(path: &Path, content: &[u8]) -> Result<(), AgentCommandError> {
+    let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
-    fs::write(&partial, initrd).map_err(file_error(&partial))?;
-    fs::rename(&partial, &args.out).map_err(file_error(&args.out))?;
-    Ok(injected_text(&args.out, start))
+    let _guard = RemovedOnSignal::new(&partial).map_err(file_error(&partial))?;
+    let written = fs::write(&partial, content).map_err(file_error(&partial));
+    written.and_then(|()| fs::rename(&partial, path).map_err(file_error(path))).inspect_err(|_| {
+        // The error that is reported says more than one about this.
+        let _ = fs::remove_file(&partial);
+    })
 }
 
 /// What an injection into the initrd `out` says.
@@ -330,6 +340,17 @@ mod tests {
         assert!(no_initrd.to_string().contains("is not an initrd"), "{no_initrd}");
         assert!(no_module.to_string().contains("is not strata's kernel module"), "{no_module}");
         assert!(!folder.path().join("out").exists());
+    }
+
+    #[test]
+    fn initrd_that_cannot_have_its_name_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("out")).unwrap();
+
+        let refused = inject_in(folder.path(), None, &module()).unwrap_err();
+
+        assert!(refused.to_string().ends_with("out'"), "{refused}");
+        assert!(!folder.path().join("out.partial").exists());
     }
 
     #[test]
