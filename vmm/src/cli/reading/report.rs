@@ -111,6 +111,11 @@ impl ReportArgs {
         let mut words = trace.into_iter();
         match (command, words.next(), words.next()) {
             (Some(command), ..) => Ok(ReportRequest::Report(command)),
+            // Behind an option, the parser takes no word for a command.
+            (None, Some(name), trace) if has_command(&name) && (trace.is_some() || !name.exists()) => {
+                let trace = trace.map_or_else(String::new, |trace| format!(" {}", shell_path(trace)));
+                Err(format!("the report comes before options: strata report {} [OPTIONS]{trace}", shell_word(&name)))
+            }
             (None, Some(trace), None) => Ok(match html {
                 Some(output) => {
                     ReportRequest::Page(Box::new(PageArgs { trace, output, part, symbols, kernels, why, force }))
@@ -162,6 +167,11 @@ fn unknown(name: &str, reports: &[&'static Description]) -> String {
     let nearest: Vec<String> = elsewhere.chain(nearest(name, names.iter().copied())).collect();
     let suggestion = if nearest.is_empty() { String::new() } else { format!("nearest: {}; ", nearest.join(", ")) };
     format!("no report is called '{name}'; {suggestion}there are {}", names.join(", "))
+}
+
+/// Whether `name` is that of a report which has a command.
+fn has_command(name: &Path) -> bool {
+    with_command(&REPORTS).any(|report| name.as_os_str() == report.name)
 }
 
 fn with_command<'r>(reports: &'r [&'static Description]) -> impl Iterator<Item = &'static Description> + 'r {
@@ -450,5 +460,14 @@ mod tests {
         let two = requested(&["/dev", "/tmp"]).unwrap().unwrap_err();
         assert_eq!(two, "one trace at a time; to compare: strata diff /dev /tmp");
         assert!(requested(&["latency", "trace"]).unwrap().unwrap_err().contains("nearest: wakeups"));
+    }
+
+    #[test]
+    fn report_behind_an_option_is_refused_with_the_order() {
+        let refused = |args: &[&str]| requested(args).unwrap().unwrap_err();
+
+        let first = "the report comes before options: strata report tasks [OPTIONS]";
+        assert_eq!(refused(&["--json", "tasks"]), first);
+        assert_eq!(refused(&["--json", "tasks", "my trace"]), format!("{first} 'my trace'"));
     }
 }
