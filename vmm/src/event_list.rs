@@ -10,6 +10,7 @@ use strata_host_kernel::{EventName, EventSchema, Tracefs, TracefsError};
 use strata_kmod::module_file::MissingEvent;
 use strata_recorder::vmm_events::EVENTS;
 use strata_recording::layer::LayerKind;
+use strata_recording::text::terminal::harmless;
 use thiserror::Error;
 
 /// Why events cannot be listed.
@@ -125,7 +126,8 @@ impl EventList {
     }
 }
 
-/// `list` as text: a line for each event with its fields, then a line for each that is missing with the reason.
+/// `list` as text: a line for each event with its fields, then a line for each that is missing with the reason. Nothing
+/// in it acts on a terminal: a module may be a stranger's.
 #[must_use]
 pub fn text(list: &EventList) -> String {
     let mut text = String::new();
@@ -137,7 +139,8 @@ pub fn text(list: &EventList) -> String {
             [] => String::new(),
             fields => format!("; not recorded: {}", fields.join(", ")),
         };
-        text.push_str(&format!("{}{separator}{}{left_out}\n", event.name, fields.join(", ")));
+        text.push_str(&harmless(&format!("{}{separator}{}{left_out}", event.name, fields.join(", "))));
+        text.push('\n');
     }
     if !list.missing.is_empty() {
         text.push_str(&format!(
@@ -146,7 +149,8 @@ pub fn text(list: &EventList) -> String {
         ));
     }
     for event in &list.missing {
-        text.push_str(&format!("{}: {}\n", event.name, event.reason));
+        text.push_str(&harmless(&format!("{}: {}", event.name, event.reason)));
+        text.push('\n');
     }
     text.extend(list.note.map(|note| format!("{note}\n")));
     text
@@ -192,6 +196,15 @@ mod tests {
                         1 events that the kernel or its headers declare cannot be recorded:\n\
                         c:d: no header declares it\n";
         assert_eq!(text(&list), expected);
+    }
+
+    #[test]
+    fn what_a_module_says_does_not_act_on_the_terminal() {
+        let missing = vec![UnlistedEvent { name: "c:d".into(), reason: "no\u{1b}[2Jheader".into() }];
+
+        let shown = text(&EventList { missing, ..EventList::default() });
+
+        assert!(shown.ends_with("\nc:d: no\\u{1b}[2Jheader\n"), "{shown}");
     }
 
     #[test]
