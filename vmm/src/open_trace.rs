@@ -37,8 +37,10 @@ pub enum OpenError {
     /// A moment is not in the recording.
     #[error(transparent)]
     Moment(#[from] MomentError),
-    /// A part of a file was requested.
-    #[error("{}: --from and --until are for Strata's traces; another file is shown whole", .path.display())]
+    /// A part of a file was requested, or symbols for it.
+    #[error(
+        "{}: --from, --until and --kallsyms are for Strata's traces; another file is shown as it is", .path.display()
+    )]
     Part { path: PathBuf },
     /// A file cannot be read or made.
     #[error("{}: cannot be used", .path.display())]
@@ -93,7 +95,7 @@ pub fn run(args: &OpenArgs, notify: impl Fn(&str) + Sync) -> Result<(), OpenErro
             &notify,
         )?;
         (path, Some((guard, folder)))
-    } else if args.part.from.is_some() || args.part.to.is_some() {
+    } else if args.part.from.is_some() || args.part.to.is_some() || !args.symbols.kallsyms.is_empty() {
         return Err(OpenError::Part { path: args.trace.clone() });
     } else {
         (args.trace.clone(), None)
@@ -251,16 +253,19 @@ mod tests {
     }
 
     #[test]
-    fn part_of_a_file_of_perfettos_is_refused() {
+    fn part_of_a_file_of_perfettos_and_symbols_for_it_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         // A packet of one field, its time.
         std::fs::write(&path, b"\x0a\x02\x40\x05").unwrap();
         let part = PartArgs { from: Some(Duration::from_secs(1).into()), to: None };
 
-        let refused = run(&OpenArgs { part, ..args(&path, 0) }, |_| ()).unwrap_err();
+        let symbols = SymbolArgs { kallsyms: vec!["System.map".parse().unwrap()] };
 
-        assert!(matches!(refused, OpenError::Part { .. }), "{refused}");
+        let refused = [OpenArgs { part, ..args(&path, 0) }, OpenArgs { symbols, ..args(&path, 0) }]
+            .map(|args| run(&args, |_| ()).unwrap_err());
+
+        assert!(refused.iter().all(|error| matches!(error, OpenError::Part { .. })), "{refused:?}");
     }
 
     #[test]
