@@ -119,7 +119,22 @@ impl KernelImage {
     pub fn physical(&self, address: u64) -> Option<u64> {
         self.segments.iter().find_map(|part| {
             let offset = address.checked_sub(part.address)?;
-            (offset < part.memory).then(|| part.physical + offset)
+            part.physical.checked_add(offset).filter(|_| offset < part.memory)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn part_that_ends_behind_all_memory_has_no_place_there() {
+        let part = Segment { address: KERNEL_MAP, physical: u64::MAX, offset: 0, bytes: 0, memory: 4096 };
+        let image = KernelImage { bytes: Vec::new(), segments: vec![part] };
+
+        let places = [0, 1, 4096].map(|offset| image.physical(KERNEL_MAP + offset));
+
+        assert_eq!(places, [Some(u64::MAX), None, None]);
     }
 }
