@@ -162,8 +162,13 @@ fn clock_finding(clock: &HostClock) -> Finding {
 /// The host kernel's trace clocks, as tracefs lists them.
 fn tracing_clocks() -> Result<String, TracefsError> {
     namespace::check_thread_ids()?;
-    let tracefs = Tracefs::find()?;
-    Ok(fs::read_to_string(tracefs.root().join("trace_clock")).unwrap_or_default())
+    clocks_in(Tracefs::find()?.root())
+}
+
+/// Those of the tracefs at `root`, which may be there for root alone.
+fn clocks_in(root: &Path) -> Result<String, TracefsError> {
+    let path = root.join("trace_clock");
+    fs::read_to_string(&path).map_err(|source| TracefsError::File { action: "reading".into(), path, source })
 }
 
 fn tracefs_finding(clocks: Result<String, TracefsError>) -> Finding {
@@ -345,6 +350,16 @@ mod tests {
         let helps = ["--pid=host", "--pid=host", "sudo"];
         assert!(findings.iter().zip(helps).all(|(finding, fix)| finding.fix.contains(fix)), "{findings:?}");
         assert!(findings.iter().all(|finding| finding.verdict != Verdict::Works), "{findings:?}");
+    }
+
+    #[test]
+    fn clocks_that_cannot_be_read_are_not_taken_for_absent() {
+        let folder = tempfile::tempdir().unwrap();
+
+        let finding = tracefs_finding(clocks_in(folder.path()));
+
+        assert_eq!(finding.verdict, Verdict::Missing);
+        assert!(finding.seen.contains("reading") && !finding.fix.contains("for x86-64"), "{finding:?}");
     }
 
     #[test]
