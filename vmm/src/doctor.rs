@@ -243,19 +243,23 @@ fn vhost_finding(opened: Result<(), VhostError>) -> Finding {
 }
 
 fn permission_finding(rights: Rights, kvm: &KvmKind) -> Finding {
+    // No right makes them run on another kind.
+    let guests = if *kvm == KvmKind::Hardware { "guests run, " } else { "" };
     match (rights, kvm) {
         (Rights::NamespaceRoot, _) => Finding::limited(
             "permissions",
-            "root of a user namespace: guests run, the host-kernel layer needs the host's root",
+            format!("root of a user namespace: {guests}the host-kernel layer needs the host's root"),
             "run strata outside of the user namespace (podman: start it with sudo)",
         ),
         (Rights::HostRoot, _) => Finding::works("permissions", "root: permissions keep no layer from being traced"),
         (Rights::User, KvmKind::NoPermission) => {
             Finding::missing("permissions", "neither KVM nor tracefs", "run as root, or join the group 'kvm'")
         }
-        (Rights::User, _) => {
-            Finding::limited("permissions", "not root: guests run, the host-kernel layer needs more", "run as root")
-        }
+        (Rights::User, _) => Finding::limited(
+            "permissions",
+            format!("not root: {guests}the host-kernel layer needs more"),
+            "run as root",
+        ),
     }
 }
 
@@ -360,6 +364,18 @@ mod tests {
 
         assert_eq!(finding.verdict, Verdict::Missing);
         assert!(finding.seen.contains("reading") && !finding.fix.contains("for x86-64"), "{finding:?}");
+    }
+
+    #[test]
+    fn permissions_claim_no_guests_where_none_run() {
+        let absent = KvmKind::Absent { reason: "there is none".into() };
+        let seen = |rights, kvm| permission_finding(rights, kvm).seen;
+
+        let hardware = [Rights::User, Rights::NamespaceRoot].map(|rights| seen(rights, &KvmKind::Hardware));
+        let without = [Rights::User, Rights::NamespaceRoot].map(|rights| seen(rights, &absent));
+
+        assert!(hardware.iter().all(|seen| seen.contains("guests run, ")), "{hardware:?}");
+        assert!(!without.iter().any(|seen| seen.contains("guests run")), "{without:?}");
     }
 
     #[test]
