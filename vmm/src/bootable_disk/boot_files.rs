@@ -12,6 +12,9 @@ const LINKS: [(&str, &str); 2] = [("/vmlinuz", "/initrd.img"), ("/boot/vmlinuz",
 /// Where kernels lie, and how their names begin; the kernel's release follows.
 const FOLDER: &str = "/boot";
 const KERNEL: &str = "vmlinuz-";
+/// What stands behind the name of a kernel whose place another of its release has taken, and of one that dpkg unpacks.
+const EARLIER: &str = ".old";
+const UNPACKED: &str = ".dpkg-";
 
 /// Kernel and initrd of a root.
 #[derive(Debug)]
@@ -49,16 +52,28 @@ fn find_kernel(files: &FileSystem) -> Result<(Entry, Vec<String>), BootableDiskE
         }
     }
     if let Some(folder) = files.look_up(FOLDER)?.filter(|folder| folder.metadata.is_dir()) {
-        let names = files.names(&folder.path)?;
-        let mut releases: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix(KERNEL)).collect();
-        releases.sort_by(|one, other| by_version(other, one));
-        for release in releases {
+        for release in releases(&files.names(&folder.path)?) {
             if let Some(kernel) = regular(files, &format!("{}/{KERNEL}{release}", folder.path))? {
                 return Ok((kernel, initrds_of(release)));
             }
         }
     }
     Err(BootableDiskError::NoKernel { path: files.image().into() })
+}
+
+/// The releases of the kernels among `names`, the newest first.
+fn releases(names: &[String]) -> Vec<&str> {
+    let kernels = names.iter().filter_map(|name| name.strip_prefix(KERNEL));
+    let mut releases: Vec<&str> = kernels.filter(|release| !release.contains(UNPACKED)).collect();
+    releases.sort_by(|one, other| {
+        let are_earlier = (one.ends_with(EARLIER), other.ends_with(EARLIER));
+        by_version(without_earlier(other), without_earlier(one)).then(are_earlier.0.cmp(&are_earlier.1))
+    });
+    releases
+}
+
+fn without_earlier(release: &str) -> &str {
+    release.strip_suffix(EARLIER).unwrap_or(release)
 }
 
 /// The regular file that `path` leads to, if there is one that is not empty.
@@ -126,6 +141,13 @@ mod tests {
         assert_eq!(by_version("6.12.1", "6.2.10"), Ordering::Greater);
         assert_eq!(by_version("6.1", "6.1.1"), Ordering::Less);
         assert_eq!(by_version("6.01", "6.1"), Ordering::Equal);
+    }
+
+    #[test]
+    fn kernel_that_gave_way_comes_behind_the_one_of_its_release() {
+        let names = ["vmlinuz-6.1.0.old", "vmlinuz-6.1.0", "vmlinuz-6.0.9", "vmlinuz-6.1.1.dpkg-new", "config-6.1.0"];
+
+        assert_eq!(releases(&names.map(String::from)), ["6.1.0", "6.1.0.old", "6.0.9"]);
     }
 
     #[test]
