@@ -7,6 +7,7 @@ use std::env;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use strata_recording::text::terminal::shell_word;
 use thiserror::Error;
 
 /// What names the folder where strata is installed, in place of a module's file.
@@ -31,8 +32,9 @@ pub enum ReadyMadeError {
     /// No modules are installed.
     #[error(
         "no ready-made modules of the agent in '{}': install the package strata-modules, or build the guest's with \
-         `strata agent build --kernel {release} --kernel-headers DIR --out strata.ko`",
-        folder.display()
+         `strata agent build --kernel {} --kernel-headers DIR --out strata.ko`",
+        folder.display(),
+        shell_word(release)
     )]
     NoModules {
         folder: PathBuf,
@@ -44,8 +46,9 @@ pub enum ReadyMadeError {
     /// There are some, but none for this kernel.
     #[error(
         "no ready-made module of the agent for kernel {release} in '{}' (it has {there}): build one with `strata agent \
-         build --kernel {release} --kernel-headers DIR --out strata.ko`, and name it with --agent strata.ko",
-        folder.display()
+         build --kernel {} --kernel-headers DIR --out strata.ko`, and name it with --agent strata.ko",
+        folder.display(),
+        shell_word(release)
     )]
     NoneForKernel {
         folder: PathBuf,
@@ -158,6 +161,18 @@ mod tests {
         assert!(message.contains("for kernel 6.1.0-56-cloud-amd64"), "{message}");
         assert!(message.contains("(it has 6.12.95-cloud-amd64, 7.3.4-amd64)"), "{message}");
         assert!(message.contains("strata agent build --kernel 6.1.0-56-cloud-amd64"), "{message}");
+    }
+
+    #[test]
+    fn release_does_nothing_in_the_command_that_is_copied() {
+        let folder = folder_with(&[]);
+        let kernel = b"Linux version 6;reboot (x)";
+        let refusal = |folder: &Path| pick(folder, Path::new("k"), kernel).unwrap_err().to_string();
+
+        let (empty, absent) = (refusal(folder.path()), refusal(&folder.path().join("absent")));
+
+        assert!(empty.contains("--kernel '6;reboot' --kernel-headers"), "{empty}");
+        assert!(absent.contains("--kernel '6;reboot' --kernel-headers"), "{absent}");
     }
 
     #[test]
