@@ -4,9 +4,9 @@
 //! primary partitions of an MBR) with the root in one of its partitions. It is read before the guest begins, and never
 //! written.
 //!
-//! An image may come from anywhere. What is read of it is copied into memory and bounded: partition tables and the size
-//! of the file system before a library gets them, folders by their size, files by [`KERNEL_MAX`] and [`INITRD_MAX`],
-//! and everything together by [`TIME_MAX`].
+//! An image may come from anywhere. What is read of it is copied into memory and bounded: partition tables and the
+//! sizes of the file system and its journal before a library gets them, folders by their size, files by [`KERNEL_MAX`]
+//! and [`INITRD_MAX`], and everything together by [`TIME_MAX`].
 
 mod boot_files;
 mod cmdline;
@@ -81,7 +81,7 @@ pub enum BootableDiskError {
         path.display()
     )]
     NoKernel { path: PathBuf },
-    /// Kernel or initrd are larger than such files are.
+    /// Kernel, initrd or journal are larger than such files are.
     #[error("{file} in '{}' has {size} bytes: at most {max} are read", path.display())]
     TooLarge {
         path: PathBuf,

@@ -210,6 +210,21 @@ fn file_system_that_claims_to_be_larger_than_its_image_is_not_opened() {
 }
 
 #[test]
+fn journal_that_is_larger_than_any_is_not_replayed() {
+    let mut image = file_system(&[("boot/vmlinuz-1", b"kernel")], &[]);
+    let number = |at: usize| usize::from(u16::from_le_bytes([image[at], image[at + 1]]));
+    let block = 1024_usize << image[1024 + 24];
+    // The eighth of the inodes, whose table the first group's descriptor names.
+    let inode = number(block.max(2048) + 8) * block + 7 * number(1024 + 0x58);
+    image[1024 + 0x60] |= 4;
+    image[inode + 0x6c] = 1;
+
+    let error = find_in_bytes(&image).unwrap_err();
+
+    assert!(matches!(error, BootableDiskError::TooLarge { size, .. } if size >= 1 << 32), "{error}");
+}
+
+#[test]
 fn kernel_of_holes_is_refused_by_its_size() {
     let folder = TempDir::new().unwrap();
     fs::create_dir_all(folder.path().join("root/boot")).unwrap();
