@@ -20,6 +20,8 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// Shortest wait for the limit. What the guest writes meanwhile waits no longer than this for room, which is less than
 /// [`PATIENCE`]: a limit drops nothing.
 const SHORTEST_WAIT: Duration = Duration::from_millis(10);
+/// How long the end of a line is waited for: a prompt has none.
+const LINE_LIMIT: Duration = Duration::from_millis(100);
 /// Bytes that are written at once, at most; and after which a line is not waited for.
 const CHUNK: usize = 4096;
 
@@ -28,7 +30,8 @@ const CHUNK: usize = 4096;
 pub(in crate::run) enum Pace {
     /// At once: somebody is looking.
     Bytes,
-    /// With its line: waking the writer for each of a boot's thousands of bytes would slow the guest down.
+    /// With its line, or [`LINE_LIMIT`] after its first: waking the writer for each of a boot's thousands of bytes would
+    /// slow the guest down.
     Lines,
 }
 
@@ -166,7 +169,9 @@ impl Shared {
             return;
         }
         state.waiting.push_back(byte);
-        if self.pace == Pace::Bytes || byte == b'\n' || state.waiting.len() >= CHUNK {
+        // The first byte of a line has the writer begin to wait for the line's end.
+        let is_first = state.waiting.len() == 1;
+        if self.pace == Pace::Bytes || byte == b'\n' || is_first || state.waiting.len() >= CHUNK {
             self.filled.notify_one();
         }
     }
@@ -181,7 +186,12 @@ impl Shared {
         loop {
             let mut state = self.lock();
             let is_idle = |state: &State| !state.is_ending && !self.is_due(state);
-            state = self.filled.wait_while(state, |state| is_idle(state)).unwrap_or_else(PoisonError::into_inner);
+            let is_empty = |state: &mut State| is_idle(state) && state.waiting.is_empty();
+            state = self.filled.wait_while(state, is_empty).unwrap_or_else(PoisonError::into_inner);
+            (state, _) = self
+                .filled
+                .wait_timeout_while(state, LINE_LIMIT, |state| is_idle(state))
+                .unwrap_or_else(PoisonError::into_inner);
             let mut most = CHUNK;
             if let Some((throttle, observer)) = limit.as_mut().filter(|_| !state.is_ending) {
                 let now = Instant::now();
@@ -281,6 +291,18 @@ mod tests {
         let mut read = [0; 7];
         reader.read_exact(&mut read).unwrap();
         assert_eq!(&read, b"login: ");
+    }
+
+    #[test]
+    fn prompt_comes_out_of_a_pipe_without_the_end_of_its_line() {
+        let (mut reader, writer) = pipe().unwrap();
+
+        let console = ConsoleOutput::start(writer, Pace::Lines, None).unwrap();
+        console.screen().write_all(b"login: ").unwrap();
+        let mut read = [0; 7];
+        reader.read_exact(&mut read).unwrap();
+
+        assert_eq!((&read, console.finish()), (b"login: ", 0));
     }
 
     #[test]
