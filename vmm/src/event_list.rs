@@ -19,6 +19,9 @@ pub enum EventListError {
     /// Nobody said which module records in the guest.
     #[error("the guest's events are those of its kernel module: name it with --agent FILE")]
     NoModule,
+    /// A module was named for another layer.
+    #[error("--agent is for --list guest-kernel: the events of {0} do not depend on the guest's kernel module")]
+    NotOfModule(LayerKind),
     /// The module's file cannot be read.
     #[error("cannot read '{}'", path.display())]
     File {
@@ -91,6 +94,9 @@ impl From<MissingEvent> for UnlistedEvent {
 /// When they cannot be had.
 pub fn list(layer: LayerKind, module: Option<&Path>) -> Result<EventList, EventListError> {
     let mut list = EventList::default();
+    if module.is_some() && layer != LayerKind::GuestKernel {
+        return Err(EventListError::NotOfModule(layer));
+    }
     match layer {
         LayerKind::HostKernel => {
             let tracefs = Tracefs::find().map_err(EventListError::Host)?;
@@ -232,6 +238,8 @@ mod tests {
 
         assert_eq!(own.events.len(), EVENTS.len());
         assert!(matches!(list(LayerKind::GuestKernel, None), Err(EventListError::NoModule)));
+        let module = Some(Path::new("strata.ko"));
+        assert!(matches!(list(LayerKind::Vmm, module), Err(EventListError::NotOfModule(LayerKind::Vmm))));
         assert!(text(&list(LayerKind::GuestUser, None).unwrap()).contains("guest-user:*"));
     }
 }
