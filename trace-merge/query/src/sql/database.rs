@@ -25,6 +25,7 @@ use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use std::collections::{BTreeSet, HashSet};
+use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -240,8 +241,21 @@ impl Database {
 /// The address of `folder`.
 fn url(folder: &Path) -> Result<ListingTableUrl, QueryError> {
     let path = fs::canonicalize(folder).map_err(|source| QueryError::Folder { path: folder.into(), source })?;
-    // With a slash at its end it is a folder; without a scheme, letters that mean something stay as they are.
-    Ok(ListingTableUrl::parse(format!("{}/", path.display()))?)
+    // With a slash at its end it is a folder. A path without a scheme would be a pattern if it had brackets.
+    Ok(ListingTableUrl::parse(format!("file://{}/", escaped(&path)))?)
+}
+
+/// `path` as it stands in an address: what means something there is escaped as `%` and two digits.
+fn escaped(path: &Path) -> String {
+    let mut address = String::new();
+    for &byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' => address.push(char::from(byte)),
+            // Writing to a string cannot fail.
+            _ => drop(write!(address, "%{byte:02X}")),
+        }
+    }
+    address
 }
 
 /// Where the table `name` lies below `folders`: `events` are the tables of all event types.

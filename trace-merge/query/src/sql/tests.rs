@@ -39,6 +39,18 @@ fn recording_and_its_tables_answer_alike() {
 }
 
 #[test]
+fn tables_in_a_folder_whose_name_looks_like_a_pattern_are_found() {
+    let outer = tempfile::tempdir().unwrap();
+    let folder = outer.path().join("run [1] *100%?");
+    fs::create_dir(&folder).unwrap();
+    let _recording = made_recording::export(&folder);
+
+    let rows = answer(&[folder.as_path()], "select count(*) as n from sched.sched_switch").unwrap();
+
+    assert_eq!(rows, [json!({ "n": 10 })]);
+}
+
+#[test]
 fn several_inputs_are_one_database() {
     let folder = tempfile::tempdir().unwrap();
     let ((first, _trace), _other) = (made_recording::open(), made_recording::export(folder.path()));
