@@ -149,32 +149,24 @@ impl Database {
         let schema = Arc::new(schema_of(name, &folders)?);
         let _entered = self.runtime.enter();
         let reference = self.reference(name)?;
-        if folders.is_empty() {
+        let mut urls = Vec::new();
+        for folder in &folders {
+            urls.extend(urls_of(folder)?);
+        }
+        if urls.is_empty() {
             return self.add_empty(name, &schema);
         }
-        let (whole, others): (Vec<_>, Vec<_>) = folders.iter().partition(|folder| folder.without.is_empty());
-        let mut listed = (!whole.is_empty()).then(|| self.listed(&schema, &whole)).transpose()?;
-        for folder in others {
-            let without = folder.without.iter().map(lit).collect();
-            let own = self.listed(&schema, &[folder])?.filter(ident("recording").in_list(without, true))?;
-            listed = Some(match listed {
-                Some(listed) => listed.union(own)?,
-                None => own,
-            });
-        }
-        if let Some(listed) = listed {
-            self.context.register_table(reference, listed.into_view())?;
-        }
+        let listed = self.listed(&schema, urls)?;
+        self.context.register_table(reference, listed.into_view())?;
         Ok(())
     }
 
-    /// The rows of a table in `folders`, with the columns that these stand for.
-    fn listed(&self, schema: &Arc<Schema>, folders: &[&Folder]) -> Result<DataFrame, QueryError> {
+    /// The rows of a table in the files at `urls`, with the columns that their folders stand for.
+    fn listed(&self, schema: &Arc<Schema>, urls: Vec<ListingTableUrl>) -> Result<DataFrame, QueryError> {
         let partitions = PARTITIONS.iter().map(|(name, _)| ((*name).to_string(), DataType::Utf8)).collect();
         let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
             .with_file_extension(".parquet")
             .with_table_partition_cols(partitions);
-        let urls: Vec<_> = folders.iter().map(|folder| url(&folder.path)).collect::<Result<_, _>>()?;
         let config = ListingTableConfig::new_with_multi_paths(urls)
             .with_listing_options(options)
             .with_schema(Arc::clone(schema));
@@ -238,11 +230,17 @@ impl Database {
     }
 }
 
-/// The address of `folder`.
-fn url(folder: &Path) -> Result<ListingTableUrl, QueryError> {
-    let path = fs::canonicalize(folder).map_err(|source| QueryError::Folder { path: folder.into(), source })?;
+/// The addresses of the files in `folder` that count: of all, or of those whose names begin alike.
+fn urls_of(folder: &Folder) -> Result<Vec<ListingTableUrl>, QueryError> {
+    let Folder { path, only } = folder;
+    let whole = fs::canonicalize(path).map_err(|source| QueryError::Folder { path: path.clone(), source })?;
     // With a slash at its end it is a folder. A path without a scheme would be a pattern if it had brackets.
-    Ok(ListingTableUrl::parse(format!("file://{}/", escaped(&path)))?)
+    let url = ListingTableUrl::parse(format!("file://{}/", escaped(&whole)))?;
+    let Some(only) = only else { return Ok(vec![url]) };
+    // Folders of partitions are no part of what the pattern is about.
+    let of = |name: &String| url.clone().with_glob(&format!("{name}-[0-9]*.parquet"));
+    let urls: Result<Vec<_>, DataFusionError> = only.iter().map(of).collect();
+    Ok(urls?)
 }
 
 /// `path` as it stands in an address: what means something there is escaped as `%` and two digits.
@@ -260,7 +258,7 @@ fn escaped(path: &Path) -> String {
 
 /// Where the table `name` lies below `folders`: `events` are the tables of all event types.
 fn folders_of(name: &str, folders: &[Folder]) -> Result<Vec<Folder>, QueryError> {
-    let below = |folder: &Folder, path: PathBuf| Folder { path, without: folder.without.clone() };
+    let below = |folder: &Folder, path: PathBuf| Folder { path, only: folder.only.clone() };
     if name != EVENTS {
         let named = folders.iter().map(|folder| below(folder, folder.path.join(name)));
         return Ok(named.filter(|folder| folder.path.is_dir()).collect());
@@ -295,7 +293,7 @@ pub(super) fn known_tables<'t>(
 }
 
 /// What is in a folder of tables: what the names of the files of each recording, or part of one, begin with.
-pub(super) fn recordings_in(folder: &Path) -> Result<HashSet<String>, QueryError> {
+pub(super) fn recordings_in(folder: &Path) -> Result<BTreeSet<String>, QueryError> {
     let begin = |path: &PathBuf| Some(path.file_stem()?.to_str()?.rsplit_once('-')?.0.to_string());
     Ok(files_below(&folder.join(RECORDINGS))?.iter().filter_map(begin).collect())
 }

@@ -11,7 +11,7 @@ pub use trace_merge::ready_questions::{READY, Ready};
 use crate::parquet::{self, Selection, recording_id};
 use crate::tables::NoTable;
 use datafusion::error::DataFusionError;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use strata_export::{ExportError, Options};
@@ -119,7 +119,7 @@ pub struct MadeTables {
 /// What questions are about.
 #[derive(Debug)]
 pub struct Inputs {
-    /// Folders of tables, each with the recordings of it that were given before: they count once.
+    /// Folders of tables, each with what of it counts: what is given again counts once.
     folders: Vec<Folder>,
     /// Recordings, whose tables are made first.
     traces: Vec<(PathBuf, Trace)>,
@@ -129,8 +129,8 @@ pub struct Inputs {
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
-    /// What the names of files begin with that are passed over.
-    pub(crate) without: HashSet<String>,
+    /// What the names of the files begin with that count; `None` where all do.
+    pub(crate) only: Option<BTreeSet<String>>,
 }
 
 impl Inputs {
@@ -158,15 +158,21 @@ impl Inputs {
         let is_whole = |name: &&String| !name.contains('-');
         let mut whole = given.clone();
         whole.extend(folders.iter().flat_map(|(_, there)| there.iter().filter(is_whole).cloned()));
-        let mut count_once = |(path, there): (&PathBuf, HashSet<String>)| {
-            let without = given_elsewhere(&there, &given, &whole);
-            if !without.is_empty() {
-                print_count_once(path, without.len());
+        let mut all = BTreeSet::new();
+        let mut count_once = |(path, there): (&PathBuf, BTreeSet<String>)| {
+            let only: BTreeSet<String> = there.iter().filter(|name| counts(name, &given, &whole)).cloned().collect();
+            let again = there.len() - only.len();
+            if again > 0 {
+                print_count_once(path, again);
             }
             given.extend(there);
-            Folder { path: path.clone(), without }
+            all.extend(only.iter().cloned());
+            Folder { path: path.clone(), only: (again > 0).then_some(only) }
         };
         let folders = folders.into_iter().map(&mut count_once).collect();
+        for id in overlapping(&all) {
+            eprintln!("parts of recording {} overlap: what lies in several of them counts as often", harmless(id));
+        }
         if paths.is_empty() { Err(QueryError::NoInputs) } else { Ok(Self { folders, traces }) }
     }
 
@@ -190,7 +196,7 @@ impl Inputs {
         let made = (!self.traces.is_empty()).then(|| self.make_tables(&names)).transpose()?;
         if let Some(made) = &made {
             let path = |number: usize| made.folder.path().join(number.to_string());
-            folders.extend((0..self.traces.len()).map(|number| Folder { path: path(number), without: HashSet::new() }));
+            folders.extend((0..self.traces.len()).map(|number| Folder { path: path(number), only: None }));
         }
         for name in &names {
             database.add(name, &folders)?;
@@ -218,18 +224,39 @@ impl Inputs {
     }
 }
 
-/// The recordings of a folder, which has what is `there`, that count elsewhere: they were `given` before, or they are parts
-/// of what is given whole.
-fn given_elsewhere(there: &HashSet<String>, given: &HashSet<String>, whole: &HashSet<String>) -> HashSet<String> {
-    let id = |name: &String| name.split_once('-').map_or(name.as_str(), |(id, _)| id).to_string();
-    let is_elsewhere =
-        |name: &&String| given.contains(*name) || (!there.contains(&id(name)) && whole.contains(&id(name)));
-    there.iter().filter(is_elsewhere).map(id).collect()
+/// Whether the recording called `name`, or the part of one, counts where it is: it was not `given` before, and is no
+/// part of what is given `whole`.
+fn counts(name: &str, given: &HashSet<String>, whole: &HashSet<String>) -> bool {
+    let is_of_whole = name.split_once('-').is_some_and(|(id, _)| whole.contains(id));
+    !given.contains(name) && !is_of_whole
 }
 
-/// Says that `count` recordings in `path` were given before.
+/// The recordings of which two parts overlap. The `names` of parts tell where they begin and end.
+fn overlapping(names: &BTreeSet<String>) -> BTreeSet<&str> {
+    let mut parts: Vec<(&str, u64, u64)> = names.iter().filter_map(|name| part_of_name(name)).collect();
+    parts.sort_unstable();
+    let mut ends: HashMap<&str, u64> = HashMap::new();
+    let mut found = BTreeSet::new();
+    for (id, begin, end) in parts {
+        let latest = ends.entry(id).or_insert(begin);
+        if begin < *latest {
+            found.insert(id);
+        }
+        *latest = end.max(*latest);
+    }
+    found
+}
+
+/// The recording that the part called `name` is of, and where it begins and ends, ticks; `None` of a whole one.
+fn part_of_name(name: &str) -> Option<(&str, u64, u64)> {
+    let (id, part) = name.split_once("-from")?;
+    let (begin, end) = part.split_once("until")?;
+    Some((id, begin.parse().ok()?, end.parse().ok()?))
+}
+
+/// Says that `count` recordings in `path`, or parts, are given elsewhere.
 fn print_count_once(path: &Path, count: usize) {
-    eprintln!("{}: {count} recordings were given already and count once", path.display());
+    eprintln!("{}: {count} recordings or parts are given elsewhere, too, and count once", path.display());
 }
 
 /// Makes the tables in `selection` of a recording; one without records has none.

@@ -86,7 +86,7 @@ fn tables_of_a_recording_that_is_incomplete_say_so() {
     let folder = tempfile::tempdir().unwrap();
     let _recording = made_recording::export(folder.path());
     let mut database = Database::new().unwrap();
-    database.add(RECORDINGS, &[Folder { path: folder.path().into(), without: HashSet::new() }]).unwrap();
+    database.add(RECORDINGS, &[Folder { path: folder.path().into(), only: None }]).unwrap();
 
     let lines = database.incomplete().unwrap();
 
@@ -119,6 +119,48 @@ fn parts_of_a_recording_add_up_and_count_once_beside_the_whole() {
         reported,
         [json!({ "from_ns": null, "until_ns": 30_001 }), json!({ "from_ns": 30_001, "until_ns": null })]
     );
+}
+
+#[test]
+fn parts_count_once_wherever_they_are_given() {
+    let (dir, trace) = made_recording::open();
+    let folders = [(); 4].map(|()| tempfile::tempdir().unwrap());
+    let at = std::time::Duration::from_nanos(30_001);
+    let write = |folder: &TempDir, from, to| {
+        let options = Options { from, to, ..Options::default() };
+        parquet::export(&trace, &options, folder.path(), &Selection::All).unwrap();
+    };
+    let [first, both, mixed, whole] = &folders;
+    write(first, None, Some(at));
+    write(both, None, Some(at));
+    write(both, Some(at), None);
+    write(mixed, Some(at), None);
+    write(mixed, None, None);
+    write(whole, None, None);
+    let [first, both, mixed, whole] = [first, both, mixed, whole].map(TempDir::path);
+    let count = |paths: &[&Path]| answer(paths, "select count(*) as n from events").unwrap();
+
+    let expected = count(&[dir.path()]);
+    let counts = [
+        vec![first, both],
+        vec![both, first],
+        vec![mixed],
+        vec![first, mixed],
+        vec![mixed, both, whole],
+        vec![dir.path(), first, mixed],
+    ]
+    .map(|paths| count(&paths));
+
+    assert!(counts.iter().all(|rows| *rows == expected), "{counts:?} and not {expected:?}");
+}
+
+#[test]
+fn parts_that_overlap_are_found() {
+    let names = ["a", "b-from0until9", "b-from9until20", "c-from0until10", "c-from2until3", "c-from9until20"];
+
+    let found = overlapping(&names.map(String::from).into()).into_iter().map(String::from).collect::<Vec<_>>();
+
+    assert_eq!(found, ["c"]);
 }
 
 #[test]
