@@ -35,7 +35,7 @@ pub(super) fn makers<'m>(
         Box::new(states) as Box<dyn Maker>
     });
     let gaps = selection.has("gaps").then(|| {
-        let gaps = Gaps { table: FixedRows::new("gaps", output), open: BTreeMap::new() };
+        let gaps = Gaps { window, table: FixedRows::new("gaps", output), open: BTreeMap::new() };
         Box::new(gaps) as Box<dyn Maker>
     });
     states.into_iter().chain(gaps)
@@ -161,20 +161,27 @@ impl Maker for States {
 
 /// Where records are missing.
 struct Gaps {
+    /// What is exported.
+    window: Window,
     table: FixedRows,
     /// By stream: since when.
     open: BTreeMap<usize, (u64, Origin)>,
 }
 
 impl Gaps {
+    /// Adds the part of a gap that lies in the window, as it is counted: a missing beginning goes back to tick 0.
     fn push(&mut self, (begin, origin): (u64, Origin), end: u64, timeline: &Timeline) {
+        let Window { begin: from, end: to } = self.window;
+        if begin >= to || end < from {
+            return;
+        }
         let (cpu, vcpu) = cpus(origin, timeline);
         let place = match origin {
             Origin::Host { host, .. } => Place::Host(host),
             Origin::Vmm { vm, .. } | Origin::Guest { vm, .. } | Origin::User { vm, .. } => Place::Vm(vm),
         };
         let own: [Cell<'_>; 3] = [origin.layer().name().into(), cpu.into(), vcpu.into()];
-        self.table.push_window(place, Window { begin, end }, &own);
+        self.table.push_window(place, Window { begin: begin.max(from), end: end.min(to) }, &own);
     }
 }
 
@@ -205,9 +212,11 @@ impl Analysis for Gaps {
 }
 
 impl Maker for Gaps {
-    /// What is missing at the end is so up to the end of the window.
+    /// What is missing at the end is so up to the end of the window. Where only applications recorded, that is the last
+    /// record.
     fn finish(&mut self, passed: &Passed) {
-        let end = passed.window.map_or(0, |window| window.end);
+        let last = passed.totals.iter().filter_map(|totals| totals.last).max();
+        let end = passed.window.map(|window| window.end).or(last).unwrap_or(0);
         for begun in std::mem::take(&mut self.open).into_values() {
             self.push(begun, end.max(begun.0), &passed.timeline);
         }

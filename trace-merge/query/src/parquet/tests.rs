@@ -86,6 +86,26 @@ fn exported() -> (TempDir, TempDir, Trace) {
 }
 
 #[test]
+fn gaps_lie_in_the_part_that_is_exported() {
+    let (_dir, trace) = made_recording::open();
+    let at = std::time::Duration::from_nanos(56_000);
+    let gaps = |from, to| {
+        let folder = TempDir::new().unwrap();
+        let options = Options { from, to, ..Options::default() };
+        export(&trace, &options, folder.path(), &Selection::All).unwrap();
+        let table = Table::read(folder.path(), "gaps");
+        let rows = table.integers("begin_ns").into_iter().zip(table.integers("duration_ns"));
+        rows.map(|(begin, duration)| (begin.unwrap(), duration.unwrap())).collect::<Vec<_>>()
+    };
+
+    let (whole, before, behind) = (gaps(None, None), gaps(None, Some(at)), gaps(Some(at), None));
+
+    assert_eq!(whole, [(0, 55_250), (55_250, 10_250)]);
+    assert_eq!(before, [(0, 55_250), (55_250, 750)]);
+    assert_eq!(behind, [(56_000, 9_500)]);
+}
+
+#[test]
 fn every_record_is_in_the_table_of_its_type_which_begins_with_the_columns_of_events() {
     let (folder, _dir, trace) = exported();
     let expected: Vec<&str> = Fixed::find(EVENTS).unwrap().columns().map(|column| column.name).collect();
