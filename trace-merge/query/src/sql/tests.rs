@@ -155,6 +155,20 @@ fn parts_count_once_wherever_they_are_given() {
 }
 
 #[test]
+fn steps_by_kernel_count_once_where_a_recording_has_parts() {
+    let (folder, (_dir, trace)) = (tempfile::tempdir().unwrap(), made_recording::open());
+    let at = std::time::Duration::from_nanos(56_000);
+    for (from, to) in [(None, Some(at)), (Some(at), None)] {
+        let options = Options { from, to, ..Options::default() };
+        parquet::export(&trace, &options, folder.path(), &Selection::All).unwrap();
+    }
+
+    let rows = answer(&[folder.path()], Ready::find("disk-steps-by-kernel").unwrap().text).unwrap();
+
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["times"] == 1), "{rows:?}");
+}
+
+#[test]
 fn parts_that_overlap_are_found() {
     let names = ["a", "b-from0until9", "b-from9until20", "c-from0until10", "c-from2until3", "c-from9until20"];
 
