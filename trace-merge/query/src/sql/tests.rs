@@ -169,6 +169,21 @@ fn steps_by_kernel_count_once_where_a_recording_has_parts() {
 }
 
 #[test]
+fn futexes_of_two_processes_at_one_address_are_two_locks() {
+    let (dir, _trace) = made_recording::open();
+    let waits = "with locks as (select 'r' as recording, 'h' as host, 'v' as vm, what, cast(null as text) as name,
+        1 as address, pid, 'wait' as kind, '-' as context, 5 as duration_ns, 'waited' as outcome
+        from (values ('futex', 10), ('futex', 20), ('kernel', 10), ('kernel', 20)) as t(what, pid))";
+    let ready = Ready::find("locks").unwrap().text;
+
+    let rows = answer(&[dir.path()], &format!("{waits}\n{ready}")).unwrap();
+
+    let shown = |row: &Value| (row["what"] == "futex", row["futex_pid"].as_i64(), row["ns"].as_i64());
+    let shown: Vec<_> = rows.iter().map(shown).collect();
+    assert_eq!(shown, [(false, None, Some(10)), (true, Some(10), Some(5)), (true, Some(20), Some(5))]);
+}
+
+#[test]
 fn parts_that_overlap_are_found() {
     let names = ["a", "b-from0until9", "b-from9until20", "c-from0until10", "c-from2until3", "c-from9until20"];
 
