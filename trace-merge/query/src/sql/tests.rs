@@ -184,6 +184,16 @@ fn futexes_of_two_processes_at_one_address_are_two_locks() {
 }
 
 #[test]
+fn calls_by_process_are_those_that_the_report_counts() {
+    let (dir, _trace) = made_recording::open();
+
+    let rows = answer(&[dir.path()], Ready::find("syscalls-by-process").unwrap().text).unwrap();
+
+    let shown: Vec<_> = rows.iter().map(|row| (row["name"].as_str(), row["calls"].as_i64())).collect();
+    assert_eq!(shown, [(Some("futex"), Some(1)), (Some("read"), Some(1))]);
+}
+
+#[test]
 fn parts_that_overlap_are_found() {
     let names = ["a", "b-from0until9", "b-from9until20", "c-from0until10", "c-from2until3", "c-from9until20"];
 
