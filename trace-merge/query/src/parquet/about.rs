@@ -57,7 +57,10 @@ impl About<'_> {
         let manifest = self.trace.manifest();
         let clock = self.trace.clock();
         let ns = |after: Option<Duration>| after.map(|after| i64::try_from(after.as_nanos()).unwrap_or(i64::MAX));
-        let length = self.passed.window.map(|window| clock.ticks_to_ns(window.length()));
+        // Of all layers, also where only applications recorded.
+        let first = self.passed.totals.iter().filter_map(|totals| totals.first).min();
+        let last = self.passed.totals.iter().filter_map(|totals| totals.last).max();
+        let length = first.zip(last).map(|(first, last)| clock.ticks_to_ns(last.saturating_sub(first)));
         let own = [
             Cell::Integer(integer(manifest.started.utc_ns)),
             self.trace.start().map(|start| utc(clock, start)).into(),

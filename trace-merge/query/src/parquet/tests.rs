@@ -106,6 +106,22 @@ fn gaps_lie_in_the_part_that_is_exported() {
 }
 
 #[test]
+fn duration_is_from_the_first_record_of_the_part_to_its_last_one() {
+    let (_dir, trace) = made_recording::open();
+    let at = std::time::Duration::from_nanos(56_000);
+    let duration = |from, to| {
+        let folder = TempDir::new().unwrap();
+        let options = Options { from, to, ..Options::default() };
+        export(&trace, &options, folder.path(), &Selection::All).unwrap();
+        Table::read(folder.path(), "recordings").integers("duration_ns")
+    };
+
+    let durations = [duration(None, None), duration(None, Some(at)), duration(Some(at), None)];
+
+    assert_eq!(durations, [65_500, 55_250, 5_000].map(|ns| vec![Some(ns)]));
+}
+
+#[test]
 fn every_record_is_in_the_table_of_its_type_which_begins_with_the_columns_of_events() {
     let (folder, _dir, trace) = exported();
     let expected: Vec<&str> = Fixed::find(EVENTS).unwrap().columns().map(|column| column.name).collect();
