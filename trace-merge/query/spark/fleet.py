@@ -720,12 +720,16 @@ def views(lake: str) -> None:
     """Prints SQL that makes the tables of the lake views in DuckDB."""
     table = opened(lake)
     has = {field.name for field in table.schema().fields}
+    path = lake.replace("'", "''")
+    scan = f"delta_scan('{path}')"
     print("install delta; load delta;")
     for name, columns in TABLES.items():
-        print(f"create or replace view {name} as {select(name, columns + PLACE, has, f'delta_scan({lake!r})')};")
+        print(f"create or replace view {name} as {select(name, columns + PLACE, has, scan)};")
     for name, fields in event_tables(table).items():
-        print(f'create schema if not exists "{name.split(".")[0]}";')
-        print(f"create or replace view {name} as {select_event(fields, EVENTS)};".replace("`", '"'))
+        # A provider may be called as what means something in SQL, or begin with a digit.
+        schema_name, view = (f'"{part}"' for part in name.split("."))
+        print(f"create schema if not exists {schema_name};")
+        print(f"create or replace view {schema_name}.{view} as {select_event(fields, EVENTS)};".replace("`", '"'))
 
 
 def view_name(table: str) -> str:

@@ -590,6 +590,23 @@ class ObjectStore(unittest.TestCase):
         self.assertNotIn("\n", said)
 
 
+class Views(unittest.TestCase):
+    """SQL that makes the lake's tables views in DuckDB."""
+
+    def test_names_that_mean_something_in_sql_are_quoted(self):
+        events = {"order.created": [{"event": "order:created", "field": "n", "kind": "integer"}]}
+        lake = unittest.mock.patch.object(fleet, "opened")
+        tables = unittest.mock.patch.object(fleet, "event_tables", return_value=events)
+
+        with lake, tables, contextlib.redirect_stdout(io.StringIO()) as said:
+            fleet.opened.return_value.schema.return_value.fields = []
+            fleet.views("/bob's/lake")
+
+        self.assertIn(" from delta_scan('/bob''s/lake') where ", said.getvalue())
+        self.assertIn('create schema if not exists "order";', said.getvalue())
+        self.assertIn('create or replace view "order"."created" as ', said.getvalue())
+
+
 class Questions(unittest.TestCase):
     """Questions for a lake of three recordings: one grows, one has few tables."""
 
