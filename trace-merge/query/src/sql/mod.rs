@@ -14,7 +14,7 @@ use datafusion::error::DataFusionError;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use strata_export::{ExportError, Options};
+use strata_export::{ExportError, Exported, Options};
 use strata_recording::files::MANIFEST_FILE;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::reader::{ReadError, Trace};
@@ -259,22 +259,26 @@ fn print_count_once(path: &Path, count: usize) {
     eprintln!("{}: {count} recordings or parts are given elsewhere, too, and count once", path.display());
 }
 
-/// Makes the tables in `selection` of a recording; one without records has none.
+/// Makes the tables in `selection` of a recording, and says what it lacks.
 fn make(path: &Path, trace: &Trace, folder: &Path, selection: &Selection) -> Result<(), QueryError> {
     let title = format!("reading {}", path.display());
     let made = progress::shown(&title, &|line: &str| eprintln!("{line}"), |progress| {
         let options = Options { progress: Some(progress), ..Options::default() };
         parquet::export(trace, &options, folder, selection)
     });
+    let lacking = lacking(made).map_err(|source| QueryError::Export { trace: path.into(), source })?;
+    if let Some(lacking) = lacking {
+        eprintln!("{}: {}", path.display(), harmless(&lacking));
+    }
+    Ok(())
+}
+
+/// What a recording lacks whose tables were `made`, in a line; one without records has no tables.
+fn lacking(made: Result<Exported, ExportError>) -> Result<Option<String>, ExportError> {
     match made {
-        Ok(exported) => {
-            if let Some(incomplete) = exported.incomplete {
-                eprintln!("{}: {}", path.display(), harmless(&incomplete));
-            }
-            Ok(())
-        }
-        Err(ExportError::Nothing) => Ok(()),
-        Err(source) => Err(QueryError::Export { trace: path.into(), source }),
+        Ok(exported) => Ok(exported.incomplete),
+        Err(ExportError::Nothing) => Ok(Some("has no records, and so no rows: `strata report` says why".into())),
+        Err(error) => Err(error),
     }
 }
 

@@ -122,6 +122,21 @@ fn parts_of_a_recording_add_up_and_count_once_beside_the_whole() {
 }
 
 #[test]
+fn recording_without_records_is_said() {
+    let made = [
+        Ok(Exported::default()),
+        Err(ExportError::Nothing),
+        Err(ExportError::Write(io::ErrorKind::StorageFull.into())),
+    ];
+
+    let [whole, empty, failed] = made.map(lacking);
+
+    assert_eq!(whole.unwrap(), None);
+    assert!(empty.unwrap().is_some_and(|line| line.starts_with("has no records")));
+    assert!(matches!(failed, Err(ExportError::Write(_))));
+}
+
+#[test]
 fn parts_count_once_wherever_they_are_given() {
     let (dir, trace) = made_recording::open();
     let folders = [(); 4].map(|()| tempfile::tempdir().unwrap());
