@@ -220,25 +220,51 @@ impl Names {
     }
 }
 
+/// What is numbered at a time, at most: a guest chooses what it accesses.
+const MOST_NUMBERED: usize = 1 << 16;
+
 /// Numbers what has no number of its own.
 #[derive(Clone, Debug)]
-pub(super) struct Numbers<K>(HashMap<K, u64>);
+pub(super) struct Numbers<K> {
+    known: HashMap<K, u64>,
+    next: u64,
+}
 
 impl<K: Hash + Eq> Numbers<K> {
     pub(super) fn new() -> Self {
-        Self(HashMap::default())
+        Self { known: HashMap::default(), next: 0 }
     }
 
-    /// The number of `key`: another one has another.
+    /// The number of `key`: another one has another. A key may get a new one after many others.
     pub(super) fn of(&mut self, key: K) -> u64 {
-        let next = self.0.len() as u64;
-        *self.0.entry(key).or_insert(next)
+        if let Some(&number) = self.known.get(&key) {
+            return number;
+        }
+        if self.known.len() >= MOST_NUMBERED {
+            self.known.clear();
+        }
+        let number = self.next;
+        self.known.insert(key, number);
+        self.next += 1;
+        number
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_take_bounded_memory_and_are_never_given_twice() {
+        let (mut numbers, many) = (Numbers::new(), MOST_NUMBERED as u64 + 10);
+
+        let first = [numbers.of(7), numbers.of(7)];
+        let given: Vec<u64> = (100..100 + many).map(|key| numbers.of(key)).collect();
+
+        assert_eq!(first, [0, 0]);
+        assert!(given.iter().copied().eq(1..=many));
+        assert!(numbers.known.len() <= MOST_NUMBERED);
+    }
 
     #[test]
     fn somebody_has_another_number_only_when_called_otherwise() {
