@@ -358,7 +358,7 @@ pub const FIXED: [Fixed; 21] = [
         about: "each disk request that was followed to its end: as in `strata report flows`",
         lead: Lead::Lasting,
         own: &[
-            column("flow", Kind::Integer, "its number in the recording, from 0 on"),
+            column("flow", Kind::Integer, "its number in this export, from 0 on"),
             column("disk", Kind::Integer, "number of the VMM's disk"),
             column("device", Kind::Text, "the guest's device, `major:minor`"),
             column("kind", Kind::Text, "`read`, `write`, `flush`, …"),
@@ -388,7 +388,7 @@ pub const FIXED: [Fixed; 21] = [
         about: "each packet that was followed to its end: as in `strata report flows --net`",
         lead: Lead::Lasting,
         own: &[
-            column("packet", Kind::Integer, "its number in the recording, from 0 on"),
+            column("packet", Kind::Integer, "its number in this export, from 0 on"),
             column("net", Kind::Integer, "number of the VMM's network device"),
             column("direction", Kind::Text, "`sent` by the guest, or `received` by it"),
             column("id", Kind::Integer, "its number on that device and in that direction, as the VMM's events have it"),
@@ -417,7 +417,7 @@ pub const FIXED: [Fixed; 21] = [
         own: &[
             column("layer", Kind::Text, "the kind of layer"),
             column("cpu", Kind::Integer, "the host's CPU"),
-            column("vcpu", Kind::Integer, "the vCPU, or the VMM's thread"),
+            column("vcpu", Kind::Integer, "the vCPU; null for other threads"),
         ],
     },
     Fixed {
