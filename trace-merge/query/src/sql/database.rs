@@ -381,15 +381,21 @@ fn schema_of(name: &str, folders: &[Folder]) -> Result<Schema, QueryError> {
 }
 
 /// Adds the columns of a file that are not there yet, if they `are_new` ones of the table. One that has another type
-/// elsewhere becomes text. A file of another version is refused.
+/// elsewhere gets one that holds both. A file of another version is refused.
 fn add_columns(fields: &mut Vec<Field>, path: &Path, are_new: bool) -> Result<(), QueryError> {
     let Metadata(metadata) = Metadata::read(path)?;
     for field in metadata.schema().fields().iter().filter(|_| are_new) {
         match fields.iter_mut().find(|known| known.name() == field.name()) {
             Some(known) if known.data_type() == field.data_type() => {}
-            Some(known) => *known = Field::new(field.name(), DataType::Utf8, true),
+            Some(known) => *known = Field::new(field.name(), type_for(known.data_type(), field.data_type()), true),
             None => fields.push(field.as_ref().clone()),
         }
     }
     Ok(())
+}
+
+/// What holds values of both of two types. Integers with and without a sign stay numbers: text sorts by its letters.
+fn type_for(one: &DataType, other: &DataType) -> DataType {
+    let is_integer = |kind: &DataType| matches!(kind, DataType::Int64 | DataType::UInt64 | DataType::Decimal128(20, 0));
+    if is_integer(one) && is_integer(other) { DataType::Decimal128(20, 0) } else { DataType::Utf8 }
 }

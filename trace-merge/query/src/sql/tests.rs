@@ -2,6 +2,8 @@ use super::*;
 use crate::made_recording;
 use serde_json::{Value, json};
 use std::fs;
+use strata_recording::test_trace::Field::{Hex, Number};
+use strata_recording::test_trace::TestTrace;
 
 /// The answer to `question` about what lies in `paths`, as rows.
 pub(super) fn answer(paths: &[&Path], question: &str) -> Result<Vec<Value>, QueryError> {
@@ -119,6 +121,21 @@ fn parts_of_a_recording_add_up_and_count_once_beside_the_whole() {
         reported,
         [json!({ "from_ns": null, "until_ns": 30_001 }), json!({ "from_ns": 30_001, "until_ns": null })]
     );
+}
+
+#[test]
+fn field_with_a_sign_and_without_one_is_a_number() {
+    let (_dir, trace) = TestTrace::new()
+        .user(7, 0, 1_000, "app:step", &[("n", Number(9))])
+        .user(7, 0, 2_000, "app:step", &[("n", Number(-10))])
+        .user(8, 1, 3_000, "app:step", &[("n", Hex(u64::MAX))])
+        .open();
+    let folder = tempfile::tempdir().unwrap();
+    parquet::export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap();
+
+    let rows = answer(&[folder.path()], "select min(n) as least, max(n) as most from app.step").unwrap();
+
+    assert_eq!(rows, [json!({ "least": -10, "most": u64::MAX })]);
 }
 
 #[test]
