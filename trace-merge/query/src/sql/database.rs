@@ -113,7 +113,7 @@ impl Database {
         folders: &[Folder],
     ) -> Result<(), QueryError> {
         for folder in folders {
-            check_chosen(names, &folder.path)?;
+            check_chosen(names, folder)?;
         }
         Ok(check_names(names, known)?)
     }
@@ -294,14 +294,21 @@ pub(super) fn known_tables<'t>(
 
 /// What is in a folder of tables: what the names of the files of each recording, or part of one, begin with.
 pub(super) fn recordings_in(folder: &Path) -> Result<BTreeSet<String>, QueryError> {
-    let begin = |path: &PathBuf| Some(path.file_stem()?.to_str()?.rsplit_once('-')?.0.to_string());
-    Ok(files_below(&folder.join(RECORDINGS))?.iter().filter_map(begin).collect())
+    Ok(files_below(&folder.join(RECORDINGS))?.iter().filter_map(|path| begin_of_name(path)).collect())
 }
 
-/// Checks that each of `names` was written of every recording in `folder`: some may have been left out when it was
-/// exported, and without a row means something else.
-fn check_chosen(names: &[String], folder: &Path) -> Result<(), QueryError> {
-    for path in files_below(&folder.join(RECORDINGS))? {
+/// What the name of a file begins with: which recording, or part of one, it is of.
+fn begin_of_name(path: &Path) -> Option<String> {
+    Some(path.file_stem()?.to_str()?.rsplit_once('-')?.0.to_string())
+}
+
+/// Checks that each of `names` was written of every recording in `folder` that counts: some may have been left out when
+/// it was exported, and without a row means something else.
+fn check_chosen(names: &[String], Folder { path: folder, only }: &Folder) -> Result<(), QueryError> {
+    let counts = |path: &PathBuf| {
+        only.as_ref().is_none_or(|only| begin_of_name(path).is_some_and(|begin| only.contains(&begin)))
+    };
+    for path in files_below(&folder.join(RECORDINGS))?.into_iter().filter(counts) {
         let file = Metadata::read(&path)?;
         let Some(chosen) = file.value(CHOSEN_KEY) else { continue };
         let tables = chosen.split(',').map(String::from).collect();
@@ -309,7 +316,7 @@ fn check_chosen(names: &[String], folder: &Path) -> Result<(), QueryError> {
             |name: &&String| (Fixed::find(name).is_some() || name.contains('.')) && !is_chosen(name, &tables);
         if let Some(name) = names.iter().find(is_left_out) {
             let recording = file.value(RECORDING_KEY).unwrap_or("unknown").into();
-            let (folder, name, chosen) = (folder.into(), name.clone(), chosen.into());
+            let (folder, name, chosen) = (folder.clone(), name.clone(), chosen.into());
             return Err(QueryError::NotChosen { folder, recording, name, chosen });
         }
     }

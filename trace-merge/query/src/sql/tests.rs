@@ -418,6 +418,17 @@ fn table_that_was_left_out_is_not_one_without_rows() {
 }
 
 #[test]
+fn table_that_was_left_out_of_what_does_not_count_is_no_matter() {
+    let (folder, (dir, trace)) = (tempfile::tempdir().unwrap(), made_recording::open());
+    let chosen = Selection::chosen(&["exits".into()], &trace).unwrap();
+    parquet::export(&trace, &Options::default(), folder.path(), &chosen).unwrap();
+
+    let rows = answer(&[folder.path(), dir.path()], "select count(*) as n from wakeups").unwrap();
+
+    assert_eq!(rows, [json!({ "n": 1 })]);
+}
+
+#[test]
 fn tables_of_another_version_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let _recording = made_recording::export(folder.path());
