@@ -891,6 +891,9 @@ def session(master: str | None) -> SparkSession:
     if master:
         # Its workers are on this machine, and have the packages that this Python has.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark hands its times to Python as local ones, whatever the session's zone is.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
     logging.getLogger("SQLQueryContextLogger").disabled = True  # one line says what is wrong with a question
     builder = SparkSession.builder.appName("strata-fleet")
     for key, value in {

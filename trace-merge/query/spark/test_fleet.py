@@ -651,6 +651,19 @@ class Questions(unittest.TestCase):
         self.assertIsInstance(rows[1]["fields"], dict)
         self.assertIsInstance(rows[1]["address"], int)
 
+    def test_utc_is_utc_wherever_the_job_runs(self):
+        question = "select min(first_utc) as first_utc from recordings"
+        elsewhere = os.environ | {"TZ": "Asia/Tokyo"}
+
+        ended = subprocess.run(
+            command("ask", self.lake, question),
+            env=elsewhere, check=True, capture_output=True, text=True, timeout=PATIENCE,
+        )  # fmt: skip
+        database = with_views(self.lake)
+        (expected,) = database.sql("select strftime(min(first_utc), '%Y-%m-%dT%H:%M:%S') from recordings").fetchone()
+
+        self.assertTrue(json.loads(ended.stdout)["first_utc"].startswith(expected), ended.stdout)
+
     def test_what_changes_something_is_refused_and_the_next_question_is_answered(self):
         changes = [
             "drop view exits",
