@@ -216,6 +216,29 @@ fn futexes_of_two_processes_at_one_address_are_two_locks() {
 }
 
 #[test]
+fn time_that_was_never_spent_is_none_and_not_unknown() {
+    let (dir, _trace) = made_recording::open();
+    let one = |table: &str, state: &str| {
+        format!(
+            "with {table} as (select 'r' as recording, 'h' as host, 'v' as vm, '/c' as cgroup, '{state}' as state,
+             100 as duration_ns)"
+        )
+    };
+    let asked = |table: &str, state: &str, ready: &str| {
+        let ready = Ready::find(ready).unwrap().text;
+        answer(&[dir.path()], &format!("{}\n{ready}", one(table, state))).unwrap().remove(0)
+    };
+
+    let ready = asked("vcpu_states", "guest", "cpu-ready");
+    let waiting = asked("task_states", "running", "cpu-by-cgroup");
+    let running = asked("task_states", "runnable", "cpu-by-cgroup");
+
+    assert_eq!((&ready["ready_ns"], &ready["percent"]), (&json!(0), &json!(0.0)));
+    assert_eq!((&waiting["running_ns"], &waiting["waiting_ns"]), (&json!(100), &json!(0)));
+    assert_eq!((&running["running_ns"], &running["waiting_ns"]), (&json!(0), &json!(100)));
+}
+
+#[test]
 fn calls_by_process_are_those_that_the_report_counts() {
     let (dir, _trace) = made_recording::open();
 
