@@ -216,6 +216,21 @@ fn futexes_of_two_processes_at_one_address_are_two_locks() {
 }
 
 #[test]
+fn kernel_of_another_host_than_that_of_the_recording_is_not_known() {
+    let (dir, _trace) = made_recording::open();
+    let tables = "with recordings as (select 'r' as recording, 'one' as host, '6.1' as kernel),
+        vms as (select 'r' as recording, vm, '6.12' as kernel from (values ('a'), ('b')) as t(vm)),
+        flow_steps as (select 'r' as recording, host, vm, 'whole' as step, duration_ns
+            from (values ('one', 'a', 9), ('two', 'b', 5)) as t(host, vm, duration_ns))";
+    let ready = Ready::find("disk-steps-by-kernel").unwrap().text;
+
+    let rows = answer(&[dir.path()], &format!("{tables}\n{ready}")).unwrap();
+
+    let shown: Vec<_> = rows.iter().map(|row| (row["host_kernel"].as_str(), row["p99_ns"].as_i64())).collect();
+    assert_eq!(shown, [(Some("6.1"), Some(9)), (None, Some(5))]);
+}
+
+#[test]
 fn time_that_was_never_spent_is_none_and_not_unknown() {
     let (dir, _trace) = made_recording::open();
     let one = |table: &str, state: &str| {
