@@ -218,8 +218,9 @@ impl MmioTransport {
         }
         state.device.stop();
         state.status |= VIRTIO_CONFIG_S_NEEDS_RESET;
-        drop(state);
+        // Before the driver can begin anew.
         self.is_interrupted_past.store(false, Ordering::SeqCst);
+        drop(state);
         self.raise(VIRTIO_MMIO_INT_CONFIG);
     }
 
