@@ -95,23 +95,15 @@ fn initrds_of(release: &str) -> Vec<String> {
 
 /// Compares releases of kernels: numbers as numbers, anything else by its bytes.
 fn by_version(one: &str, other: &str) -> Ordering {
-    let (mut one, mut other) = (parts(one).into_iter(), parts(other).into_iter());
-    loop {
-        let order = match (one.next(), other.next()) {
-            (None, None) => return Ordering::Equal,
-            (one, None) => return one.map_or(Ordering::Equal, |_| Ordering::Greater),
-            (None, Some(_)) => return Ordering::Less,
-            (Some(one), Some(other)) => one.cmp(&other),
-        };
-        if order.is_ne() {
-            return order;
-        }
-    }
+    parts(one).cmp(&parts(other))
 }
 
-/// A part of a release, in order: text before numbers, so that 6.1-rc1 comes before 6.1.1.
+/// A part of a release, in order: 6.1-rc1 comes before 6.1, and that before 6.1-1 and 6.1.1.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Part<'a> {
+    /// What follows is the number of a release candidate.
+    Candidate,
+    End,
     Text(&'a str),
     /// Length without leading zeros, then the digits: as a number, of any length.
     Number(usize, &'a str),
@@ -125,9 +117,14 @@ fn parts(release: &str) -> Vec<Part<'_>> {
         let end = rest.find(|letter: char| letter.is_ascii_digit() != is_number).unwrap_or(rest.len());
         let (part, behind) = rest.split_at(end);
         let digits = part.trim_start_matches('0');
-        parts.push(if is_number { Part::Number(digits.len(), digits) } else { Part::Text(part) });
+        parts.push(match part {
+            _ if is_number => Part::Number(digits.len(), digits),
+            "-rc" | "~rc" => Part::Candidate,
+            text => Part::Text(text),
+        });
         rest = behind;
     }
+    parts.push(Part::End);
     parts
 }
 
@@ -141,6 +138,17 @@ mod tests {
         assert_eq!(by_version("6.12.1", "6.2.10"), Ordering::Greater);
         assert_eq!(by_version("6.1", "6.1.1"), Ordering::Less);
         assert_eq!(by_version("6.01", "6.1"), Ordering::Equal);
+    }
+
+    #[test]
+    fn release_candidate_comes_before_its_release() {
+        let names =
+            ["vmlinuz-6.12.0-rc7", "vmlinuz-6.12.0", "vmlinuz-6.12~rc2-amd64", "vmlinuz-6.12-amd64", "vmlinuz-6.11.9"]
+                .map(String::from);
+
+        let found = releases(&names);
+
+        assert_eq!(found, ["6.12.0", "6.12.0-rc7", "6.12-amd64", "6.12~rc2-amd64", "6.11.9"]);
     }
 
     #[test]
