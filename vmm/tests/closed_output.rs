@@ -32,6 +32,7 @@ fn completions_end_quietly() {
 #[test]
 fn lists_end_quietly() {
     assert_quiet(&["events", "--list", "vmm"]);
+    assert_quiet(&["events", "--list", "vmm", "--json"]);
     assert_quiet(&["ps"]);
     assert_quiet(&["ps", "--json"]);
 }

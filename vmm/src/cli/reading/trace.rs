@@ -35,7 +35,7 @@ pub struct EventsArgs {
     pub trace: PathBuf,
     /// List the events of a layer that can be recorded, in place of a trace's records; guest-kernel needs --agent
     #[arg(long, value_name = "LAYER", value_parser = values::layer(), conflicts_with_all = [
-        "trace", "layers", "events", "filters", "tasks", "cpus", "vms", "from", "to", "utc", "kallsyms", "json", "count"
+        "trace", "layers", "events", "filters", "tasks", "cpus", "vms", "from", "to", "utc", "kallsyms", "count"
     ])]
     pub list: Option<LayerKind>,
     /// Kernel module whose events are listed
