@@ -42,13 +42,13 @@ pub(crate) fn answer(args: &QueryArgs) -> anyhow::Result<()> {
     let (database, _tables) = Inputs::of(&paths)?.database(question)?;
     if let Some(saved) = saved {
         let rows = database.answer(question, async |answer| sql::save(answer, &saved).await)?;
-        eprintln!("{rows} rows");
+        sql::inform(format_args!("{rows} rows"));
         return Ok(());
     }
     let form = if args.json { Form::Json } else { Form::Table };
     let rows = database.answer(question, async |answer| sql::print(answer, form, &mut out).await)?;
     if rows == 0 && !args.json && io::stdout().is_terminal() {
-        eprintln!("no rows");
+        sql::inform("no rows");
     }
     Ok(out.flush()?)
 }

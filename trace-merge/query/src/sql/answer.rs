@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::text::terminal::harmless;
 use tempfile::NamedTempFile;
 use trace_merge::report::rows::table::{Align, Table};
@@ -124,6 +125,7 @@ impl Saved {
 pub async fn save(mut answer: SendableRecordBatchStream, file: &Saved) -> Result<u64, QueryError> {
     let folder = file.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = NamedTempFile::new_in(folder).map_err(QueryError::Write)?;
+    let _guard = RemovedOnSignal::new(made.path()).map_err(QueryError::Write)?;
     let mut writer = Writer::new(file.kind, answer.schema(), made.reopen().map_err(QueryError::Write)?)?;
     let mut rows = 0;
     while let Some(batch) = answer.next().await {

@@ -12,7 +12,8 @@ use crate::parquet::{self, Selection, recording_id};
 use crate::tables::NoTable;
 use datafusion::error::DataFusionError;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io;
+use std::fmt;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use strata_export::{ExportError, Exported, Options};
 use strata_recording::files::MANIFEST_FILE;
@@ -171,7 +172,10 @@ impl Inputs {
         };
         let folders = folders.into_iter().map(&mut count_once).collect();
         for id in overlapping(&all) {
-            eprintln!("parts of recording {} overlap: what lies in several of them counts as often", harmless(id));
+            inform(format_args!(
+                "parts of recording {} overlap: what lies in several of them counts as often",
+                harmless(id)
+            ));
         }
         if paths.is_empty() { Err(QueryError::NoInputs) } else { Ok(Self { folders, traces }) }
     }
@@ -204,7 +208,7 @@ impl Inputs {
         if !self.folders.is_empty() {
             let mut about = Database::new()?;
             about.add(RECORDINGS, &self.folders)?;
-            about.incomplete()?.iter().for_each(|line| eprintln!("{}", harmless(line)));
+            about.incomplete()?.iter().for_each(|line| inform(harmless(line)));
         }
         Ok((database, made))
     }
@@ -254,21 +258,26 @@ fn part_of_name(name: &str) -> Option<(&str, u64, u64)> {
     Some((id, begin.parse().ok()?, end.parse().ok()?))
 }
 
+/// Prints a line on standard error. What cannot be printed there has no other place to go.
+pub fn inform(line: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// Says that `count` recordings in `path`, or parts, are given elsewhere.
 fn print_count_once(path: &Path, count: usize) {
-    eprintln!("{}: {count} recordings or parts are given elsewhere, too, and count once", path.display());
+    inform(format_args!("{}: {count} recordings or parts are given elsewhere, too, and count once", path.display()));
 }
 
 /// Makes the tables in `selection` of a recording, and says what it lacks.
 fn make(path: &Path, trace: &Trace, folder: &Path, selection: &Selection) -> Result<(), QueryError> {
     let title = format!("reading {}", path.display());
-    let made = progress::shown(&title, &|line: &str| eprintln!("{line}"), |progress| {
+    let made = progress::shown(&title, &|line: &str| inform(line), |progress| {
         let options = Options { progress: Some(progress), ..Options::default() };
         parquet::export(trace, &options, folder, selection)
     });
     let lacking = lacking(made).map_err(|source| QueryError::Export { trace: path.into(), source })?;
     if let Some(lacking) = lacking {
-        eprintln!("{}: {}", path.display(), harmless(&lacking));
+        inform(format_args!("{}: {}", path.display(), harmless(&lacking)));
     }
     Ok(())
 }
