@@ -2,6 +2,7 @@
 //! dpkg, built by DKMS, started by systemd.
 //!
 //! Shows: Packages install, DKMS builds, systemd starts the agent and `strata metrics`, a user of group `strata` records.
+//! Shows: A Python program of that user records, too.
 //! Shows: A distribution boots from its image, fails no unit, runs apt-get, powers off.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -40,7 +41,7 @@ fn debian_boots_from_its_image_and_its_packages_connect_it() {
 
     assert!(has("unit active"), "{reported:#?}");
     assert!(has("device root:strata 660"), "{reported:#?}");
-    for name in ["strata", "strata-agent", "strata-dkms"] {
+    for name in ["strata", "strata-agent", "strata-dkms", "libstrata1", "python3-strata"] {
         assert!(has(&format!("package {name} {} ii", packaging::VERSION)), "{reported:#?}");
     }
     assert!(has("strata is loaded") && has("drains the rings"), "{reported:#?}");
@@ -49,6 +50,7 @@ fn debian_boots_from_its_image_and_its_packages_connect_it() {
     assert!(!has("verify: "), "{reported:#?}");
     // a member of the group who is not root records
     assert!(has("workload done"), "{reported:#?}");
+    assert!(has("shop.py: 101 recorded, 1 lost, connected"), "{reported:#?}");
     assert!(has("after stopping: inactive, 0 modules") && has("unloaded"), "{reported:#?}");
 
     let trace = folder.join("debian.trace");
@@ -60,8 +62,13 @@ fn debian_boots_from_its_image_and_its_packages_connect_it() {
     };
     assert!(records(LayerKind::GuestKernel) > 1_000 && records(LayerKind::GuestUser) > 400);
     let strata = binaries::located(&paths, Purpose::Test).strata;
-    let verdict = process::capture(Command::new(strata).arg("check").arg(&trace)).unwrap();
+    let verdict = process::capture(Command::new(&strata).arg("check").arg(&trace)).unwrap();
     assert!(verdict.contains("0 violations"), "{verdict}");
+    let mut events = Command::new(&strata);
+    let events = process::capture(events.arg("events").arg(&trace).args(["--event", "pyshop:sold"])).unwrap();
+    assert_eq!(events.lines().count(), 100, "{events}");
+    let last = "what = \"brötchen\", pieces = 99, flags = 0x73, change = -99, open = 1";
+    assert!(events.lines().last().is_some_and(|line| line.contains(last)), "{events}");
 
     let host = paths.builds().join("debs").join(format!("strata_{}_amd64.deb", packaging::VERSION));
     let contents = process::capture(Command::new("dpkg-deb").arg("--contents").arg(host)).unwrap();

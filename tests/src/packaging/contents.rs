@@ -137,6 +137,7 @@ pub(super) fn products(
         plain(module(&contents, &texts, &staging)?),
         plain(library(&contents, &staging)?),
         plain(development(&contents, &c_api, &staging)?),
+        plain(python(&c_api, &staging)?),
     ];
     if !modules.is_empty() {
         let package = ready_made(&modules, &staging)?;
@@ -445,6 +446,22 @@ fn development<'a>(contents: &Contents, c_api: &Path, staging: &Path) -> Result<
     package.file(&format!("{LIBRARIES}/pkgconfig/strata.pc"), 0o644, &c_api.join("strata.pc"))?;
     package.stripped(&format!("{LIBRARIES}/libstrata.a"), 0o644, &contents.static_library)?;
     package.link(&format!("{LIBRARIES}/libstrata.so"), SONAME)?;
+    Ok(package)
+}
+
+/// For those who write them in Python.
+fn python<'a>(c_api: &Path, staging: &Path) -> Result<Package<'a>, PackagingError> {
+    let control = Control {
+        name: "python3-strata",
+        architecture: "all",
+        section: "python",
+        relations: &[("Depends", concat!("python3, libstrata1 (= ", env!("CARGO_PKG_VERSION"), "-1)")), HOMEPAGE],
+        summary: "recording events from Python programs that strata traces",
+        description: "For guests of strata, the virtual machine monitor that traces every layer of a virtual machine: the \
+                      module by which Python programs record events of their own. Elsewhere, recording does nothing.",
+    };
+    let mut package = Package::begin(staging, control)?;
+    package.file("/usr/lib/python3/dist-packages/strata.py", 0o644, &c_api.join("python/strata.py"))?;
     Ok(package)
 }
 

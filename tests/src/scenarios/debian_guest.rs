@@ -27,8 +27,10 @@ use std::time::Duration;
 /// Room that making the root and the image takes on the disk.
 const ROOT_BYTES: u64 = 2 << 30;
 const TOOLS: [Tool; 1] = [Tool { program: "mmdebstrap", package: "mmdebstrap" }];
-/// Packages of a guest that builds its own module.
-const INCLUDED: &str = "systemd-sysv,udev,kmod,dkms,gcc,make,binutils,libelf1,initramfs-tools,linux-base,zstd";
+/// What the guest gets of strata's packages: how the names of their files begin.
+const INSTALLED: [&str; 5] = ["strata_", "strata-agent_", "strata-dkms_", "libstrata1_", "python3-strata_"];
+/// Packages of a guest that builds its own module, and has a program in Python.
+const INCLUDED: &str = "systemd-sysv,udev,kmod,dkms,gcc,make,binutils,libelf1,initramfs-tools,linux-base,zstd,python3";
 
 /// Modules that the running guest loads for the machine's devices, and for systemd. Those of its disk are in the
 /// initrd.
@@ -106,9 +108,7 @@ fn disk_image(lab: &Lab) -> Result<PathBuf, DebianGuestError> {
     let paths = &lab.paths;
     let selection = Selection { forms: &[Form::Deb], kernels: &[], query: false };
     let built = packaging::build(paths, Purpose::Test, &paths.builds().join("debs"), selection)?;
-    let installed = built.iter().filter(|file| {
-        ["strata_", "strata-agent_", "strata-dkms_"].iter().any(|name| file_name(file).starts_with(name))
-    });
+    let installed = built.iter().filter(|file| INSTALLED.iter().any(|name| file_name(file).starts_with(name)));
     let base = base_archive(lab)?;
     let root = paths.roots().join("debian-guest");
     let image = paths.images().join("debian.img");
@@ -125,6 +125,8 @@ fn disk_image(lab: &Lab) -> Result<PathBuf, DebianGuestError> {
     let report = root.join("usr/bin/lab-report");
     fs::write(&report, REPORT).map_err(error(&report))?;
     fs::copy(&lab.binaries.workload, root.join("usr/bin/workload")).map_err(error(&root))?;
+    let shop = paths.workspace().join("guest-agent/c-api/examples/shop.py");
+    fs::copy(&shop, root.join("usr/bin/shop.py")).map_err(error(&shop))?;
     process::capture(Command::new("chmod").arg("755").arg(&report)).map_err(PackageError::from)?;
     let mut make_image = Command::new("sh");
     make_image

@@ -3,7 +3,7 @@ root=$1 image=$2
 cd "$root"
 rm -rf usr/src/linux-headers-* usr/lib/linux-kbuild-* usr/lib/gcc usr/libexec/gcc usr/share/doc usr/share/locale \
     usr/share/man usr/share/perl usr/share/i18n usr/share/zoneinfo usr/lib/x86_64-linux-gnu/perl \
-    usr/lib/x86_64-linux-gnu/*.a usr/lib/x86_64-linux-gnu/gconv usr/bin/*lto-dump* usr/include usr/lib/python3* \
+    usr/lib/x86_64-linux-gnu/*.a usr/lib/x86_64-linux-gnu/gconv usr/bin/*lto-dump* usr/include \
     boot/System.map* var/lib/apt/lists/* var/cache/apt/*.bin var/cache/apt/archives/*.deb
 find usr/lib -name 'lib*san.so*' -delete
 find usr/lib/modules/*/kernel -name '*.ko' | grep -vE '/(@KEPT@)[.]ko$' | xargs rm

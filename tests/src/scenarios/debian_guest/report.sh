@@ -8,10 +8,13 @@ DEBIAN_FRONTEND=noninteractive apt-get --yes install lab-greeting 2>&1 | sed 's/
 echo "report: installed $(lab-greeting)"
 echo "report: unit $(systemctl is-active strata-agent.service)"
 echo "report: device $(stat -c '%U:%G %a' /dev/strata)"
-dpkg-query --show --showformat 'report: package ${Package} ${Version} ${db:Status-Abbrev}\n' 'strata*'
+dpkg-query --show --showformat 'report: package ${Package} ${Version} ${db:Status-Abbrev}\n' 'strata*' libstrata1 python3-strata
 strata-agent status 2>&1 | sed 's/^/report: /'
-setpriv --reuid=nobody --regid=nogroup --groups="$(getent group strata | cut -d : -f 3)" workload --events 500 &&
-    echo "report: workload done"
+as_member() {
+    setpriv --reuid=nobody --regid=nogroup --groups="$(getent group strata | cut -d : -f 3)" "$@"
+}
+as_member workload --events 500 && echo "report: workload done"
+as_member python3 /usr/bin/shop.py 100 2>&1 | sed 's/^/report: /'
 systemctl start strata-metrics.service
 systemd-analyze verify --man=no /usr/lib/systemd/system/strata-recorder@.service 2>&1 | sed 's/^/report: verify: /'
 bash -c 'for _ in $(seq 50); do exec 3<>/dev/tcp/127.0.0.1/9464 && break; sleep 0.1; done 2> /dev/null

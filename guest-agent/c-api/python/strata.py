@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Recording events from programs in Python, into the trace of the virtual machine that they run in.
+
+    import strata
+
+    sold = strata.Event("shop:sold", what=str, pieces="u32", flags="hex64")
+
+    sold("bread", 2, 0x10)
+
+Types of fields are those of strata.h: u8 u16 u32 u64 i8 i16 i32 i64, hex8 hex16 hex32 hex64 (shown in hexadecimal) and
+text; int, bool and str stand for i64, u8 and text. Up to eight fields. An event's name is `group:event`.
+
+Where nothing traces, or libstrata.so.1 is not installed, recording does nothing, and error() says why. It never fails
+the program: a value that is not what its field asks for loses the record, and lost() counts it.
+"""
+
+import ctypes
+
+__all__ = ["Event", "connect", "enabled", "error", "flush", "lost"]
+
+_LIBRARY = "libstrata.so.1"
+_MOST_FIELDS = 8
+_CLASS_USER = 32
+_HEX = 0x100
+_INTEGERS = {"u8": 1, "u16": 2, "u32": 3, "u64": 4, "i8": 5, "i16": 6, "i32": 7, "i64": 8}
+_HEXADECIMAL = {f"hex{type_[1:]}": code | _HEX for type_, code in _INTEGERS.items() if type_.startswith("u")}
+_TEXT = 10
+_TYPES = {**_INTEGERS, **_HEXADECIMAL, "text": _TEXT, int: _INTEGERS["i64"], bool: _INTEGERS["u8"], str: _TEXT}
+_BITS = (1 << 64) - 1
+
+
+class _Field(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("type", ctypes.c_uint32)]
+
+
+class _EventType(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("field_count", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+        ("fields", ctypes.POINTER(_Field)),
+        ("type", ctypes.c_void_p),
+    ]
+
+
+class _Value(ctypes.Union):
+    _fields_ = [("integer", ctypes.c_uint64), ("text", ctypes.c_char_p)]
+
+
+def _load():
+    """The library, twice, and where its mask is; or why it is not there."""
+    try:
+        # Recording takes less time than handing the interpreter to another thread, and waits for none.
+        library = ctypes.PyDLL(_LIBRARY)
+        # Connecting and flushing wait for the kernel.
+        waiting = ctypes.CDLL(_LIBRARY)
+        library.strata_record_values.argtypes = [ctypes.POINTER(_EventType), ctypes.POINTER(_Value)]
+        library.strata_wanted_word.restype = ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64))
+        library.strata_error.restype = ctypes.c_char_p
+        library.strata_lost.restype = ctypes.c_uint64
+        waiting.strata_flush.restype = None
+        return library, waiting, library.strata_wanted_word(), None
+    except (OSError, AttributeError) as error:
+        return None, None, None, f"{_LIBRARY} cannot be used: {error}"
+
+
+_library, _waiting, _word, _problem = _load()
+# The library keeps what it has been given of each.
+_events = []
+_unusable = 0
+
+
+class Event:
+    """A type of event, made once: it is never freed. Called with a value for each field, it records an event."""
+
+    __slots__ = ("_type", "_pointer", "_fields", "_values", "_are_texts")
+
+    def __init__(self, name, /, **fields):
+        if len(fields) > _MOST_FIELDS:
+            raise ValueError(f"{name}: {len(fields)} fields, {_MOST_FIELDS} at most")
+        wrong = next((type_ for type_ in fields.values() if type_ not in _TYPES), None)
+        if wrong is not None:
+            raise ValueError(f"{name}: no field has the type {wrong!r}: there are int, bool, str, "
+                             f"{', '.join(type_ for type_ in _TYPES if isinstance(type_, str))}")
+        codes = [_TYPES[type_] for type_ in fields.values()]
+        described = [_Field(field.encode(), code) for field, code in zip(fields, codes)]
+        self._fields = (_Field * len(described))(*described)
+        self._type = _EventType(ctypes.sizeof(_EventType), len(described), name.encode(), self._fields, None)
+        self._pointer = ctypes.pointer(self._type)
+        self._values = _Value * len(described)
+        self._are_texts = tuple(code == _TEXT for code in codes)
+        _events.append(self)
+
+    def __call__(self, *values):
+        """Records an event; whether it was recorded."""
+        if len(values) != len(self._are_texts):
+            raise TypeError(f"{len(values)} values for an event of {len(self._are_texts)} fields")
+        if not enabled():
+            return False
+        made = self._values()
+        try:
+            for slot, value, is_text in zip(made, values, self._are_texts):
+                if is_text:
+                    # It is kept as long as `made`.
+                    slot.text = str(value).encode(errors="replace")
+                else:
+                    slot.integer = int(value) & _BITS
+        except Exception:  # str() and int() of the program's own classes
+            global _unusable
+            _unusable += 1
+            return False
+        return bool(_library.strata_record_values(self._pointer, made))
+
+
+def enabled():
+    """Whether an event recorded now might be kept: what costs something need not be computed otherwise."""
+    return _word is not None and _word[0][0] >> _CLASS_USER & 1 == 1
+
+
+def connect():
+    """Connects to the trace now rather than with the first event; whether the process is connected."""
+    return _waiting is not None and bool(_waiting.strata_connect())
+
+
+def error():
+    """Why the process is not connected, one line; None if it is."""
+    if _library is None:
+        return _problem
+    text = _library.strata_error()
+    return None if text is None else text.decode(errors="replace")
+
+
+def flush():
+    """Hands everything recorded so far to the host, which otherwise comes by in its own time."""
+    if _waiting is not None:
+        _waiting.strata_flush()
+
+
+def lost():
+    """Records that no ring took, or whose values were not what their fields ask for."""
+    return _unusable + (0 if _library is None else _library.strata_lost())
