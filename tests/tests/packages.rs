@@ -2,7 +2,7 @@
 //! dpkg, built by DKMS, started by systemd.
 //!
 //! Shows: Packages install, DKMS builds, systemd starts the agent and `strata metrics`, a user of group `strata` records.
-//! Shows: A Python program of that user records, too.
+//! Shows: A Python program of a user of group `strata` records.
 //! Shows: A distribution boots from its image, fails no unit, runs apt-get, powers off.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

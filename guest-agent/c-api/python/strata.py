@@ -10,11 +10,14 @@
 Types of fields are those of strata.h: u8 u16 u32 u64 i8 i16 i32 i64, hex8 hex16 hex32 hex64 (shown in hexadecimal) and
 text; int, bool and str stand for i64, u8 and text. Up to eight fields. An event's name is `group:event`.
 
-Where nothing traces, or libstrata.so.1 is not installed, recording does nothing, and error() says why. It never fails
-the program: a value that is not what its field asks for loses the record, and lost() counts it.
+Where nothing traces, or libstrata.so.1 is not installed, recording does nothing, and error() says why. A value that its
+field cannot have, as 300 for a u8, loses the record, and lost() counts it; a text ends at its first NUL. What is wrong
+wherever the program runs is an error: an event that cannot be made, or another number of values than of fields.
 """
 
 import ctypes
+import operator
+import threading
 
 __all__ = ["Event", "connect", "enabled", "error", "flush", "lost"]
 
@@ -22,11 +25,14 @@ _LIBRARY = "libstrata.so.1"
 _MOST_FIELDS = 8
 _CLASS_USER = 32
 _HEX = 0x100
-_INTEGERS = {"u8": 1, "u16": 2, "u32": 3, "u64": 4, "i8": 5, "i16": 6, "i32": 7, "i64": 8}
-_HEXADECIMAL = {f"hex{type_[1:]}": code | _HEX for type_, code in _INTEGERS.items() if type_.startswith("u")}
-_TEXT = 10
-_TYPES = {**_INTEGERS, **_HEXADECIMAL, "text": _TEXT, int: _INTEGERS["i64"], bool: _INTEGERS["u8"], str: _TEXT}
 _BITS = (1 << 64) - 1
+# The number of each type, and which integers it has: from the first up to below the second.
+_UNSIGNED = {f"u{bits}": (code, (0, 1 << bits)) for code, bits in enumerate((8, 16, 32, 64), 1)}
+_SIGNED = {f"i{bits}": (code, (-1 << bits - 1, 1 << bits - 1)) for code, bits in enumerate((8, 16, 32, 64), 5)}
+_HEXADECIMAL = {f"hex{name[1:]}": (code | _HEX, integers) for name, (code, integers) in _UNSIGNED.items()}
+_TEXT = (10, None)
+_NAMED = {**_UNSIGNED, **_SIGNED, **_HEXADECIMAL, "text": _TEXT}
+_TYPES = {**_NAMED, int: _SIGNED["i64"], bool: (_UNSIGNED["u8"][0], (0, 2)), str: _TEXT}
 
 
 class _Field(ctypes.Structure):
@@ -50,11 +56,12 @@ class _Value(ctypes.Union):
 def _load():
     """The library, twice, and where its mask is; or why it is not there."""
     try:
-        # Recording takes less time than handing the interpreter to another thread, and waits for none.
+        # Recording takes less time than handing the interpreter to another thread.
         library = ctypes.PyDLL(_LIBRARY)
-        # Connecting and flushing wait for the kernel.
+        # Connecting, an event's first record and flushing wait for the kernel or for other threads.
         waiting = ctypes.CDLL(_LIBRARY)
-        library.strata_record_values.argtypes = [ctypes.POINTER(_EventType), ctypes.POINTER(_Value)]
+        for loaded in library, waiting:
+            loaded.strata_record_values.argtypes = [ctypes.POINTER(_EventType), ctypes.POINTER(_Value)]
         library.strata_wanted_word.restype = ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64))
         library.strata_error.restype = ctypes.c_char_p
         library.strata_lost.restype = ctypes.c_uint64
@@ -68,12 +75,13 @@ _library, _waiting, _word, _problem = _load()
 # The library keeps what it has been given of each.
 _events = []
 _unusable = 0
+_unusable_lock = threading.Lock()
 
 
 class Event:
     """A type of event, made once: it is never freed. Called with a value for each field, it records an event."""
 
-    __slots__ = ("_type", "_pointer", "_fields", "_values", "_are_texts")
+    __slots__ = ("_type", "_pointer", "_fields", "_values", "_integers", "_is_new")
 
     def __init__(self, name, /, **fields):
         if len(fields) > _MOST_FIELDS:
@@ -81,35 +89,48 @@ class Event:
         wrong = next((type_ for type_ in fields.values() if type_ not in _TYPES), None)
         if wrong is not None:
             raise ValueError(f"{name}: no field has the type {wrong!r}: there are int, bool, str, "
-                             f"{', '.join(type_ for type_ in _TYPES if isinstance(type_, str))}")
-        codes = [_TYPES[type_] for type_ in fields.values()]
-        described = [_Field(field.encode(), code) for field, code in zip(fields, codes)]
+                             f"{', '.join(_NAMED)}")
+        types = [_TYPES[type_] for type_ in fields.values()]
+        described = [_Field(field.encode(), code) for field, (code, _) in zip(fields, types)]
         self._fields = (_Field * len(described))(*described)
         self._type = _EventType(ctypes.sizeof(_EventType), len(described), name.encode(), self._fields, None)
         self._pointer = ctypes.pointer(self._type)
         self._values = _Value * len(described)
-        self._are_texts = tuple(code == _TEXT for code in codes)
+        self._integers = tuple(integers for _, integers in types)
+        self._is_new = True
         _events.append(self)
 
     def __call__(self, *values):
         """Records an event; whether it was recorded."""
-        if len(values) != len(self._are_texts):
-            raise TypeError(f"{len(values)} values for an event of {len(self._are_texts)} fields")
+        if len(values) != len(self._integers):
+            raise TypeError(f"{len(values)} values for an event of {len(self._integers)} fields")
         if not enabled():
             return False
         made = self._values()
         try:
-            for slot, value, is_text in zip(made, values, self._are_texts):
-                if is_text:
+            for slot, value, integers in zip(made, values, self._integers):
+                if integers is None:
                     # It is kept as long as `made`.
                     slot.text = str(value).encode(errors="replace")
-                else:
-                    slot.integer = int(value) & _BITS
-        except Exception:  # str() and int() of the program's own classes
-            global _unusable
-            _unusable += 1
-            return False
+                    continue
+                integer = operator.index(value)
+                if not integers[0] <= integer < integers[1]:
+                    return _lose()
+                slot.integer = integer & _BITS
+        except Exception:  # whatever the program's own classes raise
+            return _lose()
+        if self._is_new:
+            self._is_new = False
+            return bool(_waiting.strata_record_values(self._pointer, made))
         return bool(_library.strata_record_values(self._pointer, made))
+
+
+def _lose():
+    """Counts a record whose values its fields cannot have."""
+    global _unusable
+    with _unusable_lock:
+        _unusable += 1
+    return False
 
 
 def enabled():

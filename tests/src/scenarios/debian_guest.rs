@@ -20,6 +20,7 @@ use crate::progress;
 use crate::provision::Lab;
 use crate::scenarios::{self, ScenarioError};
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -144,7 +145,9 @@ fn file_name(path: &Path) -> String {
 
 /// The archive of a Debian 12 that can build modules. Made once and kept.
 fn base_archive(lab: &Lab) -> Result<PathBuf, PackageError> {
-    let archive = lab.paths.roots().join("debian-bootable.tar");
+    let mut packages = DefaultHasher::new();
+    packages.write(INCLUDED.as_bytes());
+    let archive = lab.paths.roots().join(format!("debian-bootable-{:016x}.tar", packages.finish()));
     if archive.is_file() {
         return Ok(archive);
     }
