@@ -65,12 +65,13 @@ impl Comparison {
             let start = Instant::now();
             // Once at least, so that each CPU has met each.
             loop {
-                for (published, least) in published.iter().zip(&mut to_here) {
+                // From its own place on, so that not all ask one CPU at a time.
+                for other in (cpu..published.len()).chain(0..cpu) {
                     // Pairs with the release in `publish`: what was read there was read before.
-                    let then = published.0.load(Ordering::Acquire);
+                    let then = published[other].0.load(Ordering::Acquire);
                     let now = tsc::read_ordered();
                     publish(now);
-                    *least = (*least).min(now.wrapping_sub(then) as i64);
+                    to_here[other] = to_here[other].min(now.wrapping_sub(then) as i64);
                     readings += 1;
                 }
                 if over.load(Ordering::Relaxed) || start.elapsed() >= duration {

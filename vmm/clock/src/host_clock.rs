@@ -15,8 +15,9 @@ use uuid::Uuid;
 const COMPARISON: Duration = Duration::from_millis(20);
 /// How often they are compared at most, while other work keeps the CPUs from reading at the same time.
 const MOST_COMPARISONS: usize = 25;
-/// What they have to agree within for one comparison to be enough, ns.
+/// What they have to agree within for one comparison to be enough, ns; or as many in turn show nothing better.
 const GOOD_AGREEMENT: u64 = 500;
+const ENOUGH_WITHOUT_GAIN: usize = 5;
 /// How long the TSC's rate is measured where KVM does not tell it.
 const RATE_MEASUREMENT: Duration = Duration::from_millis(100);
 /// Largest number of CPUs that are compared with one another; comparing more would delay the start.
@@ -150,7 +151,9 @@ fn compare_cpus(frequency: u64) -> Agreement {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(MAX_COMPARED_CPUS).collect();
     let mut comparison = Comparison::new(cpus.len());
+    let mut without_gain = 0;
     for _ in 0..MOST_COMPARISONS {
+        let before = comparison.bound();
         comparison.observe(COMPARISON, |thread| {
             let mut only = CpuSet::new();
             if let Some(&cpu) = cpus.get(thread) {
@@ -159,7 +162,9 @@ fn compare_cpus(frequency: u64) -> Agreement {
                 let _ = sched_setaffinity(None, &only);
             }
         });
-        if calibration::ticks_to_ns(comparison.bound(), frequency) <= GOOD_AGREEMENT {
+        without_gain = if comparison.bound() < before { 0 } else { without_gain + 1 };
+        let is_good = calibration::ticks_to_ns(comparison.bound(), frequency) <= GOOD_AGREEMENT;
+        if is_good || without_gain == ENOUGH_WITHOUT_GAIN {
             break;
         }
     }
