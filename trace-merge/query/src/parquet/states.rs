@@ -172,7 +172,7 @@ impl Gaps {
     /// Adds the part of a gap that lies in the window, as it is counted: a missing beginning goes back to tick 0.
     fn push(&mut self, (begin, origin): (u64, Origin), end: u64, timeline: &Timeline) {
         let Window { begin: from, end: to } = self.window;
-        if begin >= to || end < from {
+        if begin >= to || end < from || (end == from && begin < end) {
             return;
         }
         let (cpu, vcpu) = cpus(origin, timeline);

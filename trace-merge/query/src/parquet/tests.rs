@@ -99,10 +99,12 @@ fn gaps_lie_in_the_part_that_is_exported() {
     };
 
     let (whole, before, behind) = (gaps(None, None), gaps(None, Some(at)), gaps(Some(at), None));
+    let from_an_end = gaps(Some(std::time::Duration::from_nanos(55_250)), None);
 
     assert_eq!(whole, [(0, 55_250), (55_250, 10_250)]);
     assert_eq!(before, [(0, 55_250), (55_250, 750)]);
     assert_eq!(behind, [(56_000, 9_500)]);
+    assert_eq!(from_an_end, [(55_250, 10_250)]);
 }
 
 #[test]
