@@ -220,7 +220,6 @@ impl MmioTransport {
         state.status |= VIRTIO_CONFIG_S_NEEDS_RESET;
         // Before the driver can begin anew.
         self.is_interrupted_past.store(false, Ordering::SeqCst);
-        drop(state);
         self.raise(VIRTIO_MMIO_INT_CONFIG);
     }
 

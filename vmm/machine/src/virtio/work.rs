@@ -1,5 +1,5 @@
-//! How much a device that carries packets does in one call, so that one busy device cannot keep the event loop, and
-//! with it the end of the run, from everything else.
+//! How much a device does in one call, so that one busy device cannot keep the event loop, and with it the end of the
+//! run, from everything else.
 
 use std::time::{Duration, Instant};
 

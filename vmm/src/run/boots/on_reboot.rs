@@ -55,7 +55,7 @@ impl FromStr for OnReboot {
 pub enum BootEnd {
     /// The guest switched its power off, or the host stopped it.
     Done,
-    /// The guest panicked or crashed, or its trace failed.
+    /// The guest panicked or crashed, or was stopped because its trace failed.
     Failed,
     /// The guest could not be run, or its recording could not be completed.
     NotRun,
