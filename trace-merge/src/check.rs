@@ -354,7 +354,9 @@ impl<'t> Check<'t> {
             if nearest.is_some_and(|(_, _, ticks)| ticks <= candidate.tolerance) {
                 continue;
             }
-            if let Some((vcpu, _, ticks)) = nearest.filter(|_| is_guest && clock.guest_bounds_are_observed()) {
+            if let Some((vcpu, _, ticks)) =
+                nearest.filter(|_| is_guest && clock.guest_bounds_are_observed(candidate.time))
+            {
                 let Some(vm) = layer.description.vm.as_deref() else { continue };
                 let stretch = self.result.stretch_beyond_observed(vm, vcpu, candidate.time);
                 stretch.records += 1;

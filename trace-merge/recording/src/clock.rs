@@ -182,12 +182,19 @@ impl Clock {
         Tolerances { otherwise: self.error_bound_ticks(), epochs }
     }
 
-    /// Whether the bounds of the guests' times are what comparisons saw, and no guarantee: where the host's kernel has given
-    /// up the TSC, KVM lets a guest's counter jump ahead when the host itself is held up, and a jump that ends before the
-    /// next comparison is not seen.
+    /// Whether the bounds of the guests' times at `time`, ticks, are what comparisons saw, and no guarantee: where the host's
+    /// kernel has given up the TSC, KVM lets a guest's counter jump ahead when the host itself is held up, and a jump that
+    /// ends before the next comparison is not seen.
     #[must_use]
-    pub fn guest_bounds_are_observed(&self) -> bool {
-        self.source == MONOTONIC_RAW
+    pub fn guest_bounds_are_observed(&self, time: u64) -> bool {
+        self.source == MONOTONIC_RAW || self.is_given_up(time)
+    }
+
+    /// Whether the host's kernel may have given up what ticks at `time`, ticks.
+    #[must_use]
+    pub fn is_given_up(&self, time: u64) -> bool {
+        // It is noticed up to a second late.
+        self.given_up_ticks.is_some_and(|noticed| time.saturating_add(self.frequency_hz) >= noticed)
     }
 
     /// The tolerance that the error bound asks for, ticks.

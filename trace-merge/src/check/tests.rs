@@ -2,7 +2,7 @@ use super::*;
 use shared_ring::event::{EventDescription, FieldType};
 use std::fs;
 use strata_analysis::vcpu::Period;
-use strata_recording::clock::ClockEpoch;
+use strata_recording::clock::{Clock, ClockEpoch};
 use strata_recording::manifest::{Process, VcpuThread};
 use strata_recording::test_trace::event;
 use strata_recording::test_trace::manifest;
@@ -553,10 +553,14 @@ fn record_beyond_a_bound_that_was_only_observed_is_no_violation_and_is_reported(
     let mut builder = Builder::new().host(HOST, 0).guest(LayerKind::GuestKernel, &records);
 
     let guaranteed = builder.check().unwrap();
+    let guaranteed_clock = builder.manifest.clock.clone();
     builder.manifest.clock.source = strata_recording::clock::MONOTONIC_RAW.into();
     let observed = builder.check().unwrap();
+    builder.manifest.clock = Clock { given_up_ticks: Some(21_000), ..guaranteed_clock };
+    let given_up_meanwhile = builder.check().unwrap();
 
     assert_eq!((guaranteed.outside, guaranteed.beyond_observed), (2, vec![]));
+    assert_eq!(given_up_meanwhile.beyond_observed, observed.beyond_observed);
     let stretch = BeyondObserved {
         vm: "vm0".into(),
         vcpu: 0,

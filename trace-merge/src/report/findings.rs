@@ -260,7 +260,7 @@ impl ReportBuilder for OverviewBuilder {
             .flat_map(|layer| loss::findings(layer, setting(layer), &loss::cut_files(trace, layer), next))
             .collect();
         findings.extend(self.silence.findings(trace.manifest(), passed));
-        findings.extend(clock_given_up(clock));
+        findings.extend(clock_given_up(clock, passed.window.map_or(u64::MAX, |window| window.end)));
         findings.extend(clock_bound(clock));
         let tasks = made(self.tasks.finish(trace, passed))?.map_or_else(Vec::new, |tasks| tasks.vms);
         let summary = self.summary.finish(trace, passed)?;
@@ -302,9 +302,9 @@ fn busy(vm: &VmTasks) -> u64 {
     vm.tasks.iter().map(of).sum()
 }
 
-/// A clock that the host's kernel has given up meanwhile.
-fn clock_given_up(clock: &Clock) -> Option<Finding> {
-    let at = rfc3339(clock.utc_ns(clock.given_up_ticks?));
+/// A clock that the host's kernel has given up before `end`, ticks.
+fn clock_given_up(clock: &Clock, end: u64) -> Option<Finding> {
+    let at = rfc3339(clock.utc_ns(clock.given_up_ticks.filter(|_| clock.is_given_up(end))?));
     Some(Finding {
         kind: FindingKind::Clock,
         text: "the host's kernel gave up the TSC: later times can be wrong by more than the stated bounds".into(),

@@ -300,10 +300,8 @@ impl Session {
         let found = self.layers.poll(&self.recording, armed(&mut self.triggers, &self.recording));
         self.act_on_triggers(begun.filter(|_| !found.has_more()));
         let has_new_events = self.learn_events();
-        if self.clock_log.is_due(Instant::now()) {
-            self.recording.read_clocks(&mut self.clock_log);
-        }
-        let is_changed = self.recording.update();
+        let is_given_up = self.clock_log.is_due(Instant::now()) && self.recording.read_clocks(&mut self.clock_log);
+        let is_changed = self.recording.update() || is_given_up;
         self.is_copy_old |= is_changed;
         self.is_news |= found > Found::Nothing || has_new_events || is_changed;
         self.report_tampering();

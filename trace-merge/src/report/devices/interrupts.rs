@@ -54,8 +54,8 @@ impl<K: Copy + Eq + Hash, P: Copy + Eq + Hash + Ord> Likeliest<K, P> {
     pub(super) fn of(&self, key: K) -> Option<P> {
         let likely = |&partner: &P| Some((*self.scores.get(&(key, partner))?, partner)).filter(|&(score, _)| score > 0);
         let best = self.partners.iter().filter_map(likely).max()?;
-        let mut equals = self.partners.iter().filter_map(likely).filter(|&(score, _)| score == best.0);
-        (equals.next().is_some() && equals.next().is_none()).then_some(best.1)
+        let equals = self.partners.iter().filter_map(likely).filter(|&(score, _)| score == best.0);
+        (equals.count() == 1).then_some(best.1)
     }
 }
 

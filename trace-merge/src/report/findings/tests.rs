@@ -273,12 +273,13 @@ fn clock_is_a_finding_above_its_threshold() {
 
 #[test]
 fn clock_that_the_host_gave_up_meanwhile_is_a_finding() {
-    let clock = Clock { given_up_ticks: Some(7_000), ..manifest().clock };
+    let clock = Clock { given_up_ticks: Some(9_000_000_000), ..manifest().clock };
 
-    let found = clock_given_up(&clock).unwrap();
+    let found = clock_given_up(&clock, 9_000_000_000).unwrap();
 
-    assert!(found.text.contains("gave up the TSC") && found.evidence.contains("2023-11-14T22:13:20"), "{found:?}");
-    assert_eq!(clock_given_up(&manifest().clock), None);
+    assert!(found.text.contains("gave up the TSC") && found.evidence.contains("2023-11-14T22:13:24"), "{found:?}");
+    assert_eq!(clock_given_up(&clock, 1_000_000_000), None, "before that");
+    assert_eq!(clock_given_up(&manifest().clock, u64::MAX), None);
 }
 
 #[test]

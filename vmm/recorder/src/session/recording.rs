@@ -191,10 +191,12 @@ impl Recording {
     }
 
     /// Reads the kernel's clocks, and adds what they show to `log`, which writes it into the recording's folder, if it has
-    /// one, and beside the region. Notes when the kernel gives up the clock that times count.
-    pub fn read_clocks(&mut self, log: &mut ClockLog) {
+    /// one, and beside the region. Notes in the manifest when the kernel gives up the clock that times count; says whether
+    /// it has since the last look.
+    pub fn read_clocks(&mut self, log: &mut ClockLog) -> bool {
         let time = self.clocks.time();
-        if self.manifest.clock.given_up_ticks.is_none() && time.is_given_up() {
+        let is_given_up = self.manifest.clock.given_up_ticks.is_none() && time.is_given_up();
+        if is_given_up {
             self.manifest.clock.given_up_ticks = Some(time.now());
         }
         let snapshot = kernel_clocks::read(time, self.manifest.clock.frequency_hz);
@@ -203,6 +205,7 @@ impl Recording {
         let dirs: Vec<&Path> = self.dir.as_deref().into_iter().chain(beside).collect();
         // What cannot be written is kept: that the disk is full is reported when the manifest is saved.
         let _ = log.add(snapshot, Instant::now(), begin, &dirs);
+        is_given_up
     }
 
     /// From when on something of each stream is there, ticks: what is older was dropped.
