@@ -85,21 +85,25 @@ fn exported() -> (TempDir, TempDir, Trace) {
     (folder, dir, trace)
 }
 
+/// The tables of what lies between `from` and `to`, ns after the first record.
+fn part(trace: &Trace, from: Option<u64>, to: Option<u64>) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let [from, to] = [from, to].map(|ns| ns.map(std::time::Duration::from_nanos));
+    export(trace, &Options { from, to, ..Options::default() }, folder.path(), &Selection::All).unwrap();
+    folder
+}
+
 #[test]
 fn gaps_lie_in_the_part_that_is_exported() {
     let (_dir, trace) = made_recording::open();
-    let at = std::time::Duration::from_nanos(56_000);
     let gaps = |from, to| {
-        let folder = TempDir::new().unwrap();
-        let options = Options { from, to, ..Options::default() };
-        export(&trace, &options, folder.path(), &Selection::All).unwrap();
-        let table = Table::read(folder.path(), "gaps");
+        let table = Table::read(part(&trace, from, to).path(), "gaps");
         let rows = table.integers("begin_ns").into_iter().zip(table.integers("duration_ns"));
         rows.map(|(begin, duration)| (begin.unwrap(), duration.unwrap())).collect::<Vec<_>>()
     };
 
-    let (whole, before, behind) = (gaps(None, None), gaps(None, Some(at)), gaps(Some(at), None));
-    let from_an_end = gaps(Some(std::time::Duration::from_nanos(55_250)), None);
+    let (whole, before, behind) = (gaps(None, None), gaps(None, Some(56_000)), gaps(Some(56_000), None));
+    let from_an_end = gaps(Some(55_250), None);
 
     assert_eq!(whole, [(0, 55_250), (55_250, 10_250)]);
     assert_eq!(before, [(0, 55_250), (55_250, 750)]);
@@ -110,15 +114,9 @@ fn gaps_lie_in_the_part_that_is_exported() {
 #[test]
 fn duration_is_from_the_first_record_of_the_part_to_its_last_one() {
     let (_dir, trace) = made_recording::open();
-    let at = std::time::Duration::from_nanos(56_000);
-    let duration = |from, to| {
-        let folder = TempDir::new().unwrap();
-        let options = Options { from, to, ..Options::default() };
-        export(&trace, &options, folder.path(), &Selection::All).unwrap();
-        Table::read(folder.path(), "recordings").integers("duration_ns")
-    };
+    let duration = |from, to| Table::read(part(&trace, from, to).path(), "recordings").integers("duration_ns");
 
-    let durations = [duration(None, None), duration(None, Some(at)), duration(Some(at), None)];
+    let durations = [duration(None, None), duration(None, Some(56_000)), duration(Some(56_000), None)];
 
     assert_eq!(durations, [65_500, 55_250, 5_000].map(|ns| vec![Some(ns)]));
 }
