@@ -40,12 +40,25 @@ pub(super) struct Folder {
     pub(super) bytes: u64,
 }
 
+/// What the names of files of this `part` of a recording begin with.
+fn name_of_part(recording: &str, Window { begin, end }: Window) -> String {
+    format!("{recording}-from{begin}until{end}")
+}
+
+/// The recording that the part is of whose files' names begin with `name`, and the part; `None` of a whole one.
+#[cfg(feature = "sql")]
+pub(crate) fn part_of_name(name: &str) -> Option<(&str, Window)> {
+    let (recording, part) = name.split_once("-from")?;
+    let (begin, end) = part.split_once("until")?;
+    Some((recording, Window { begin: begin.parse().ok()?, end: end.parse().ok()? }))
+}
+
 impl Folder {
     /// The folder at `path`, for files of this `part` of `trace`. They say which tables were `chosen`.
     pub(super) fn new(path: &Path, trace: &Trace, part: Option<Window>, chosen: Option<String>) -> Self {
         let recording = recording_id(trace);
         let name = match part {
-            Some(Window { begin, end }) => format!("{recording}-from{begin}until{end}"),
+            Some(part) => name_of_part(&recording, part),
             None => recording.clone(),
         };
         Self { path: path.to_path_buf(), recording, name, chosen, opened: 0, bytes: 0 }

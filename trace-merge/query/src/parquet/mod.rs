@@ -23,6 +23,8 @@ mod waiting;
 use crate::tables::Column;
 use crate::tables::{EVENTS, FIXED, Fixed, NoTable, check_names, is_chosen, table_of_event};
 use about::About;
+#[cfg(feature = "sql")]
+pub(crate) use files::part_of_name;
 use files::{Files, Folder};
 use lake::LakeFiles;
 #[cfg(feature = "sql")]

@@ -25,11 +25,11 @@ use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use std::collections::{BTreeSet, HashSet};
-use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use strata_recording::reader::Trace;
+use url::Url;
 
 /// Memory that a question may take before it goes on on the disk, bytes.
 const MEMORY: usize = 4 << 30;
@@ -234,26 +234,14 @@ impl Database {
 fn urls_of(folder: &Folder) -> Result<Vec<ListingTableUrl>, QueryError> {
     let Folder { path, only } = folder;
     let whole = fs::canonicalize(path).map_err(|source| QueryError::Folder { path: path.clone(), source })?;
-    // With a slash at its end it is a folder. A path without a scheme would be a pattern if it had brackets.
-    let url = ListingTableUrl::parse(format!("file://{}/", escaped(&whole)))?;
+    // As text, without a scheme, a path with brackets would be a pattern.
+    let url = Url::from_directory_path(&whole).map_err(|()| QueryError::NoInput(whole))?;
+    let url = ListingTableUrl::try_new(url, None)?;
     let Some(only) = only else { return Ok(vec![url]) };
     // Folders of partitions are no part of what the pattern is about.
     let of = |name: &String| url.clone().with_glob(&format!("{name}-[0-9]*.parquet"));
     let urls: Result<Vec<_>, DataFusionError> = only.iter().map(of).collect();
     Ok(urls?)
-}
-
-/// `path` as it stands in an address: what means something there is escaped as `%` and two digits.
-fn escaped(path: &Path) -> String {
-    let mut address = String::new();
-    for &byte in path.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' => address.push(char::from(byte)),
-            // Writing to a string cannot fail.
-            _ => drop(write!(address, "%{byte:02X}")),
-        }
-    }
-    address
 }
 
 /// Where the table `name` lies below `folders`: `events` are the tables of all event types.

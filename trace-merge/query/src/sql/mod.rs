@@ -20,6 +20,7 @@ use strata_recording::files::MANIFEST_FILE;
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::reader::{ReadError, Trace};
 use strata_recording::text::terminal::harmless;
+use strata_recording::window::Window;
 use tempfile::TempDir;
 use thiserror::Error;
 use trace_merge::progress;
@@ -237,11 +238,11 @@ fn counts(name: &str, given: &HashSet<String>, whole: &HashSet<String>) -> bool 
 
 /// The recordings of which two parts overlap. The `names` of parts tell where they begin and end.
 fn overlapping(names: &BTreeSet<String>) -> BTreeSet<&str> {
-    let mut parts: Vec<(&str, u64, u64)> = names.iter().filter_map(|name| part_of_name(name)).collect();
-    parts.sort_unstable();
+    let mut parts: Vec<_> = names.iter().filter_map(|name| parquet::part_of_name(name)).collect();
+    parts.sort_unstable_by_key(|&(id, part)| (id, part.begin, part.end));
     let mut ends: HashMap<&str, u64> = HashMap::new();
     let mut found = BTreeSet::new();
-    for (id, begin, end) in parts {
+    for (id, Window { begin, end }) in parts {
         let latest = ends.entry(id).or_insert(begin);
         if begin < *latest {
             found.insert(id);
@@ -249,13 +250,6 @@ fn overlapping(names: &BTreeSet<String>) -> BTreeSet<&str> {
         *latest = end.max(*latest);
     }
     found
-}
-
-/// The recording that the part called `name` is of, and where it begins and ends, ticks; `None` of a whole one.
-fn part_of_name(name: &str) -> Option<(&str, u64, u64)> {
-    let (id, part) = name.split_once("-from")?;
-    let (begin, end) = part.split_once("until")?;
-    Some((id, begin.parse().ok()?, end.parse().ok()?))
 }
 
 /// Prints a line on standard error. What cannot be printed there has no other place to go.
