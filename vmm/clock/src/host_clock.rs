@@ -15,8 +15,9 @@ use uuid::Uuid;
 const COMPARISON: Duration = Duration::from_millis(20);
 /// How often they are compared at most, while other work keeps the CPUs from reading at the same time.
 const MOST_COMPARISONS: usize = 25;
-/// What they have to agree within for one comparison to be enough, ns; or as many in turn show nothing better.
+/// What they have to agree within for one comparison to be enough, ns.
 const GOOD_AGREEMENT: u64 = 500;
+/// After so many comparisons that show nothing better, there is nothing better to see.
 const ENOUGH_WITHOUT_GAIN: usize = 5;
 /// How long the TSC's rate is measured where KVM does not tell it.
 const RATE_MEASUREMENT: Duration = Duration::from_millis(100);
@@ -63,7 +64,9 @@ impl HostClock {
         let time = HostTime::of_this_host();
         // The first reading finds out how clocks are read, by calls that a process may not make that has confined itself.
         let _ = kernel_clocks::read(time, frequency);
-        Self { frequency, rate_source, agreement: compare_cpus(frequency), clocksource, time }
+        // Where times do not count the TSC, nothing asks how well it agrees.
+        let most = if time == HostTime::Tsc { MOST_COMPARISONS } else { 1 };
+        Self { frequency, rate_source, agreement: compare_cpus(frequency, most), clocksource, time }
     }
 
     /// Whether the host's kernel trusts the TSC.
@@ -105,8 +108,8 @@ impl HostClock {
         };
         let Agreement { bound, cpus, readings } = self.agreement;
         format!(
-            "{readings} readings of the TSC by each of {cpus} CPUs after another's, or after its own, show that no two \
-             differ by more than {bound} ticks; rounded up to whole nanoseconds at {} Hz ({}); {trust}; KVM applies TSC \
+            "{readings} readings of the TSC by {cpus} CPUs, each after another's or its own, show that no two differ by \
+             more than {bound} ticks; rounded up to whole nanoseconds at {} Hz ({}); {trust}; KVM applies TSC \
              offsets exactly",
             self.frequency, self.rate_source,
         )
@@ -146,14 +149,13 @@ fn measured_rate() -> u64 {
     calibration::measure_frequency(tsc::read_ordered, RATE_MEASUREMENT).unwrap_or(1_000_000_000)
 }
 
-/// Compares the TSCs, of `frequency`, Hz, of the CPUs that this process may use.
-fn compare_cpus(frequency: u64) -> Agreement {
+/// Compares the TSCs, of `frequency`, Hz, of the CPUs that this process may use, `most` times at most.
+fn compare_cpus(frequency: u64, most: usize) -> Agreement {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(MAX_COMPARED_CPUS).collect();
     let mut comparison = Comparison::new(cpus.len());
-    let mut without_gain = 0;
-    for _ in 0..MOST_COMPARISONS {
-        let before = comparison.bound();
+    let (mut bound, mut without_gain) = (comparison.bound(), 0);
+    for _ in 0..most {
         comparison.observe(COMPARISON, |thread| {
             let mut only = CpuSet::new();
             if let Some(&cpu) = cpus.get(thread) {
@@ -162,13 +164,14 @@ fn compare_cpus(frequency: u64) -> Agreement {
                 let _ = sched_setaffinity(None, &only);
             }
         });
-        without_gain = if comparison.bound() < before { 0 } else { without_gain + 1 };
-        let is_good = calibration::ticks_to_ns(comparison.bound(), frequency) <= GOOD_AGREEMENT;
+        let before = std::mem::replace(&mut bound, comparison.bound());
+        without_gain = if bound < before { 0 } else { without_gain + 1 };
+        let is_good = calibration::ticks_to_ns(bound, frequency) <= GOOD_AGREEMENT;
         if is_good || without_gain == ENOUGH_WITHOUT_GAIN {
             break;
         }
     }
-    Agreement { bound: comparison.bound(), cpus: cpus.len(), readings: comparison.readings() }
+    Agreement { bound, cpus: cpus.len(), readings: comparison.readings() }
 }
 
 #[cfg(test)]
