@@ -1,7 +1,9 @@
 //! The user that a VM runs as once everything that needs root is open.
 
 use rustix::io::Errno;
-use rustix::process::{Gid, Signal, Uid, geteuid, parent_process_death_signal, set_parent_process_death_signal};
+use rustix::process::{
+    Gid, Signal, Uid, getegid, geteuid, parent_process_death_signal, set_parent_process_death_signal,
+};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::fs;
 use thiserror::Error;
@@ -23,6 +25,9 @@ pub enum UserError {
     /// A number that no user or group can have.
     #[error("--user {0}: {UNCHANGED} is the number of no user and no group")]
     NoNumber(String),
+    /// Who stays the same user keeps the group, too.
+    #[error("--user {0}: strata is this user already and keeps its group; leave the group out, or name another user")]
+    OwnGroup(String),
     /// Only root can become another user.
     #[error("--user {0}: only root can run a VM as another user; start strata with sudo")]
     NotRoot(String),
@@ -42,27 +47,33 @@ impl User {
     /// are.
     ///
     /// # Errors
-    /// `wanted` is nobody, or we are not root.
+    /// `wanted` is nobody, or us with another group, or we are not root.
     pub fn choose(wanted: Option<&str>) -> Result<Option<Self>, UserError> {
         let variable = |name| std::env::var(name).ok();
         let sudo = variable("SUDO_UID").zip(variable("SUDO_GID"));
         let users = fs::read_to_string(USERS).unwrap_or_default();
-        Self::of(wanted, geteuid().as_raw(), sudo, &users)
+        let own = Self { uid: geteuid().as_raw(), gid: getegid().as_raw() };
+        Self::of(wanted, own, sudo, &users)
     }
 
     fn of(
         wanted: Option<&str>,
-        own: u32,
+        own: Self,
         sudo: Option<(String, String)>,
         users: &str,
     ) -> Result<Option<Self>, UserError> {
         let sudo = sudo.and_then(|(uid, gid)| Some(Self { uid: uid.parse().ok()?, gid: gid.parse().ok()? }));
         let Some(wanted) = wanted else {
-            return Ok(sudo.filter(|user| own == 0 && user.uid != 0));
+            return Ok(sudo.filter(|user| own.uid == 0 && user.uid != 0));
         };
         let user = Self::named(wanted, users)?;
-        match (own, user.uid) {
-            (own, uid) if own == uid => Ok(None),
+        // No user's name has a colon.
+        let is_group_wanted = wanted.contains(':');
+        match (own.uid, user.uid) {
+            (own_uid, uid) if own_uid == uid && is_group_wanted && own.gid != user.gid => {
+                Err(UserError::OwnGroup(wanted.into()))
+            }
+            (own_uid, uid) if own_uid == uid => Ok(None),
             (0, _) => Ok(Some(user)),
             _ => Err(UserError::NotRoot(wanted.into())),
         }
@@ -180,6 +191,7 @@ mod tests {
     }
 
     const LIST: &str = "root:x:0:0:root:/root:/bin/sh\nbroken\nann:x:1000:1001:Ann:/home/ann:/bin/sh\n";
+    const ROOT: User = User { uid: 0, gid: 0 };
     const ANN: User = User { uid: 1000, gid: 1001 };
 
     fn sudo(uid: &str, gid: &str) -> Option<(String, String)> {
@@ -190,16 +202,16 @@ mod tests {
     fn root_becomes_who_called_sudo_and_nobody_else_becomes_another() {
         let of = |own, sudo| User::of(None, own, sudo, LIST).unwrap();
 
-        assert_eq!(of(0, sudo("1000", "1001")), Some(ANN));
-        assert_eq!(of(0, None), None);
-        assert_eq!(of(0, sudo("0", "0")), None);
-        assert_eq!(of(0, sudo("ann", "1001")), None);
-        assert_eq!(of(1000, sudo("1000", "1001")), None);
+        assert_eq!(of(ROOT, sudo("1000", "1001")), Some(ANN));
+        assert_eq!(of(ROOT, None), None);
+        assert_eq!(of(ROOT, sudo("0", "0")), None);
+        assert_eq!(of(ROOT, sudo("ann", "1001")), None);
+        assert_eq!(of(ANN, sudo("1000", "1001")), None);
     }
 
     #[test]
     fn user_is_named_by_name_by_number_or_by_both_numbers() {
-        let of = |wanted| User::of(Some(wanted), 0, None, LIST);
+        let of = |wanted| User::of(Some(wanted), ROOT, None, LIST);
 
         assert_eq!(of("ann"), Ok(Some(ANN)));
         assert_eq!(of("1000"), Ok(Some(ANN)));
@@ -211,15 +223,24 @@ mod tests {
 
     #[test]
     fn number_by_which_root_would_stay_root_is_refused() {
-        let refused = ["4294967295:78", "77:4294967295"].map(|wanted| User::of(Some(wanted), 0, None, LIST));
+        let refused = ["4294967295:78", "77:4294967295"].map(|wanted| User::of(Some(wanted), ROOT, None, LIST));
 
         assert!(refused.iter().all(|user| matches!(user, Err(UserError::NoNumber(_)))), "{refused:?}");
     }
 
     #[test]
+    fn another_group_for_who_stays_the_same_user_is_refused() {
+        let of = |own, wanted| User::of(Some(wanted), own, None, LIST);
+
+        assert_eq!(of(ROOT, "0:5"), Err(UserError::OwnGroup("0:5".into())));
+        assert_eq!(of(ANN, "1000:5"), Err(UserError::OwnGroup("1000:5".into())));
+        assert_eq!([of(ROOT, "0:0"), of(ANN, "1000:1001")], [Ok(None), Ok(None)]);
+    }
+
+    #[test]
     fn named_user_goes_before_sudo_and_needs_root() {
-        assert_eq!(User::of(Some("root"), 0, sudo("1000", "1001"), LIST), Ok(None));
-        assert_eq!(User::of(Some("root"), 1000, None, LIST), Err(UserError::NotRoot("root".into())));
-        assert_eq!(User::of(Some("ann"), 1000, None, LIST), Ok(None));
+        assert_eq!(User::of(Some("root"), ROOT, sudo("1000", "1001"), LIST), Ok(None));
+        assert_eq!(User::of(Some("root"), ANN, None, LIST), Err(UserError::NotRoot("root".into())));
+        assert_eq!(User::of(Some("ann"), ANN, None, LIST), Ok(None));
     }
 }
