@@ -106,7 +106,7 @@ impl Session {
         let RecordingBuilder { request, limits, host, process_descriptors, notify, .. } = requested;
         let recording = vm.recording(&request, requested.selection, requested.guest, requested.missing);
         let LayersRequest { mode, events, host_history, .. } = request.layers;
-        let history = HostHistory { limit: host_history, file: requested.history_file };
+        let history = HostHistory { limit: host_history.unwrap_or(HOST_HISTORY), file: requested.history_file };
         let limiter = |layer| limits.of(layer, Instant::now());
         let rotation = recording.rotation.as_ref();
         let kernel = kernel_rings(&recording);

@@ -67,11 +67,11 @@ pub struct RecordingArgs {
     /// the host kernel's
     #[arg(long, value_name = "MODE", default_value = "discard", value_parser = values::mode(), requires = RECORDED)]
     pub mode: Mode,
-    /// How many bytes of the host kernel's records a flight recorder keeps; the oldest give way
+    /// How many bytes of the host kernel's records a flight recorder keeps; the oldest give way [default: 64M]
     ///
     /// A guest that exits all the time causes tens of megabytes per second
-    #[arg(long, value_name = "SIZE", default_value = values::HOST_HISTORY, value_parser = values::host_history, requires = RECORDED)]
-    pub host_history: usize,
+    #[arg(long, value_name = "SIZE", value_parser = values::host_history, requires = RECORDED)]
+    pub host_history: Option<usize>,
     /// Write a snapshot into TRACE-snapshots when this happens; with --mode discard, mark it in the trace
     ///
     /// May be repeated: 'steal>1ms', 'wakeup>5ms task=web*', 'exit>2ms', 'disk>50ms', 'host-load>80%', 'oom',

@@ -170,9 +170,6 @@ pub fn agentless_events(text: &str) -> Result<String, String> {
     }
 }
 
-/// How much of the host kernel's records a flight recorder holds by default.
-pub const HOST_HISTORY: &str = "64M";
-
 /// Memory for the host kernel's records in a flight recorder, bytes.
 pub fn host_history(text: &str) -> Result<usize, String> {
     let size = size(text)?;
@@ -377,8 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn host_history_has_a_default_and_limits() {
-        assert_eq!(host_history(HOST_HISTORY), Ok(strata_recorder::session::HOST_HISTORY));
+    fn host_history_has_limits() {
         assert_eq!(host_history("1G"), Ok(1 << 30));
         assert_eq!(host_history("1023K"), Err("write 1M to 64G".into()));
         assert_eq!(host_history("65G"), Err("write 1M to 64G".into()));

@@ -41,8 +41,8 @@ pub struct LayersRequest {
     pub mode: Mode,
     /// The most records of layers each second.
     pub limits: Vec<LayerLimit>,
-    /// The host kernel's records that a flight recorder holds, bytes.
-    pub host_history: usize,
+    /// The host kernel's records that a flight recorder holds, bytes: [`HOST_HISTORY`] unless given.
+    pub host_history: Option<usize>,
 }
 
 /// Where a recording goes, and who may read it.
@@ -64,6 +64,11 @@ pub enum RequestError {
     /// A flight recorder keeps within its memory.
     #[error("--max-size is for --mode discard: what a flight recorder holds depends on its rings and --host-history")]
     BoundedBySize,
+    /// Only a flight recorder keeps a history.
+    #[error(
+        "--host-history is for --mode flight-recorder: --mode discard writes the host kernel's records as they come"
+    )]
+    HistoryOfNoFlightRecorder,
     /// A layer's records cannot be limited so.
     #[error(transparent)]
     Limit(#[from] LimitError),
@@ -87,7 +92,7 @@ impl RecordingRequest {
                 events: selection::DEFAULT.into(),
                 mode: Mode::Discard,
                 limits: Vec::new(),
-                host_history: HOST_HISTORY,
+                host_history: None,
             },
             files: FilesRequest { trace: trace.into(), ..FilesRequest::default() },
             triggers: TriggerRequest { after: AFTER, ..TriggerRequest::default() },
@@ -100,6 +105,9 @@ impl RecordingRequest {
     pub(super) fn check(&self, layers: &[LayerKind]) -> Result<(Selection, LayerLimits, Scheduling), RequestError> {
         if self.files.max_size.is_some() && self.layers.mode == Mode::FlightRecorder {
             return Err(RequestError::BoundedBySize);
+        }
+        if self.layers.host_history.is_some() && self.layers.mode == Mode::Discard {
+            return Err(RequestError::HistoryOfNoFlightRecorder);
         }
         let limits = LayerLimits::new(&self.layers.limits, self.layers.mode, layers)?;
         let scheduling = self.scheduling.try_out()?;
@@ -136,6 +144,19 @@ mod tests {
         request.layers.mode = Mode::FlightRecorder;
 
         assert!(matches!(request.check(&LayerKind::ALL), Err(RequestError::BoundedBySize)));
+    }
+
+    #[test]
+    fn history_is_refused_unless_the_recorder_is_a_flight_recorder() {
+        let check = |mode| {
+            let mut request = RecordingRequest::new("trace");
+            request.layers.host_history = Some(HOST_HISTORY);
+            request.layers.mode = mode;
+            request.check(&LayerKind::ALL)
+        };
+
+        assert!(matches!(check(Mode::Discard), Err(RequestError::HistoryOfNoFlightRecorder)));
+        assert!(check(Mode::FlightRecorder).is_ok());
     }
 
     #[test]
