@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use strata_recording::text::terminal::shell_path;
 
 /// What makes a raw image of such a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,15 +84,15 @@ impl DiskFormat {
     /// What the file at `path` is, and the command that makes a raw image of it.
     pub(super) fn way_out<'a>(&'a self, path: &'a Path) -> impl fmt::Display + 'a {
         fmt::from_fn(move |out| {
-            let (name, file) = (self.name, path.display());
+            let (name, file) = (self.name, shell_path(path));
             match self.way {
                 Way::Convert => {
-                    write!(
-                        out,
-                        "is a {name} image: make a raw one with `qemu-img convert -O raw '{file}' '{file}.raw'`"
-                    )
+                    let mut raw = path.as_os_str().to_owned();
+                    raw.push(".raw");
+                    let raw = shell_path(raw);
+                    write!(out, "is a {name} image: make a raw one with `qemu-img convert -O raw {file} {raw}`")
                 }
-                Way::Unpack(program) => write!(out, "is compressed by {name}: unpack it with `{program} '{file}'`"),
+                Way::Unpack(program) => write!(out, "is compressed by {name}: unpack it with `{program} {file}`"),
             }
         })
     }
@@ -140,8 +141,19 @@ mod tests {
 
         assert_eq!(
             image,
-            "is a qcow2 image: make a raw one with `qemu-img convert -O raw 'a/disk.qcow2' 'a/disk.qcow2.raw'`"
+            "is a qcow2 image: make a raw one with `qemu-img convert -O raw a/disk.qcow2 a/disk.qcow2.raw`"
         );
-        assert_eq!(packed, "is compressed by xz: unpack it with `unxz --keep 'disk.raw.xz'`");
+        assert_eq!(packed, "is compressed by xz: unpack it with `unxz --keep disk.raw.xz`");
+    }
+
+    #[test]
+    fn way_out_quotes_what_a_shell_would_take_for_something_else() {
+        let way_out = |mark: &[u8], path: &str| format_of(mark).unwrap().way_out(Path::new(path)).to_string();
+
+        let image = way_out(b"QFI\xfb\0\0\0\x03", "Ann's disk");
+        let packed = way_out(b"\xfd7zXZ\0", "-disk;.xz");
+
+        assert!(image.ends_with(r"`qemu-img convert -O raw 'Ann'\''s disk' 'Ann'\''s disk.raw'`"), "{image}");
+        assert!(packed.ends_with("`unxz --keep './-disk;.xz'`"), "{packed}");
     }
 }
