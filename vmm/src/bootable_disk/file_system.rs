@@ -2,10 +2,10 @@
 //!
 //! The library checks what it reads, but a folder may be made to have more blocks than there are on any disk, by naming
 //! the same ones again and again. So paths are followed here, one name at a time, and a folder is looked through only
-//! if it has a size that folders have. A journal may be made up in the same way, and the library remembers what it
-//! reads of it: one is replayed only if it has a size that journals have.
+//! if it has a size that folders have.
 
 use super::BootableDiskError;
+use super::journal::{JOURNAL_MAX, Journal};
 use super::volume::Volume;
 use ext4_view::{Ext4, Ext4Error, Metadata};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -23,13 +23,6 @@ const NAMES_MAX: u32 = 256;
 const LINK_MAX: u64 = 4096;
 /// Most block groups of a file system: 128 TiB in groups of the usual size.
 const GROUPS_MAX: u64 = 1 << 20;
-/// Largest journal that is replayed, bytes: `mke2fs` makes no larger one by itself.
-const JOURNAL_MAX: u64 = 1 << 30;
-/// Features in the superblock's words at 0x5c and 0x60: there is a journal, it is to be replayed, and numbers of blocks
-/// have 64 bits.
-const HAS_JOURNAL: u64 = 4;
-const NEEDS_REPLAY: u64 = 4;
-const IS_64_BIT: u64 = 0x80;
 /// Files are copied by so many bytes.
 const CHUNK: usize = 1 << 20;
 
@@ -58,9 +51,15 @@ impl FileSystem {
         if !is_within(&superblock, volume.size()) {
             return Err(BootableDiskError::NotExt4 { path: image });
         }
-        if let Some(size) = journal_size(&volume, &superblock).filter(|size| *size > JOURNAL_MAX) {
-            let file = "the journal (`e2fsck` replays it)".into();
-            return Err(BootableDiskError::TooLarge { path: image, file, size, max: JOURNAL_MAX });
+        if let Some(journal) = Journal::to_replay(&volume, &superblock) {
+            let size = journal.size();
+            if size > JOURNAL_MAX {
+                let file = "the journal (`e2fsck` replays it)".into();
+                return Err(BootableDiskError::TooLarge { path: image, file, size, max: JOURNAL_MAX });
+            }
+            if !journal.names_each_block_once(&volume) {
+                return Err(BootableDiskError::Journal { path: image });
+            }
         }
         let size = volume.size();
         let ext4 = Ext4::load(Box::new(volume))
@@ -200,35 +199,13 @@ fn names_of(path: &str) -> Vec<String> {
 }
 
 /// The word at `at` of what the disk has; 0 behind its end.
-fn word(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word).into())
 }
 
 /// Bytes of a block of a file system with this superblock; 0 for what cannot be.
-fn block_size(superblock: &[u8; 1024]) -> u64 {
+pub(super) fn block_size(superblock: &[u8; 1024]) -> u64 {
     1024_u64.checked_shl(u32::try_from(word(superblock, 24)).unwrap_or(u32::MAX)).unwrap_or(0)
-}
-
-/// Bytes of the journal that the library replays when it opens the file system on `volume`, as its inode says; `None`
-/// where it replays none, or refuses it for where that would lie.
-fn journal_size(volume: &Volume, superblock: &[u8; 1024]) -> Option<u64> {
-    let field = |at: usize| word(superblock, at);
-    let is_replayed = field(0x5c) & HAS_JOURNAL != 0 && field(0x60) & NEEDS_REPLAY != 0;
-    let index = field(0xe0).checked_sub(1).filter(|_| is_replayed)?;
-    let (block_size, is_64_bit) = (block_size(superblock), field(0x60) & IS_64_BIT != 0);
-    let (descriptor_size, read) = if is_64_bit { (field(0xfe) & 0xffff, 0x2c) } else { (32, 0x20) };
-    let per_block = block_size.checked_div(descriptor_size)?;
-    let inodes = field(0x28);
-    let group = index.checked_div(inodes)?;
-    let block = group.checked_div(per_block)? + if block_size == 1024 { 2 } else { 1 };
-    let place = block.checked_mul(block_size)?.checked_add(group.checked_rem(per_block)? * descriptor_size)?;
-    let mut descriptor = [0; 0x2c];
-    volume.read_at(place, &mut descriptor[..read]).ok()?;
-    let table = word(&descriptor, 0x28) << 32 | word(&descriptor, 8);
-    let offset = index.checked_rem(inodes)?.checked_mul(field(0x58) & 0xffff)?;
-    let mut inode = [0; 0x70];
-    volume.read_at(table.checked_mul(block_size)?.checked_add(offset)?, &mut inode).ok()?;
-    Some(word(&inode, 0x6c) << 32 | word(&inode, 4))
 }
 
 /// Whether a file system with this superblock lies within `size` bytes. The library makes room for the description of

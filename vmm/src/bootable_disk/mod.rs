@@ -11,6 +11,7 @@
 mod boot_files;
 mod cmdline;
 mod file_system;
+mod journal;
 mod partitions;
 mod volume;
 
@@ -92,6 +93,13 @@ pub enum BootableDiskError {
         /// Most that is read, bytes.
         max: u64,
     },
+    /// The journal would take more memory than the image has bytes for it.
+    #[error(
+        "the journal in '{}' does not consist of extents that name each block once: let `e2fsck` replay or mend it, or \
+         name the kernel with --kernel and the image with --disk",
+        path.display()
+    )]
+    Journal { path: PathBuf },
     /// A folder is larger than such folders are.
     #[error("{folder} in '{}' cannot be searched: it is damaged or too large", path.display())]
     Folder {

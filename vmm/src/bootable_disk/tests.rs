@@ -2,6 +2,7 @@
 //!
 //! Shows: A distribution boots from its image, fails no unit, runs apt-get, powers off.
 
+use super::journal::Journal;
 use super::*;
 use gpt::disk::LogicalBlockSize;
 use gpt::{GptConfig, mbr::ProtectiveMBR, partition_types};
@@ -38,10 +39,14 @@ fn make(folder: &TempDir, options: &[&str]) -> Vec<u8> {
     fs::read(image).unwrap()
 }
 
-fn find_in_bytes(bytes: &[u8]) -> Result<Bootable, BootableDiskError> {
+fn image_of(bytes: &[u8]) -> File {
     let mut image = tempfile::tempfile().unwrap();
     image.write_all(bytes).unwrap();
-    find(Path::new("root.img"), image, bytes.len() as u64)
+    image
+}
+
+fn find_in_bytes(bytes: &[u8]) -> Result<Bootable, BootableDiskError> {
+    find(Path::new("root.img"), image_of(bytes), bytes.len() as u64)
 }
 
 fn content(file: &BootFile) -> Vec<u8> {
@@ -209,14 +214,73 @@ fn file_system_that_claims_to_be_larger_than_its_image_is_not_opened() {
     assert!(matches!(error, BootableDiskError::NotExt4 { .. }), "{error}");
 }
 
-#[test]
-fn journal_that_is_larger_than_any_is_not_replayed() {
+/// Bytes of a block of the file system `image`.
+fn block_of(image: &[u8]) -> usize {
+    1024 << image[1024 + 24]
+}
+
+/// A file system whose journal is to be replayed, and where in it the journal's inode lies.
+fn with_journal_to_replay() -> (Vec<u8>, usize) {
     let mut image = file_system(&[("boot/vmlinuz-1", b"kernel")], &[]);
     let number = |at: usize| usize::from(u16::from_le_bytes([image[at], image[at + 1]]));
-    let block = 1024_usize << image[1024 + 24];
+    let block = block_of(&image);
     // The eighth of the inodes, whose table the first group's descriptor names.
     let inode = number(block.max(2048) + 8) * block + 7 * number(1024 + 0x58);
     image[1024 + 0x60] |= 4;
+    (image, inode)
+}
+
+#[test]
+fn journal_as_mke2fs_makes_it_names_each_block_once() {
+    let (image, _) = with_journal_to_replay();
+    let volume = Volume::new(image_of(&image), SIZE);
+
+    let journal = Journal::to_replay(&volume, &volume.superblock().unwrap()).unwrap();
+
+    assert!(journal.size() > 0 && journal.names_each_block_once(&volume));
+}
+
+#[test]
+fn journal_that_names_a_block_twice_is_not_replayed() {
+    let (mut image, inode) = with_journal_to_replay();
+    // A second extent, which is the first one's copy.
+    image[inode + 0x2a] = 2;
+    image.copy_within(inode + 0x34..inode + 0x40, inode + 0x40);
+
+    let error = find_in_bytes(&image).unwrap_err();
+
+    assert!(matches!(error, BootableDiskError::Journal { .. }), "{error}");
+}
+
+#[test]
+fn journal_whose_extents_lead_in_circles_is_not_replayed() {
+    let (mut image, inode) = with_journal_to_replay();
+    let block = 4000_u16;
+    // The head of a node of one entry that leads to another node, and that entry.
+    let mut node = [0x0a, 0xf3, 1, 0, 4, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    node[16..18].copy_from_slice(&block.to_le_bytes());
+    let place = usize::from(block) * block_of(&image);
+    image[inode + 0x28..inode + 0x40].copy_from_slice(&node);
+    image[place..place + 24].copy_from_slice(&node);
+
+    let error = find_in_bytes(&image).unwrap_err();
+
+    assert!(matches!(error, BootableDiskError::Journal { .. }), "{error}");
+}
+
+#[test]
+fn journal_without_extents_is_not_replayed() {
+    let (mut image, inode) = with_journal_to_replay();
+    image[inode + 0x22] &= !8;
+
+    let error = find_in_bytes(&image).unwrap_err();
+
+    assert!(matches!(error, BootableDiskError::Journal { .. }), "{error}");
+}
+
+#[test]
+fn journal_that_is_larger_than_any_is_not_replayed() {
+    let (mut image, inode) = with_journal_to_replay();
     image[inode + 0x6c] = 1;
 
     let error = find_in_bytes(&image).unwrap_err();
