@@ -451,16 +451,24 @@ impl Session {
         Ok(())
     }
 
-    /// Has the rings deliver what they hold, and writes it; `Some(false)` when a CPU of the guest did not answer in
-    /// time, `None` for a flight recorder, which is not written now.
+    /// Asks the guest to deliver what its rings hold. Returns the requests that [`flush`](Self::flush) waits for: none
+    /// for a flight recorder, which is not written now.
+    pub fn request_flush(&mut self) -> Vec<u64> {
+        let Layers::Streaming(layers) = &mut self.layers else { return Vec::new() };
+        layers.request_flush()
+    }
+
+    /// Writes what the rings deliver at `requests` to the guest, until `deadline`; `Some(false)` when a CPU of the guest
+    /// did not answer in time, `None` for a flight recorder.
     ///
     /// # Errors
     /// When the manifest cannot be written.
-    pub fn flush(&mut self) -> Result<Option<bool>, SessionError> {
+    pub fn flush(&mut self, requests: &[u64], deadline: Instant) -> Result<Option<bool>, SessionError> {
         let Layers::Streaming(layers) = &mut self.layers else { return Ok(None) };
         let vmm = self.recording.guest.as_ref().and_then(|guest| guest.vmm.as_deref());
         let triggers = self.triggers.as_mut().filter(|triggers| triggers.is_armed());
-        let answered = layers.flush(&self.recording, triggers, || vmm.into_iter().for_each(VmmTracer::flush));
+        let flush_vmm = || vmm.into_iter().for_each(VmmTracer::flush);
+        let answered = layers.flush(&self.recording, (requests, deadline), triggers, flush_vmm);
         self.note_ends();
         self.save(false).map_err(SessionError::NotWritten)?;
         Ok(Some(answered))

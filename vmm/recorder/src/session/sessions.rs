@@ -16,6 +16,8 @@ use strata_recording::writer::Rotation;
 /// Size (bytes) and number of the sub-buffers of a session that is made without saying them.
 const DEFAULT_RINGS: (u64, u32) = (128 << 10, 16);
 
+/// How long a flush waits for the guest's CPUs, of all sessions together.
+const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 /// How long the guest's CPUs may take to let go of a session's rings.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 /// Pause between two checks whether they have.
@@ -140,9 +142,12 @@ impl Sessions {
     }
 
     fn flush(&mut self) -> Result<Answer, SessionError> {
+        // All are asked at once: a guest that does not answer is waited for once.
+        let requests: Vec<_> = self.sessions.iter_mut().map(Session::request_flush).collect();
+        let deadline = Instant::now() + FLUSH_LIMIT;
         let mut all_answered = None;
-        for session in &mut self.sessions {
-            if let Some(answered) = session.flush()? {
+        for (session, requests) in self.sessions.iter_mut().zip(&requests) {
+            if let Some(answered) = session.flush(requests, deadline)? {
                 all_answered = Some(answered && all_answered.unwrap_or(true));
             }
         }

@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Layer, Missing};
 
-/// How long a flush waits for the guest's CPUs.
-const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 /// Pause between two polls of a flush.
 const FLUSH_PAUSE: Duration = Duration::from_millis(5);
 
@@ -98,27 +96,31 @@ impl Streaming {
         met.into_iter().chain(processes).chain(self.host.iter_mut().filter_map(HostLayer::report_limit)).collect()
     }
 
-    /// Has every ring deliver what it holds, and writes it; `flush_vmm` has the VMM's rings do so. `false` when a CPU of the
-    /// guest did not answer in time.
-    pub fn flush(
-        &mut self,
-        recording: &Recording,
-        mut triggers: Option<&mut Triggers>,
-        flush_vmm: impl FnOnce(),
-    ) -> bool {
-        let requests = self.guest_kernel.as_mut().map(WrittenLayer::request_flush).unwrap_or_default();
+    /// Asks the guest to deliver what its rings hold. Returns the requests that [`flush`](Self::flush) waits for.
+    pub fn request_flush(&mut self) -> Vec<u64> {
         for layer in self.processes.iter_mut().flat_map(GuestProcesses::running) {
             // A process honours the request with its next sub-buffer or flush; nobody waits for it.
             layer.request_flush();
         }
-        let begun = Instant::now();
-        let mut flushed = self.is_flushed(&requests);
-        while !flushed && begun.elapsed() < FLUSH_LIMIT {
+        self.guest_kernel.as_mut().map(WrittenLayer::request_flush).unwrap_or_default()
+    }
+
+    /// Writes what the rings of the guest deliver at its `requests`, until `deadline`, and what the other layers hold;
+    /// `flush_vmm` has the VMM's rings deliver it. `false` when a CPU of the guest did not answer in time.
+    pub fn flush(
+        &mut self,
+        recording: &Recording,
+        (requests, deadline): (&[u64], Instant),
+        mut triggers: Option<&mut Triggers>,
+        flush_vmm: impl FnOnce(),
+    ) -> bool {
+        let mut flushed = self.is_flushed(requests);
+        while !flushed && Instant::now() < deadline {
             // Each time: a sub-buffer may have been opened while the guest looked.
             recording.guest.iter().for_each(|guest| guest.region.ring_doorbell());
             std::thread::sleep(FLUSH_PAUSE);
             self.drain(recording, Producers::Running, triggers.as_deref_mut());
-            flushed = self.is_flushed(&requests);
+            flushed = self.is_flushed(requests);
         }
         // What was requested is written, also of layers that are held back.
         let processes = self.processes.iter_mut().flat_map(GuestProcesses::running);

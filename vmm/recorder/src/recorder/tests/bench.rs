@@ -240,7 +240,8 @@ impl<R> Bench<R> {
         self.producer(slot, mode).record(tsc::read_ordered, EVENT.id, &vec![0; bytes]);
     }
 
-    fn producer(&self, slot: usize, mode: Mode) -> Producer<Smp> {
+    /// A vCPU's writer in the ring of session slot `slot`.
+    pub(super) fn producer(&self, slot: usize, mode: Mode) -> Producer<Smp> {
         let ring = self.region.memory().part(self.region.layout().kernel_ring(slot, 0), rings(mode).ring_size());
         // SAFETY: the storage covers the ring, which the region keeps mapped; only one thread records there.
         unsafe { Producer::new(Smp::new(ring.base()), rings(mode).geometry, mode) }
