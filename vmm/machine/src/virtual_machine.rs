@@ -248,9 +248,7 @@ impl Machine {
         }
         control.detach();
         peripherals.serial.hang_up();
-        let joined = stop_all(handles);
-        disk_threads.iter().for_each(DiskThread::stop);
-        drop(disk_threads);
+        let joined = stop_all(handles, disk_threads);
         let outcome = match joined {
             Ok(()) if peripherals.power.panicked() => outcome.after_panic(),
             Ok(()) => outcome,
@@ -367,7 +365,7 @@ fn spawn_all(vcpus: Vec<VcpuFd>, context: &VcpuContext) -> Result<Vec<VcpuHandle
             Ok(handle) => handles.push(handle),
             Err(error) => {
                 // The threads that exist have not run the guest: nothing to report of them.
-                let _ = stop_all(handles);
+                let _ = stop_all(handles, Vec::new());
                 return Err(MachineError::Thread(error));
             }
         }
@@ -375,8 +373,12 @@ fn spawn_all(vcpus: Vec<VcpuFd>, context: &VcpuContext) -> Result<Vec<VcpuHandle
     Ok(handles)
 }
 
-/// Stops all vCPUs, then waits for their threads.
-fn stop_all(handles: Vec<VcpuHandle>) -> Result<(), RunError> {
-    handles.iter().for_each(VcpuHandle::stop);
-    handles.into_iter().map(VcpuHandle::join).fold(Ok(()), Result::and)
+/// Stops all vCPUs and disks, then waits for their threads.
+fn stop_all(vcpus: Vec<VcpuHandle>, disks: Vec<DiskThread>) -> Result<(), RunError> {
+    vcpus.iter().for_each(VcpuHandle::stop);
+    // Before the first wait: a vCPU may be waiting for a disk, which would go on to its next requests.
+    disks.iter().for_each(DiskThread::stop);
+    let joined = vcpus.into_iter().map(VcpuHandle::join).fold(Ok(()), Result::and);
+    drop(disks);
+    joined
 }

@@ -1,5 +1,6 @@
 //! The whole machine under KVM, with hand-written guests. These tests need `/dev/kvm`, of any kind.
 
+use super::{Block, DiskThread, MmioTransport, Peripherals, RunEnd, VcpuContext, hypervisor, stop_all, vcpu};
 use crate::test_guest::{Console, config};
 use crate::*;
 use clock_sync::tsc::read_ordered as host_tsc;
@@ -8,11 +9,13 @@ use rustix::mm::{MprotectFlags, mprotect};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-use strata_observer::{ControlEvent, Observer};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::time::{Duration, Instant};
+use strata_observer::{ControlEvent, NoObserver, Observer};
 use tempfile::TempDir;
+use vm_memory::{GuestAddress, GuestMemoryMmap};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Prints "ok" on the serial port and powers off.
 const HELLO: &[u8] = &[
@@ -350,6 +353,47 @@ fn run_that_is_stopped_before_it_starts_ends_at_once() {
     machine.stop_handle().stop();
     let (outcome, ..) = run(machine, None);
     assert!(matches!(outcome, Outcome::Stopped), "{outcome:?}");
+}
+
+/// Keeps a vCPU's thread from going on until a disk is gone whose observer this is, for a minute at most.
+struct WaitsForDisk {
+    disk: Weak<dyn Observer>,
+    is_gone: AtomicBool,
+}
+
+impl Observer for WaitsForDisk {
+    fn vcpu_thread_started(&self, _: u32, _: u32) {
+        let is_gone = (0..60_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            self.disk.strong_count() == 0
+        });
+        self.is_gone.store(is_gone, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn disk_that_a_vcpu_waits_for_is_stopped_before_the_vcpu_is_joined() {
+    let vm = hypervisor::create_vm(&hypervisor::open().unwrap()).unwrap();
+    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
+    let event = || EventFd::new(EFD_NONBLOCK).unwrap();
+    let (outcomes, _received) = mpsc::channel();
+    let end = RunEnd { outcomes, wake: Arc::new(event()) };
+    let of_disk: Arc<dyn Observer> = Arc::new(NoObserver);
+    let waits = Arc::new(WaitsForDisk { disk: Arc::downgrade(&of_disk), is_gone: AtomicBool::new(false) });
+    let block = Block::new(tempfile::tempfile().unwrap(), 512, false, 0, of_disk);
+    let disk = Arc::new(MmioTransport::new(Box::new(block), memory.clone(), event()).unwrap());
+    let disk_thread = DiskThread::spawn(0, &disk, end.clone()).unwrap();
+    drop(disk);
+    let observer: Arc<dyn Observer> = waits.clone();
+    let console = Box::new(Console::default());
+    let peripherals =
+        Peripherals::detached(&memory, Vec::new(), Vec::new(), None, console, &observer, Instant::now()).unwrap();
+    let context = VcpuContext { peripherals: Arc::new(peripherals), observer, clock: None, end };
+    let vcpu = vcpu::spawn(0, vm.create_vcpu(0).unwrap(), context).unwrap();
+
+    let stopped = stop_all(vec![vcpu], vec![disk_thread]);
+
+    assert!(stopped.is_ok() && waits.is_gone.load(Ordering::Relaxed));
 }
 
 #[test]
