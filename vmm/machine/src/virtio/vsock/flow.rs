@@ -113,7 +113,7 @@ impl Flow {
             (Phase::Open, Operation::CreditRequest) => self.owes_credit = true,
             (Phase::Open, Operation::Shutdown) => {
                 self.guest_ended |= header.flags & (TAKES_NO_MORE | SENDS_NO_MORE);
-                if self.guest_ended & TAKES_NO_MORE != 0 {
+                if self.guest_takes_no_more() {
                     // What the host still has for the guest finds nobody.
                     self.host_ended |= SENDS_NO_MORE;
                     self.reported_ended |= SENDS_NO_MORE;
@@ -173,11 +173,17 @@ impl Flow {
         self.guest_ended & SENDS_NO_MORE != 0 && self.buffer.is_empty()
     }
 
+    /// Whether the guest takes no more data.
+    #[must_use]
+    pub fn guest_takes_no_more(&self) -> bool {
+        self.guest_ended & TAKES_NO_MORE != 0
+    }
+
     /// Whether the guest is through with it in both directions, and the host's socket has everything: it is to be
     /// answered by a [`Operation::Reset`], and over.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.guest_has_sent_all() && self.guest_ended & TAKES_NO_MORE != 0
+        self.guest_has_sent_all() && self.guest_takes_no_more()
     }
 
     /// Whether the guest knows that the host is through with it in both directions: it is over.

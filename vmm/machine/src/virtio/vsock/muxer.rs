@@ -53,6 +53,8 @@ struct Peer {
     is_gone: bool,
     /// It knows that the guest has no more data.
     is_shut: bool,
+    /// It knows that the guest takes no more data.
+    is_unheard: bool,
 }
 
 /// A packet for the guest.
@@ -173,7 +175,8 @@ impl Muxer {
         let reported = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.epoll, &stream, EventData::new_u64(id), reported).ok()?;
         self.last_id = id;
-        let peer = Peer { stream, flow, is_readable: true, is_writable: true, is_gone: false, is_shut: false };
+        let (is_gone, is_shut, is_unheard) = Default::default();
+        let peer = Peer { stream, flow, is_readable: true, is_writable: true, is_gone, is_shut, is_unheard };
         self.peers.insert(id, peer);
         Some(id)
     }
@@ -299,7 +302,8 @@ impl Muxer {
         all.into_iter().for_each(|id| self.end(id, VsockEnd::Reset));
     }
 
-    /// Gives the host's socket what the guest has sent, as far as there is room, and ends what is over.
+    /// Gives the host's socket what the guest has sent, as far as there is room; shuts what the guest has shut, and
+    /// ends what is over.
     fn flush(&mut self, id: u64) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(flow) = peer.flow.as_mut() else { return };
@@ -317,6 +321,11 @@ impl Muxer {
             peer.is_shut = true;
             // Who is gone already needs no notice.
             let _ = shutdown(&peer.stream, Shutdown::Write);
+        }
+        if flow.guest_takes_no_more() && !peer.is_unheard {
+            peer.is_unheard = true;
+            // What the program writes fails from now on: nobody would make room for it.
+            let _ = shutdown(&peer.stream, Shutdown::Read);
         }
         if flow.is_over() {
             let ports = flow.ports();

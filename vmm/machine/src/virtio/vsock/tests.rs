@@ -506,6 +506,20 @@ fn half_that_the_guest_closes_leaves_the_hosts() {
 }
 
 #[test]
+fn program_whose_guest_takes_no_more_cannot_write_and_still_reads() {
+    let mut setup = Setup::new();
+    let mut service = setup.served();
+
+    setup.send((OWN, SERVICE), Operation::Shutdown, TAKES_NO_MORE, &[]);
+    let refused = service.write(b"for nobody").map_err(|error| error.kind());
+    setup.send((OWN, SERVICE), Operation::Data, 0, b"still");
+
+    assert_eq!(refused, Err(io::ErrorKind::BrokenPipe));
+    assert_eq!(read(&mut service), b"still");
+    assert!(setup.received().is_empty() && setup.seen.ended.lock().unwrap().is_empty());
+}
+
+#[test]
 fn what_the_host_said_before_it_closed_reaches_the_guest_first() {
     let mut setup = Setup::new();
     let mut service = setup.served();
