@@ -10,15 +10,14 @@ use strata_rate_limit::{RateLimit, Resource, Throttle, ThrottleCounts};
 
 /// Bytes that wait for a reader at most: more than a boot prints.
 const CAPACITY: usize = 1 << 20;
-/// How long a byte waits for room before it is dropped. Those after it are dropped at once until there is room again: a
-/// slow reader slows the guest down, one that has stalled costs it this time once.
+/// How long a byte waits for a reader to make room before it is dropped. Those after it are dropped at once until there
+/// is room again: a slow reader slows the guest down, one that has stalled costs it this time once.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How long the end waits for a reader that takes nothing.
 const STALL_LIMIT: Duration = Duration::from_secs(1);
 /// How long the end waits for a reader that takes little.
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// Shortest wait for the limit. What the guest writes meanwhile waits no longer than this for room, which is less than
-/// [`PATIENCE`]: a limit drops nothing.
+/// Shortest wait for the limit, less than [`PATIENCE`]: a limit drops nothing.
 const SHORTEST_WAIT: Duration = Duration::from_millis(10);
 /// How long the end of a line is waited for: a prompt has none.
 const LINE_LIMIT: Duration = Duration::from_millis(100);
@@ -76,6 +75,16 @@ struct Room {
     patience: Duration,
 }
 
+impl Room {
+    /// A burst of `limit` waits, and the guest for as long as the limit takes for a byte, beside its patience with a
+    /// reader.
+    fn within(limit: Option<RateLimit>) -> Self {
+        let burst = limit.and_then(|limit| usize::try_from(limit.burst).ok()).unwrap_or(CAPACITY);
+        let byte = limit.map_or(0, |limit| 1_000_000_000_u64.div_ceil(limit.per_second.max(1)));
+        Self { capacity: burst.clamp(CHUNK, CAPACITY), patience: PATIENCE + Duration::from_nanos(byte) }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<u8>,
@@ -99,8 +108,7 @@ impl ConsoleOutput {
         pace: Pace,
         limit: Option<ConsoleLimit>,
     ) -> io::Result<Self> {
-        let burst = limit.as_ref().and_then(|limit| usize::try_from(limit.limit.burst).ok()).unwrap_or(CAPACITY);
-        let room = Room { capacity: burst.clamp(CHUNK, CAPACITY), patience: PATIENCE };
+        let room = Room::within(limit.as_ref().map(|limit| limit.limit));
         Self::with_room(output, pace, room, limit)
     }
 
@@ -183,9 +191,11 @@ impl Shared {
             (Throttle::new(bytes, SHORTEST_WAIT, limit.counts, Instant::now()), limit.observer)
         });
         let mut chunk = Vec::with_capacity(CHUNK);
+        // The limit has left bytes behind that were due: they do not wait for their line again.
+        let mut is_overdue = false;
         loop {
             let mut state = self.lock();
-            let is_idle = |state: &State| !state.is_ending && !self.is_due(state);
+            let is_idle = |state: &State| !is_overdue && !state.is_ending && !self.is_due(state);
             let is_empty = |state: &mut State| is_idle(state) && state.waiting.is_empty();
             state = self.filled.wait_while(state, is_empty).unwrap_or_else(PoisonError::into_inner);
             (state, _) = self
@@ -193,20 +203,12 @@ impl Shared {
                 .wait_timeout_while(state, LINE_LIMIT, |state| is_idle(state))
                 .unwrap_or_else(PoisonError::into_inner);
             let mut most = CHUNK;
-            if let Some((throttle, observer)) = limit.as_mut().filter(|_| !state.is_ending) {
-                let now = Instant::now();
-                if let Err(wait) = throttle.admit(now) {
-                    if wait.begins {
-                        observer.console_throttled(wait.time);
-                    }
-                    let goes_on = |state: &mut State| !state.is_ending;
-                    drop(self.filled.wait_timeout_while(state, wait.time, goes_on));
-                    continue;
-                }
-                most = most.min(usize::try_from(throttle.available(Resource::Bytes, now)).unwrap_or(CHUNK));
+            if let Some(limit) = &mut limit {
+                (state, most) = self.await_limit(state, limit);
             }
             chunk.clear();
             let count = state.waiting.len().min(most);
+            is_overdue = most < CHUNK && count < state.waiting.len();
             chunk.extend(state.waiting.iter().take(count));
             drop(state);
             let written = match output.write(&chunk).and_then(|written| output.flush().map(|()| written)) {
@@ -227,6 +229,28 @@ impl Shared {
                 return;
             }
         }
+    }
+
+    /// Waits until the limit lets bytes pass; says how many, a chunk at most. The end waits for no limit.
+    fn await_limit<'t>(
+        &'t self,
+        mut state: MutexGuard<'t, State>,
+        (throttle, observer): &mut (Throttle, Arc<dyn Observer>),
+    ) -> (MutexGuard<'t, State>, usize) {
+        while !state.is_ending {
+            let now = Instant::now();
+            let Err(wait) = throttle.admit(now) else {
+                let available = usize::try_from(throttle.available(Resource::Bytes, now)).unwrap_or(CHUNK);
+                return (state, available.min(CHUNK));
+            };
+            if wait.begins {
+                observer.console_throttled(wait.time);
+            }
+            let goes_on = |state: &mut State| !state.is_ending;
+            (state, _) =
+                self.filled.wait_timeout_while(state, wait.time, goes_on).unwrap_or_else(PoisonError::into_inner);
+        }
+        (state, CHUNK)
     }
 
     /// Whether what is waiting is to be written now.
@@ -254,6 +278,7 @@ mod tests {
     use super::*;
     use std::io::{Read, pipe};
     use strata_observer::NoObserver;
+    use strata_rate_limit::TokenBucket;
 
     fn room(capacity: usize) -> Room {
         Room { capacity, patience: PATIENCE }
@@ -366,6 +391,35 @@ mod tests {
         let mut read = Vec::new();
         reader.read_to_end(&mut read).unwrap();
         assert!(read == text && counts.times() > 0);
+    }
+
+    #[test]
+    fn guest_waits_longer_for_room_than_a_limit_takes_for_a_byte() {
+        let now = Instant::now();
+        let limits = [1, 3, 9, 1000].map(|per_second| RateLimit { per_second, burst: 1 });
+
+        let is_patient = limits.map(|limit| {
+            let mut bucket = TokenBucket::new(limit, now);
+            bucket.take(1, now);
+            Room::within(Some(limit)).patience >= bucket.wait(now) + PATIENCE
+        });
+
+        assert_eq!(is_patient, [true; 4]);
+    }
+
+    #[test]
+    fn bytes_that_the_limit_left_do_not_wait_for_their_line_again() {
+        let (mut reader, writer) = pipe().unwrap();
+        // A byte takes less than a line is waited for.
+        let (limit, counts) = limited(20, 1);
+
+        let console = ConsoleOutput::start(writer, Pace::Lines, limit).unwrap();
+        console.screen().write_all(b"login: ").unwrap();
+        let mut read = [0; 7];
+        reader.read_exact(&mut read).unwrap();
+
+        assert_eq!((&read, console.finish()), (b"login: ", 0));
+        assert!(counts.times() > 0);
     }
 
     #[test]
