@@ -42,6 +42,7 @@ pub use error::MachineError;
 pub use memory::{HugePagePool, MemoryBacking, MemoryError, SharedSlot, create as create_memory};
 pub use outcome::{Outcome, RunError};
 pub use peripherals::{DetachedDisk, DetachedNet, DetachedVsock, Peripherals};
+pub use virtio::Notify;
 pub use virtio::balloon::{BalloonRemote, BalloonState};
 pub use virtio::block::DiskLimits;
 pub use virtio::link::{FRAME_MAX, HEADER as PACKET_HEADER, Link};

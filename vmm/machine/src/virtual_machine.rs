@@ -11,7 +11,6 @@ use super::interrupt;
 use super::outcome::{Outcome, RunError};
 use super::peripherals::Peripherals;
 use super::vcpu::{self, VcpuContext, VcpuHandle};
-use super::virtio::VirtioDevice;
 use super::virtio::balloon::{Balloon, BalloonCounts, BalloonRemote};
 use super::virtio::block::Block;
 use super::virtio::entropy::Entropy;
@@ -19,6 +18,7 @@ use super::virtio::mmio::MmioTransport;
 use super::virtio::net::Net;
 use super::virtio::vhost_net::VhostNet;
 use super::virtio::vsock::Vsock;
+use super::virtio::{Notify, VirtioDevice};
 use super::{event_loop, hypervisor, memory};
 use crate::boot::{acpi, boot_state, loader};
 use crate::config::boot_file::BootFile;
@@ -57,6 +57,8 @@ pub struct RunOptions {
     pub console_input: Option<File>,
     /// Keeps the vCPUs' clock entries, if the guest has any.
     pub clock: Option<Arc<VcpuClocks>>,
+    /// Gets what the user should know while the guest runs.
+    pub notify: Notify,
     /// Looks at the guest's memory when it has ended.
     pub at_end: Option<AtEnd>,
 }
@@ -210,7 +212,7 @@ impl Machine {
         let disks = disks.into_iter().zip(throttled).collect();
         let nets = nets.into_iter().zip(nets_throttled).collect();
         let counts = config.balloon.then(Arc::<BalloonCounts>::default);
-        let mut devices = devices(&config, disks, nets, &observer)?;
+        let mut devices = devices(&config, disks, nets, &observer, &options.notify)?;
         devices.extend(counts.iter().map(|counts| -> Box<dyn VirtioDevice> {
             Box::new(Balloon::new(&memory, Arc::clone(counts), Arc::clone(&observer)))
         }));
@@ -310,6 +312,7 @@ fn devices(
     disks: Vec<((File, u64), Arc<ThrottleCounts>)>,
     nets: Vec<(NetBackend, Arc<ThrottleCounts>)>,
     observer: &Arc<dyn Observer>,
+    notify: &Notify,
 ) -> Result<Vec<Box<dyn VirtioDevice>>, MachineError> {
     let now = Instant::now();
     let mut devices: Vec<Box<dyn VirtioDevice>> = Vec::new();
@@ -322,7 +325,8 @@ fn devices(
         let observer = Arc::clone(observer);
         devices.push(match backend {
             NetBackend::Link(link) => {
-                Box::new(Net::new(link, mac, index, observer).limited(net.limits, &throttled, now))
+                let net = Net::new(link, mac, index, observer).limited(net.limits, &throttled, now);
+                Box::new(net.telling(Arc::clone(notify)))
             }
             NetBackend::HostKernel(mover) => Box::new(VhostNet::new(Box::new(mover), mac, index, observer)),
         });

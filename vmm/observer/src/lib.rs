@@ -114,6 +114,8 @@ pub enum ControlEvent {
     Resumed = 11,
     /// The guest's kernel, which has said that it panicked, is left for its crash kernel.
     CrashKernelStarted = 12,
+    /// What carried the packets of a network device on the host has ended, and the guest's network with it.
+    NetworkEnded = 13,
 }
 
 /// Receives the events of a machine, on the thread on which each happens.

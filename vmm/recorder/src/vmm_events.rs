@@ -630,6 +630,7 @@ impl Observer for VmmTracer {
             ControlEvent::Paused => "paused",
             ControlEvent::Resumed => "resumed",
             ControlEvent::CrashKernelStarted => "crash_kernel",
+            ControlEvent::NetworkEnded => "network_ended",
         };
         self.record(&self.shared_ring, id::CONTROL, &padded_text(what));
     }

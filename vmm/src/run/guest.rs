@@ -10,6 +10,7 @@ use strata_clock::VcpuClocks;
 use strata_jail::policy::Thread;
 use strata_machine::{AtEnd, Machine, Outcome, RunOptions, StopHandle};
 use strata_observer::Observer;
+use strata_recorder::session::Notify;
 
 /// How a machine ran.
 pub(super) struct Ran {
@@ -20,18 +21,20 @@ pub(super) struct Ran {
 }
 
 /// Runs `machine`, whose console has `limits`, until it ends or a signal asks to stop; then `at_end` may look at its
-/// memory.
+/// memory. `notify` gets what the user should know meanwhile.
 pub(super) fn run_machine(
     machine: Machine,
     limits: &ConsoleLimits,
     observer: Arc<dyn Observer>,
     clock: Option<Arc<VcpuClocks>>,
+    notify: Notify,
     at_end: Option<AtEnd>,
 ) -> Result<Ran, RunFailure> {
     stop_on_signals(machine.stop_handle())?;
     let (_keyboard, console_input) = Keyboard::take();
     let screen = console::screen(limits.of_console(&observer)).map_err(RunFailure::Console)?;
-    let options = RunOptions { observer, console_output: screen.screen(), console_input, clock, at_end };
+    let (console_output, notify) = (screen.screen(), Arc::new(notify));
+    let options = RunOptions { observer, console_output, console_input, clock, notify, at_end };
     let outcome = machine.run(options)?;
     Ok(Ran { outcome, console_dropped: screen.finish() })
 }

@@ -112,7 +112,7 @@ fn run_untraced(
     let limited = LimitedDevices::new(plan.request, &machine, &console);
     let answers = answers::answers(description, None, machine.control(), machine.stop_handle(), limited, closed);
     let _control = ControlServer::start(&directory.socket(), answers)?;
-    guest::run_machine(machine, &console, Arc::new(NoObserver), None, None)
+    guest::run_machine(machine, &console, Arc::new(NoObserver), None, notify, None)
 }
 
 /// Closes the jail of the VM in `directory` that `request` asks for, and tells what this kernel lacks for it.

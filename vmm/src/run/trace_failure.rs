@@ -93,8 +93,14 @@ mod tests {
     const SPIN: &[u8] = &[0xeb, 0xfe];
 
     fn options() -> RunOptions {
-        let console_output = Box::new(Console::default());
-        RunOptions { observer: Arc::new(NoObserver), console_output, console_input: None, clock: None, at_end: None }
+        RunOptions {
+            observer: Arc::new(NoObserver),
+            console_output: Box::new(Console::default()),
+            console_input: None,
+            clock: None,
+            notify: Arc::new(|_: &str| ()),
+            at_end: None,
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use strata_recorder::drain::cpu_list::CpuList;
 use strata_recorder::guest_symbols::SymbolsReader;
 use strata_recorder::recorder::Recorder;
 use strata_recorder::region::TraceRegion;
-use strata_recorder::session::{RecordedVm, RecordingBuilder};
+use strata_recorder::session::{Notify, RecordedVm, RecordingBuilder};
 use strata_recorder::vmm_events::VmmTracer;
 use strata_recording::files::trace_folder::{SnapshotFolder, TraceFolder};
 
@@ -100,6 +100,7 @@ impl PreparedVm<'_> {
             recorder,
             folders,
             has_stopped: self.has_stopped,
+            notify,
         })
     }
 }
@@ -116,6 +117,7 @@ pub(super) struct StartedVm {
     recorder: Recorder,
     folders: Folders,
     has_stopped: Arc<AtomicBool>,
+    notify: Notify,
 }
 
 impl StartedVm {
@@ -125,7 +127,7 @@ impl StartedVm {
     /// The machine cannot be started, and nothing is left behind; or the recording is not complete, and its region is
     /// kept.
     pub(super) fn finish(self) -> Result<RunReport, RunFailure> {
-        let Self { name, machine, console, cpus, guest, control, recorder, mut folders, has_stopped } = self;
+        let Self { name, machine, console, cpus, guest, control, recorder, mut folders, has_stopped, notify } = self;
         let TracedGuest { region, vmm, clocks, ring } = guest;
         let (at_end, collected) = ring.as_ref().map(GuestRing::at_end).unzip();
         let ran = {
@@ -133,7 +135,7 @@ impl StartedVm {
             let renew = move || machine_control.renew_clocks();
             let begin = on_thread(Thread::Clock, cpus);
             let _renewals = clocks.as_ref().map(|clocks| RenewalThread::start(clocks.interval_ns(), begin, renew));
-            run_machine(machine, &console, vmm, clocks, at_end)
+            run_machine(machine, &console, vmm, clocks, notify, at_end)
         };
         region.set_host_alive(false);
         // From here on nobody asks any more: the recorder is to come to its end.

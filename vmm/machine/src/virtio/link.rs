@@ -29,4 +29,8 @@ pub trait Link: Send + Debug {
     fn receive(&mut self, packet: &mut [u8]) -> io::Result<usize>;
     /// Goes on with what was sent and found only a part of the room that it needs.
     fn flush(&mut self) {}
+    /// What has happened to its other end, if that is found to carry nothing any more.
+    fn end(&self) -> Option<&'static str> {
+        None
+    }
 }

@@ -15,10 +15,14 @@ mod work;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use virtio_queue::Queue;
 use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::eventfd::EventFd;
+
+/// Gets what the user should know, a line each, on any thread.
+pub type Notify = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What a transport needs of a device. Everything the guest wrote is to be distrusted.
 pub trait VirtioDevice: Send {

@@ -9,13 +9,13 @@ mod tests;
 
 use super::link::{FRAME_MAX, HEADER, Link};
 use super::work::Work;
-use super::{HostSource, Served, VirtioDevice};
+use super::{HostSource, Notify, Served, VirtioDevice};
 use crate::virtio::mac_address::MacAddress;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use strata_observer::{NetQueue, Observer, PacketStage};
+use strata_observer::{ControlEvent, NetQueue, Observer, PacketStage};
 use strata_rate_limit::{RateLimit, Resource, Throttle, ThrottleCounts};
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
 use virtio_bindings::virtio_net::{
@@ -64,6 +64,9 @@ pub struct Net {
     received: Box<[u8]>,
     /// Its bytes, until the guest has it.
     waiting: Option<usize>,
+    /// Whether the end of the link was told.
+    is_end_told: bool,
+    notify: Notify,
     observer: Arc<dyn Observer>,
 }
 
@@ -73,7 +76,15 @@ impl Net {
     pub fn new(link: Box<dyn Link>, mac: MacAddress, index: u32, observer: Arc<dyn Observer>) -> Self {
         let packet = || vec![0; PACKET_MAX].into_boxed_slice();
         let (sends, receives) = (Direction::default(), Direction::default());
-        Self { link, mac, index, sends, receives, sent: packet(), received: packet(), waiting: None, observer }
+        let (sent, received, waiting, is_end_told) = (packet(), packet(), None, false);
+        let notify: Notify = Arc::new(|_: &str| ());
+        Self { link, mac, index, sends, receives, sent, received, waiting, is_end_told, notify, observer }
+    }
+
+    /// The same device, which tells `notify` when its link has ended.
+    #[must_use]
+    pub fn telling(self, notify: Notify) -> Self {
+        Self { notify, ..self }
     }
 
     /// The same device, in each direction within `limits` from `now` on; `counts` tells how often a packet had to wait.
@@ -115,6 +126,14 @@ impl Net {
         let id = self.direction(queue).packets;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.observer.net_packet(self.index, queue, id, bytes, stage);
+    }
+
+    /// Tells once that the link has ended.
+    fn report_end(&mut self) {
+        let Some(what) = self.link.end().filter(|_| !self.is_end_told) else { return };
+        self.is_end_told = true;
+        self.observer.control(ControlEvent::NetworkEnded);
+        (self.notify)(&format!("net {}: {what}: the guest has no network there until it is run again", self.index));
     }
 
     /// Whether there is a packet for `queue`: of those that the guest sends, the queue has them.
@@ -268,6 +287,7 @@ impl VirtioDevice for Net {
             // no packets, or packets and no leave: what is added is looked for then.
             let more = !is_idle && resume_after.is_none() && queue.enable_notification(memory)?;
             if !more || work.is_spent() {
+                self.report_end();
                 let interrupt = work.packets() > 0 && queue.needs_notification(memory)?;
                 if interrupt {
                     self.observer.net_interrupt(self.index, of);

@@ -17,6 +17,9 @@ use std::process::{Command, Stdio};
 const LENGTH: usize = 4;
 /// The program that is started where no socket is named.
 const PROGRAM: &str = "passt";
+/// What ends the connection to it.
+const ENDED: &str = "passt has ended";
+const NO_FRAME: &str = "passt has sent what is no frame";
 
 /// Why there is no link to a passt.
 #[derive(Debug, thiserror::Error)]
@@ -85,8 +88,8 @@ pub struct Passt {
     /// A frame that has found only a part of its room, and how much of it is sent.
     outgoing: Vec<u8>,
     sent: usize,
-    /// Passt has ended, or sends what are not frames.
-    is_broken: bool,
+    /// Why there is no connection any more.
+    end: Option<&'static str>,
 }
 
 impl Passt {
@@ -98,7 +101,7 @@ impl Passt {
         stream.set_nonblocking(true)?;
         let bytes = vec![0; 2 * (LENGTH + FRAME_MAX)].into_boxed_slice();
         let incoming = Incoming { bytes, begin: 0, end: 0 };
-        Ok(Self { stream, incoming, outgoing: Vec::new(), sent: 0, is_broken: false })
+        Ok(Self { stream, incoming, outgoing: Vec::new(), sent: 0, end: None })
     }
 
     /// Whether there is a socket at `path`. This does not connect: passt serves one guest and then ends, if it is told
@@ -162,7 +165,7 @@ impl Passt {
                 Ok(sent) => self.sent += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => {
-                    self.is_broken = true;
+                    self.end = Some(ENDED);
                     return Err(error);
                 }
             }
@@ -186,7 +189,7 @@ impl Link for Passt {
         let frame = packet.get(HEADER..).unwrap_or_default();
         let length = u32::try_from(frame.len()).map_err(io::Error::other)?;
         self.push()?;
-        if self.is_broken || !self.outgoing.is_empty() {
+        if self.end.is_some() || !self.outgoing.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.outgoing.extend(length.to_be_bytes());
@@ -196,7 +199,7 @@ impl Link for Passt {
 
     fn receive(&mut self, packet: &mut [u8]) -> io::Result<usize> {
         // Bounded: a stream that has more than room for a frame has a whole one.
-        while !self.is_broken {
+        while self.end.is_none() {
             match self.incoming.next() {
                 Ok(Some(frame)) => {
                     packet[..HEADER].fill(0);
@@ -205,14 +208,14 @@ impl Link for Passt {
                 }
                 Ok(None) => {}
                 Err(_) => {
-                    self.is_broken = true;
+                    self.end = Some(NO_FRAME);
                     break;
                 }
             }
             match recv(&self.stream, self.incoming.room(), RecvFlags::DONTWAIT).map_err(io::Error::from) {
                 Ok((came, _)) if came > 0 => self.incoming.end += came,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                _ => self.is_broken = true,
+                _ => self.end = Some(ENDED),
             }
         }
         Err(io::ErrorKind::BrokenPipe.into())
@@ -221,6 +224,10 @@ impl Link for Passt {
     fn flush(&mut self) {
         // That passt has ended is seen by the next packet.
         let _ = self.push();
+    }
+
+    fn end(&self) -> Option<&'static str> {
+        self.end
     }
 }
 
@@ -308,14 +315,17 @@ mod tests {
 
         assert_eq!(received(&mut link), (vec![], io::ErrorKind::BrokenPipe));
         assert!(link.send(&packet(&[0; 60])).is_err());
+        assert_eq!(link.end(), Some(NO_FRAME));
     }
 
     #[test]
     fn passt_that_ends_breaks_the_link_and_nothing_else() {
         let (mut link, passt) = connected();
+        let before = link.end();
         drop(passt);
 
         assert_eq!(received(&mut link).1, io::ErrorKind::BrokenPipe);
+        assert_eq!((before, link.end()), (None, Some(ENDED)));
         assert!((0..3).all(|_| link.send(&packet(&[0; 60])).is_err()));
     }
 

@@ -154,6 +154,7 @@ fn run(machine: Machine, input: Option<File>) -> (Outcome, Vec<u8>, Arc<Log>) {
         console_output: Box::new(console.clone()),
         console_input: input,
         clock: None,
+        notify: Arc::new(|_: &str| ()),
         at_end: None,
     };
     let outcome = machine.run(options).unwrap();
@@ -273,6 +274,7 @@ fn paused_guest_stays_out_until_it_is_resumed() {
         console_output: Box::new(Console::default()),
         console_input: None,
         clock: None,
+        notify: Arc::new(|_: &str| ()),
         at_end: None,
     };
     let observed = Arc::clone(&log);

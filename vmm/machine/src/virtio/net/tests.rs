@@ -21,6 +21,7 @@ struct Wire {
     sent: Vec<Vec<u8>>,
     to_guest: VecDeque<Vec<u8>>,
     is_full: bool,
+    end: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -52,6 +53,20 @@ impl Link for TestLink {
         let next = self.wire.lock().unwrap().to_guest.pop_front().ok_or(io::ErrorKind::WouldBlock)?;
         packet[..next.len()].copy_from_slice(&next);
         Ok(next.len())
+    }
+
+    fn end(&self) -> Option<&'static str> {
+        self.wire.lock().unwrap().end
+    }
+}
+
+/// What an observer gets of the machine as a whole.
+#[derive(Default)]
+struct SeenControl(Mutex<Vec<ControlEvent>>);
+
+impl Observer for SeenControl {
+    fn control(&self, event: ControlEvent) {
+        self.0.lock().unwrap().push(event);
     }
 }
 
@@ -166,6 +181,26 @@ fn packets_wait_on_the_host_while_the_guest_has_no_buffers() {
     let served = device.serve(0, &mut ring, &memory, Instant::now()).unwrap();
 
     assert_eq!((served.more, ring.next_used(), wire.lock().unwrap().to_guest.len()), (false, 2, 1));
+}
+
+#[test]
+fn link_that_ends_is_told_to_the_user_and_the_observer_once() {
+    let (seen, told) = (Arc::new(SeenControl::default()), Arc::new(Mutex::new(Vec::new())));
+    let (device, wire) = device_with(true, seen.clone());
+    let lines = Arc::clone(&told);
+    let mut device = device.telling(Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned())));
+    let memory = memory();
+    let mut ring = queue(&memory, &[(PACKET, 1526)], true, 1);
+
+    let counts = [None, Some("the link has ended"), Some("the link has ended")].map(|end| {
+        wire.lock().unwrap().end = end;
+        device.serve(0, &mut ring, &memory, Instant::now()).unwrap();
+        told.lock().unwrap().len()
+    });
+
+    assert_eq!(counts, [0, 1, 1]);
+    assert!(told.lock().unwrap()[0].starts_with("net 0: the link has ended"), "{told:?}");
+    assert_eq!(*seen.0.lock().unwrap(), [ControlEvent::NetworkEnded]);
 }
 
 #[test]
