@@ -263,6 +263,8 @@ impl Tracer {
             Ok(_) => {}
             // A signal handler that interrupts the connecting must not wait for it.
             Err(thread) if thread == this_thread => return None,
+            // Refused for good, or connected since this thread has looked.
+            Err(SETTLED) => return Self::connection_of(state),
             Err(thread) => return Self::await_connection(state, thread),
         }
         match self.open(when, state.retry_at.load(Ordering::Relaxed) != 0) {
@@ -502,6 +504,17 @@ mod tests {
         assert!(!OPENED.record_with(&tracer, ("a", 1)));
         assert!(!OPENED.register(&tracer));
         assert!(tracer.error().unwrap().to_string().contains("/dev/strata"));
+    }
+
+    #[test]
+    fn tracer_that_was_refused_for_good_says_so_without_waiting() {
+        let tracer = Tracer::disconnected(DeviceError::Absent.into());
+        let began = Instant::now();
+
+        let answers = (tracer.error().is_some(), tracer.connect());
+
+        assert_eq!(answers, (true, false));
+        assert!(began.elapsed() < CONNECTING_LIMIT / 2, "waited for a thread that connects");
     }
 
     #[test]
