@@ -129,8 +129,8 @@ static inline int strata_enabled(void)
 							   name, event##_strata_fields, NULL};                         \
 	static inline int event##_strata_record(STRATA_EACH_(STRATA_PARAMETER_, __VA_ARGS__))                          \
 	{                                                                                                              \
-		const union strata_value values[] = {STRATA_EACH_(STRATA_VALUE_, __VA_ARGS__)};                        \
-		return strata_record_values(&event##_strata_event, values);                                            \
+		const union strata_value strata_values_[] = {STRATA_EACH_(STRATA_VALUE_, __VA_ARGS__)};                \
+		return strata_record_values(&event##_strata_event, strata_values_);                                    \
 	}                                                                                                              \
 	struct strata_event
 

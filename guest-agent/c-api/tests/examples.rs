@@ -268,6 +268,30 @@ fn documented(language: &str) -> Vec<String> {
     blocks.map(|block| block.split("\n```").next().unwrap().to_owned()).collect()
 }
 
+/// `compiler` takes `source`, and warns of nothing.
+fn assert_compiles(compiler: &str, source: &Path) {
+    let mut command = Command::new(compiler);
+    command.args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include")).arg(source);
+    assert_succeeded(&command.output().unwrap());
+}
+
+#[test]
+fn fields_are_called_as_the_program_likes() {
+    let folder = tempfile::tempdir().unwrap();
+    let code = r#"
+#include <strata.h>
+STRATA_EVENT(event, "a:b", (u32, values), (text, value), (u8, event), (u16, size), (hex8, name), (i8, fields));
+int record(void) { return STRATA_RECORD(event, 1, "a", 2, 3, 4, 5); }
+"#;
+
+    for (source, compiler) in [("fields.c", "gcc"), ("fields.cpp", "g++")] {
+        let source = folder.path().join(source);
+        fs::write(&source, code).unwrap();
+        assert_compiles(compiler, &source);
+    }
+}
+
 #[test]
 fn documented_examples_compile() {
     let folder = tempfile::tempdir().unwrap();
@@ -278,10 +302,7 @@ fn documented_examples_compile() {
     for (language, compiler, code) in &examples {
         let source = folder.path().join(format!("example.{language}"));
         fs::write(&source, code).unwrap();
-        let mut command = Command::new(compiler);
-        command.args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include")).arg(source);
-        assert_succeeded(&command.output().unwrap());
+        assert_compiles(compiler, &source);
     }
 
     let printed: Vec<_> = documented("python")
