@@ -118,7 +118,7 @@ static inline int strata_enabled(void)
 		__atomic_store_n(&strata_wanted_word_, word, __ATOMIC_RELAXED);
 	}
 	return __builtin_expect(
-		__atomic_load_n(__atomic_load_n(word, __ATOMIC_ACQUIRE), __ATOMIC_RELAXED) >> STRATA_CLASS_USER & 1, 0);
+		__atomic_load_n(__atomic_load_n(word, __ATOMIC_ACQUIRE), __ATOMIC_RELAXED) >> STRATA_CLASS_USER & 1, 0) != 0;
 }
 
 /* Declares a type of event in a source file: a name for the macros below, the trace's name, then (type, name) pairs. */

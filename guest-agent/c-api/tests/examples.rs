@@ -271,7 +271,7 @@ fn documented(language: &str) -> Vec<String> {
 /// `compiler` takes `source`, and warns of nothing.
 fn assert_compiles(compiler: &str, source: &Path) {
     let mut command = Command::new(compiler);
-    command.args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+    command.args(["-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Werror", "-fsyntax-only", "-I"]);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include")).arg(source);
     assert_succeeded(&command.output().unwrap());
 }
