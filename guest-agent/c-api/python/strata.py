@@ -74,8 +74,9 @@ def _load():
 _library, _waiting, _word, _problem = _load()
 # The library keeps what it has been given of each.
 _events = []
-_unusable = 0
-_unusable_lock = threading.Lock()
+# By threads, each of which counts its own. Not under a lock, which a child made by fork could find held by a thread
+# that it lacks, and a signal handler by the thread that it interrupts.
+_unusable = {}
 
 
 class Event:
@@ -127,9 +128,8 @@ class Event:
 
 def _lose():
     """Counts a record whose values its fields cannot have."""
-    global _unusable
-    with _unusable_lock:
-        _unusable += 1
+    thread = threading.get_ident()
+    _unusable[thread] = _unusable.get(thread, 0) + 1
     return False
 
 
@@ -159,4 +159,4 @@ def flush():
 
 def lost():
     """Records that no ring took, or whose values were not what their fields ask for."""
-    return _unusable + (0 if _library is None else _library.strata_lost())
+    return sum(list(_unusable.values())) + (0 if _library is None else _library.strata_lost())

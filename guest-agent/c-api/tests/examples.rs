@@ -235,6 +235,28 @@ print([every(a, b, c, "", 0, f, "") for a, b, c, f in wrong], strata.lost())
 }
 
 #[test]
+fn python_handler_that_interrupts_the_counting_of_a_loss_does_not_wait() {
+    let library = printing_library();
+    let program = r#"
+import signal, sys, strata
+signal.alarm(20)
+number = strata.Event("a:b", x="u8")
+def interrupt(frame, what, _):
+    if frame.f_code.co_name == "_lose" and what == "line":
+        number(300)
+    return interrupt
+sys.settrace(interrupt)
+number(300)
+sys.settrace(None)
+print(strata.lost() > 41)
+"#;
+
+    let printed = python(library.path(), &[OsStr::new("-c"), OsStr::new(program)]);
+
+    assert_eq!(printed, "True\n");
+}
+
+#[test]
 fn python_program_with_a_wrong_event_is_refused_where_it_is_made() {
     let library = printing_library();
     let program = r#"
