@@ -42,7 +42,7 @@ mod tracer;
 pub use device::{DEVICE, DeviceError};
 pub use event_type::{EventType, MAX_STATIC_FIELDS};
 pub use fields::{Fields, Hex, Kind, MAX_TEXT, Payload, Text};
-pub use runtime_event::{RuntimeEventType, put_text};
+pub use runtime_event::{RuntimeEventType, cut_text, put_text};
 pub use shared_ring::event::{FieldType, MAX_FIELDS, MAX_NAME};
 pub use shared_ring::view::ViewError;
 pub use tracer::{Error, Tracer, tracer};

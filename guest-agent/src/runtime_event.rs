@@ -89,10 +89,20 @@ impl Describe for RuntimeEventType {
     }
 }
 
-/// Appends `text` to a payload as a field of type [`FieldType::String`]: up to its first NUL byte and
-/// [`MAX_TEXT`] bytes.
+/// What of `text` a field takes: [`MAX_TEXT`] bytes, without a character that is not whole there.
+#[must_use]
+pub fn cut_text(text: &[u8]) -> &[u8] {
+    let Some(text) = text.get(..MAX_TEXT) else { return text };
+    // The last byte that does not continue a character.
+    let begin = text.iter().rposition(|byte| byte & 0xc0 != 0x80).unwrap_or(0);
+    let is_cut = std::str::from_utf8(&text[begin..]).is_err_and(|error| error.error_len().is_none());
+    if is_cut { &text[..begin] } else { text }
+}
+
+/// Appends `text` to a payload as a field of type [`FieldType::String`]: up to its first NUL byte, and
+/// [cut](cut_text).
 pub fn put_text(payload: &mut Vec<u8>, text: &[u8]) {
-    let text = &text[..text.len().min(MAX_TEXT)];
+    let text = cut_text(text);
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
     payload.extend_from_slice(&text[..end]);
     payload.push(0);
@@ -227,5 +237,16 @@ mod tests {
 
         assert_eq!(&payload[..3], b"a\0x");
         assert_eq!(payload.len(), 2 + MAX_TEXT + 1);
+    }
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        let whole = "x".repeat(MAX_TEXT - 2) + "\u{fc}ber";
+        let parted = "x".repeat(MAX_TEXT - 2) + "\u{20ac}";
+        let no_text = [0x80; MAX_TEXT + 1];
+
+        let lengths = [whole.as_bytes(), parted.as_bytes(), &no_text].map(|text| cut_text(text).len());
+
+        assert_eq!(lengths, [MAX_TEXT, MAX_TEXT - 2, MAX_TEXT]);
     }
 }

@@ -6,7 +6,7 @@
 //! was.
 #![allow(unsafe_code)] // Entry points for C: raw pointers throughout.
 
-use guest_agent::{Error, FieldType, MAX_FIELDS, MAX_NAME, MAX_TEXT, Payload, RuntimeEventType, tracer};
+use guest_agent::{Error, FieldType, MAX_FIELDS, MAX_NAME, MAX_TEXT, Payload, RuntimeEventType, cut_text, tracer};
 use libc::{c_char, c_int};
 use std::ffi::CString;
 use std::ptr;
@@ -158,7 +158,7 @@ unsafe fn bytes<'a>(text: *const c_char, limit: usize) -> Option<&'a [u8]> {
 /// `value` is a text that is null or readable.
 unsafe fn text<'a>(value: &Value) -> &'a [u8] {
     // SAFETY: passed on from the caller.
-    unsafe { bytes(value.text, MAX_TEXT) }.unwrap_or(NULL_TEXT)
+    unsafe { bytes(value.text, MAX_TEXT) }.map_or(NULL_TEXT, cut_text)
 }
 
 /// Bytes that `value` takes as a field of type `ty`.
@@ -311,6 +311,14 @@ mod tests {
         assert!(made(&event).is_some());
         // SAFETY: a text.
         assert_eq!(unsafe { size(FieldType::String, &Value { text: long.as_ptr() }) }, MAX_TEXT + 1);
+    }
+
+    #[test]
+    fn long_text_is_cut_between_characters() {
+        let long = CString::new("x".repeat(MAX_TEXT - 1) + "\u{fc}ber").unwrap();
+
+        // SAFETY: a text.
+        assert_eq!(unsafe { size(FieldType::String, &Value { text: long.as_ptr() }) }, MAX_TEXT);
     }
 
     #[test]
