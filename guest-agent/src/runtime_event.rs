@@ -40,7 +40,7 @@ impl RuntimeEventType {
         let mut described = [Field::new("", FieldType::U8); MAX_FIELDS];
         let mut count = 0;
         for (name, ty, hex) in fields {
-            if ty == FieldType::CharArray(0) || count == MAX_FIELDS {
+            if matches!(ty, FieldType::CharArray(0) | FieldType::Array(_, 0)) || count == MAX_FIELDS {
                 return None;
             }
             let name = Name::of(name, false).unused(&described[..count]).keep()?;
@@ -185,6 +185,7 @@ impl Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shared_ring::event::Integer;
 
     #[test]
     fn names_become_what_a_trace_can_hold() {
@@ -226,6 +227,15 @@ mod tests {
 
         assert!(RuntimeEventType::new("test:large", &many).is_none());
         assert!(RuntimeEventType::new("test:many", &more).is_none());
+    }
+
+    #[test]
+    fn array_without_length_is_refused() {
+        let types = [FieldType::CharArray(0), FieldType::Array(Integer::U32, 0)];
+
+        let made = types.map(|ty| RuntimeEventType::new("test:empty", &[("array", ty, false)]).is_some());
+
+        assert_eq!(made, [false, false]);
     }
 
     #[test]
