@@ -120,8 +120,10 @@ impl<F: Fields> Describe for EventType<F> {
 #[macro_export]
 macro_rules! event {
     ($name:literal $(, $field:ident : $kind:ty = $value:expr)* $(,)?) => {{
-        static EVENT: $crate::EventType<($($kind,)*)> = $crate::EventType::new($name, &[$(::core::stringify!($field)),*]);
-        if $crate::tracer().is_wanted() { EVENT.record(($($value,)*)) } else { false }
+        // A name that no value uses: it hides what the program calls by it.
+        static __STRATA_EVENT: $crate::EventType<($($kind,)*)> =
+            $crate::EventType::new($name, &[$(::core::stringify!($field)),*]);
+        if $crate::tracer().is_wanted() { __STRATA_EVENT.record(($($value,)*)) } else { false }
     }};
 }
 
@@ -166,6 +168,15 @@ mod tests {
         crate::event!("test:masked", value: u32 = { computed = true; 1 }, on: bool = true);
 
         assert_eq!(computed, wanted);
+    }
+
+    #[test]
+    fn values_may_name_what_the_program_calls_event() {
+        const EVENT: u32 = 7;
+
+        let recorded = crate::event!("test:named", value: u32 = EVENT);
+
+        assert_eq!(recorded, tracer().is_enabled());
     }
 
     #[test]
