@@ -1,7 +1,7 @@
 //! The event types of the places in a program that record.
 
 use crate::fields::Fields;
-use guest_agent::{FieldType, RuntimeEventType};
+use guest_agent::{FieldType, MAX_NAME, RuntimeEventType};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
@@ -130,8 +130,36 @@ fn name(metadata: &Metadata<'_>, step: Step) -> String {
     let file = metadata.file().and_then(|file| Path::new(file).file_name()).map(|file| file.to_string_lossy());
     match (step, file, metadata.line()) {
         (Step::Event, Some(file), Some(line)) if metadata.name().starts_with("event ") => {
-            format!("{group}:{file}-{line}")
+            joined(&group, &file, &format!("-{line}"))
         }
-        _ => format!("{group}:{}{}", metadata.name(), step.suffix()),
+        _ => joined(&group, metadata.name(), step.suffix()),
+    }
+}
+
+/// `group:name` and `end`. What is too long for a trace loses the end of the group, then that of the name: other places
+/// and steps have another `end`.
+fn joined(group: &str, name: &str, end: &str) -> String {
+    let cut = |text: &str, room: usize| text.chars().take(room).collect::<String>();
+    let room = MAX_NAME - 1 - end.len();
+    let name = cut(name, room);
+    let group = cut(group, room - name.chars().count());
+    format!("{group}:{name}{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_too_long_keep_their_ends() {
+        let long = "\u{fc}".repeat(MAX_NAME);
+
+        let of_group = joined(&long, "order", "-enter");
+        let of_name = joined("shop.till", &long, "-enter");
+
+        assert!(of_group.starts_with('\u{fc}') && of_group.ends_with("\u{fc}:order-enter"), "{of_group}");
+        assert!(of_name.ends_with("\u{fc}-enter"), "{of_name}");
+        assert_eq!([of_group, of_name].map(|name| name.chars().count()), [MAX_NAME; 2]);
+        assert_eq!(joined("shop.till", "till.rs", "-9"), "shop.till:till.rs-9");
     }
 }
