@@ -1,6 +1,6 @@
 //! The values of a span or event on their way into a record.
 
-use guest_agent::{FieldType, put_text};
+use guest_agent::{FieldType, MAX_TEXT, put_text};
 use std::cell::RefCell;
 use std::fmt::{self, Write};
 use tracing_core::Level;
@@ -89,6 +89,9 @@ impl Fields {
         // A value that cannot be displayed is recorded as far as it goes.
         let _ = text.write_fmt(value);
         self.put_text(name, &text);
+        // The thread keeps no more of it than a field takes.
+        text.clear();
+        text.shrink_to(MAX_TEXT);
         self.text = text;
     }
 }
@@ -116,5 +119,20 @@ impl Visit for Fields {
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.put_displayed(field.name(), format_args!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_large_value_is_given_back() {
+        let mut fields = Fields::default();
+
+        fields.put_displayed("large", format_args!("{}", "x".repeat(100 * MAX_TEXT)));
+
+        assert!(fields.text.capacity() <= 2 * MAX_TEXT);
+        assert_eq!(fields.payload().len(), MAX_TEXT + 1);
     }
 }
