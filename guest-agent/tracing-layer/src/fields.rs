@@ -114,11 +114,22 @@ impl Visit for Fields {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.put_displayed(field.name(), format_args!("{value}"));
+        self.put_displayed(field.name(), format_args!("{}", WithSources(value)));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.put_displayed(field.name(), format_args!("{value:?}"));
+    }
+}
+
+/// An error and its sources.
+struct WithSources<'e>(&'e (dyn std::error::Error + 'static));
+
+impl fmt::Display for WithSources<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.0)?;
+        let mut sources = std::iter::successors(self.0.source(), |error| error.source());
+        sources.try_for_each(|source| write!(formatter, ": {source}"))
     }
 }
 

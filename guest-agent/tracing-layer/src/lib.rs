@@ -17,9 +17,10 @@
 //! | `info!(name: "sold", …)` | `shop.till:sold` |
 //! | a span `order` is made, entered, left, given values, closed | `shop.till:order-new`, `-enter`, `-exit`, `-record`, `-close` |
 //!
-//! Integers and booleans keep their types; everything else is recorded as the text that it is displayed as. Each record
-//! says in the field `span` which span it belongs to (0 for none), and in `level` how severe it is: 1 (error) to 5
-//! (trace). A place that records values of different types at different times gets an event type for each combination.
+//! Integers and booleans keep their types; everything else is recorded as the text that it is displayed as, an error with
+//! its sources. Each record says in the field `span` which span it belongs to (0 for none), and in `level` how severe it
+//! is: 1 (error) to 5 (trace). A place that records values of different types at different times gets an event type for
+//! each combination.
 //!
 //! Where nothing traces, or no session wants applications' events, a span or event costs two loads and a branch more
 //! than without the layer.
@@ -213,6 +214,31 @@ mod tests {
         assert_eq!(&payload[..9], &[0, 0, 0, 0, 0, 0, 0, 0, 2]);
         assert!(payload.ends_with(b"\x01text\0Some(3)\x000.5\0"), "{payload:?}");
         assert!(payload.windows(10).any(|bytes| bytes == b"message 4\0"), "{payload:?}");
+    }
+
+    #[derive(Debug)]
+    struct NoNumber(std::num::ParseIntError);
+
+    impl fmt::Display for NoNumber {
+        fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("no number")
+        }
+    }
+
+    impl std::error::Error for NoNumber {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn error_is_recorded_with_its_sources() {
+        let error = NoNumber("x".parse::<u8>().unwrap_err());
+        let error: &(dyn std::error::Error + 'static) = &error;
+
+        let found = recorded(false, || tracing::info!(name: "failed", error));
+
+        assert!(found[0].2.ends_with(b"\x03no number: invalid digit found in string\0"), "{found:?}");
     }
 
     #[test]
