@@ -9,9 +9,11 @@ use crate::fields::Payload;
 use crate::permanent;
 use crate::process_rings::{Owner, ProcessRings, Rdtscp, RingsError};
 use crate::process_state::{APART, ProcessState, SETTLED};
+use rustix::io::Errno;
 use shared_ring::layout::SESSION_TABLE_OFFSET;
 use shared_ring::view::ViewError;
 use std::any::Any;
+use std::io;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -46,10 +48,10 @@ pub enum Error {
     NoRdtscp,
     /// The kernel has no memory that a fork empties.
     #[error("the kernel offers no memory that is emptied on fork (Linux 4.14 or later does)")]
-    NoProcessState(#[source] std::io::Error),
+    NoProcessState(#[source] io::Error),
     /// The kernel has no memory for what the tracer knows of its rings.
     #[error("the kernel has no memory for the tracer")]
-    NoMemory(#[source] std::io::Error),
+    NoMemory(#[source] io::Error),
 }
 
 impl From<RingsError> for Error {
@@ -63,9 +65,19 @@ impl From<RingsError> for Error {
 
 impl Error {
     /// Whether it may be otherwise later.
-    const fn is_temporary(&self) -> bool {
-        matches!(self, Self::Device(DeviceError::NoSlot | DeviceError::OverQuota))
+    fn is_temporary(&self) -> bool {
+        match self {
+            Self::Device(DeviceError::NoSlot | DeviceError::OverQuota) => true,
+            Self::Device(DeviceError::Open(error) | DeviceError::MapHostArea(error) | DeviceError::MapSlot(error))
+            | Self::NoMemory(error) => is_shortage(error),
+            _ => false,
+        }
     }
+}
+
+/// Whether `error` is a lack of descriptors or memory, which the process or the kernel may have again.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
 }
 
 /// When to connect.
@@ -504,6 +516,15 @@ mod tests {
         assert!(!OPENED.record_with(&tracer, ("a", 1)));
         assert!(!OPENED.register(&tracer));
         assert!(tracer.error().unwrap().to_string().contains("/dev/strata"));
+    }
+
+    #[test]
+    fn process_without_descriptors_asks_again_and_counts_what_it_loses() {
+        let tracer = Tracer::disconnected(DeviceError::Open(Errno::MFILE.into()).into());
+
+        let recorded = OPENED.record_with(&tracer, ("a", 1));
+
+        assert_eq!((recorded, tracer.is_wanted(), tracer.lost()), (false, true, 1));
     }
 
     #[test]
