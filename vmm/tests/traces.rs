@@ -111,9 +111,12 @@ fn part_outside_of_the_recording_is_refused_and_leaves_nothing() {
             "{command}: {behind}"
         );
     }
-    let backwards = refusal("cut", trace, &[&["--from", "2ms", "--until", "1ms"][..], &out].concat());
+    let others: [(&str, &[&str]); 3] = [("cut", &out), ("events", &[]), ("why", &[])];
+    for (command, arguments) in others {
+        let backwards = refusal(command, trace, &[&["--from", "2ms", "--until", "1ms"][..], arguments].concat());
+        assert!(backwards.contains("--from is later than --until"), "{command}: {backwards}");
+    }
 
-    assert!(backwards.contains("--from is later than --until"), "{backwards}");
     assert!(!none.exists());
 }
 
