@@ -45,7 +45,7 @@ pub struct CriticalPathOptions {
     pub vm: Option<String>,
     /// Only what is this long after the first record of the recording, or later.
     pub from: Option<Duration>,
-    /// Only what is this long after the first record of the recording, or earlier.
+    /// Only what is earlier than this long after the first record of the recording.
     pub to: Option<Duration>,
     /// How many of all tasks' longest waits to explain, instead of all of one task's time. A wait lasts from when a
     /// task gave up or lost its CPU (after a sleep it asked for: was woken) until it ran again. Several tasks get waits

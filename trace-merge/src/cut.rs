@@ -32,7 +32,7 @@ pub struct CutOptions {
     pub layers: Vec<LayerKind>,
     /// Only records this long after the first record of the recording, or later.
     pub from: Option<Duration>,
-    /// Only records this long after the first record of the recording, or earlier.
+    /// Only records that are earlier than this long after the first record of the recording.
     pub to: Option<Duration>,
 }
 
@@ -153,7 +153,7 @@ fn cut_into_folder(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cu
     let window = window.window(trace)?;
     let (start, end) = (trace.start().unwrap_or(0), trace.end().unwrap_or(0));
     let from = if options.from.is_some() { window.begin } else { 0 };
-    let times = from..=window.end.min(end);
+    let (times, until) = (from..=window.last().min(end), window.end.min(end));
     for &wanted in &options.layers {
         if trace.layers_of(wanted).next().is_none() {
             return Err(no_layer(trace, wanted));
@@ -163,7 +163,7 @@ fn cut_into_folder(trace: &Trace, options: &CutOptions, out: &Path) -> Result<Cu
     let mut folder = TraceFolder::create(out, Readers::Owner)?;
     let guard = folder.removed_on_signal().map_err(CutError::Signals)?;
     let is_all_of_time = options.from.is_none() && options.to.is_none();
-    let mut manifest = described(trace, (from.max(start), *times.end()), is_all_of_time, is_wanted);
+    let mut manifest = described(trace, (from.max(start), until), is_all_of_time, is_wanted);
     let mut damage = Damage::default();
     let is_wanted = |layer: &&TraceLayer| is_wanted(layer.description.kind) && !is_silent(layer, &times);
     for layer in trace.layers().iter().filter(is_wanted) {
@@ -293,9 +293,18 @@ mod tests {
         let (_dir, written, trace) = part(&within(40, 60)).unwrap();
 
         let times: Vec<u64> = Merge::new(trace.layers(), 0).map(|merged| merged.record.time).collect();
-        assert_eq!(times, [40, 41, 50, 50, 51, 60]);
-        assert_eq!((written.records, written.begin_ns, written.damage), (6, 20, Damage::default()));
+        assert_eq!(times, [40, 41, 50, 50, 51]);
+        assert_eq!((written.records, written.begin_ns, written.damage), (5, 20, Damage::default()));
         assert!(written.bytes > 0);
+    }
+
+    #[test]
+    fn parts_that_follow_one_another_have_each_record_once() {
+        let before = part(&CutOptions { from: None, ..within(0, 60) }).unwrap();
+        let behind = part(&CutOptions { to: None, ..within(60, 0) }).unwrap();
+
+        let original = Trace::open(recording().path()).unwrap();
+        assert_eq!([times(&before.2), times(&behind.2)].concat(), times(&original));
     }
 
     #[test]
@@ -349,7 +358,7 @@ mod tests {
             (host.has_ended(), host.streams[0].complete_until())
         };
 
-        assert_eq!(ends(&within(40, 60)), (false, Some(60)));
+        assert_eq!(ends(&within(40, 60)), (false, Some(59)));
         assert_eq!(ends(&CutOptions { to: None, ..within(40, 0) }), (true, None));
     }
 
@@ -388,9 +397,9 @@ mod tests {
     fn part_becomes_one_file_where_it_is_called_so() {
         let (dir, written, trace) = file(&recording(), &within(40, 60)).unwrap();
 
-        assert_eq!(times(&trace), [40, 41, 50, 50, 51, 60]);
+        assert_eq!(times(&trace), [40, 41, 50, 50, 51]);
         let length = fs::metadata(dir.path().join("part.strata")).unwrap().len();
-        assert_eq!((written.records, written.begin_ns, written.bytes), (6, 20, length));
+        assert_eq!((written.records, written.begin_ns, written.bytes), (5, 20, length));
     }
 
     #[test]
@@ -410,7 +419,7 @@ mod tests {
 
         let written = cut(&dir.path().join("part.strata"), &within(40, 60), &out).unwrap();
 
-        assert_eq!((written.records, times(&Trace::open(&out).unwrap()).len()), (6, 6));
+        assert_eq!((written.records, times(&Trace::open(&out).unwrap()).len()), (5, 5));
     }
 
     #[test]

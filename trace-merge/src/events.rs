@@ -49,7 +49,7 @@ pub struct EventsOptions {
     pub filters: Filters,
     /// Only records this long after the first record of the recording, or later.
     pub from: Option<Duration>,
-    /// Only records this long after the first record of the recording, or earlier.
+    /// Only records that are earlier than this long after the first record of the recording.
     pub to: Option<Duration>,
     /// Times as UTC in place of seconds since the first record.
     pub utc: bool,
@@ -148,7 +148,7 @@ fn write_list(trace: &Trace, options: &EventsOptions, out: &mut dyn Write) -> Re
     let clock = trace.clock();
     let start = trace.start().unwrap_or(0);
     let window = trace.window(options.from, options.to).ok_or(ReportError::EmptyWindow)?;
-    let (from, to) = (if options.from.is_some() { window.begin } else { 0 }, window.end);
+    let (from, to) = (if options.from.is_some() { window.begin } else { 0 }, window.last());
     if options.count {
         let summary = count::count(&selection, from, to);
         return write_count(&summary, options.json, out).map(|()| summary).map_err(EventsError::Write);
@@ -271,6 +271,21 @@ mod tests {
         let refused = run(recording().path(), &options, &mut Vec::new()).unwrap_err();
 
         assert_eq!(refused.to_string(), "--from is later than --until");
+    }
+
+    #[test]
+    fn record_at_the_end_of_a_part_is_in_the_next_one() {
+        let dir = recording();
+        let at = Some(Duration::from_secs(1));
+        let number = |from, to| {
+            let options = EventsOptions { from, to, ..EventsOptions::default() };
+            let counted = listing(&dir, &EventsOptions { count: true, ..options.clone() });
+            (run(dir.path(), &options, &mut Vec::new()).unwrap().events, counted)
+        };
+
+        let parts = [number(None, at), number(at, None), number(None, None)];
+
+        assert_eq!(parts, [(1, "1\n".to_string()), (1, "1\n".to_string()), (2, "2\n".to_string())]);
     }
 
     fn filtered(text: &str) -> EventsOptions {
@@ -483,7 +498,7 @@ mod tests {
         assert!(listing(&dir, &EventsOptions { to: half, ..EventsOptions::default() }).contains("vmm"));
         assert_eq!(lines(EventsOptions { from: half, ..EventsOptions::default() }), 1);
         assert_eq!(lines(EventsOptions { to: half, ..EventsOptions::default() }), 1);
-        assert_eq!(lines(EventsOptions { to: Some(Duration::from_secs(1)), ..EventsOptions::default() }), 2);
+        assert_eq!(lines(EventsOptions { to: Some(Duration::from_millis(1_001)), ..EventsOptions::default() }), 2);
     }
 
     /// A recording of four streams with 3000 records each in packets of 4096 bytes, at times that are often equal.

@@ -44,7 +44,7 @@ pub struct ReportOptions {
     pub json: bool,
     /// Only what is this long after the first record of the recording, or later.
     pub from: Option<Duration>,
-    /// Only what is this long after the first record of the recording, or earlier.
+    /// Only what is earlier than this long after the first record of the recording.
     pub to: Option<Duration>,
 }
 
@@ -73,7 +73,7 @@ pub fn missed_window(trace: &Trace, options: &ReportOptions) -> Option<String> {
         Ok(window) => {
             let next = Merge::new(trace.layers(), window.begin).next()?.record.time;
             let at = seconds(trace.clock().ticks_to_ns(next.saturating_sub(start)));
-            (next > window.end).then(|| format!("no record is in that part of the trace: the next one is at {at}"))
+            (next >= window.end).then(|| format!("no record is in that part of the trace: the next one is at {at}"))
         }
     }
 }

@@ -271,7 +271,7 @@ impl Completeness {
     /// Of all streams of `layers` in `window`, which are read for it.
     #[must_use]
     pub fn of<'t>(layers: impl IntoIterator<Item = &'t TraceLayer>, window: Window, manifest: &Manifest) -> Self {
-        let mut merge = Merge::within(layers, window.begin, window.end);
+        let mut merge = Merge::within(layers, window.begin, window.last());
         let mut totals = GapTotals::new(merge.streams().count(), window);
         while let Some(step) = merge.next_step() {
             totals.step(&step);

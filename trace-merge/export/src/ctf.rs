@@ -34,7 +34,7 @@ pub enum Version {
 /// When the window ends before it begins or holds nothing, and when a file cannot be written. What is there is left then.
 pub fn export(trace: &Trace, version: Version, options: &Options<'_>, folder: &Path) -> Result<Exported, ExportError> {
     let window = trace.window(options.from, options.to).ok_or(ReportError::EmptyWindow)?;
-    let packets_of = |stream: &Stream| stream.packets_within(window.begin, window.end);
+    let packets_of = |stream: &Stream| stream.packets_within(window.begin, window.last());
     let streams = || trace.layers().iter().flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream)));
     let all: usize = streams().map(|(_, stream)| packets_of(stream).len()).sum();
     if all == 0 {

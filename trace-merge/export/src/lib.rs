@@ -37,7 +37,7 @@ pub enum ExportError {
 pub struct Options<'p> {
     /// Only what is this long after the first record of the recording, or later.
     pub from: Option<Duration>,
-    /// Only what is this long after the first record of the recording, or earlier.
+    /// Only what is earlier than this long after the first record of the recording.
     pub to: Option<Duration>,
     /// Where the export writes how far it is: [`DONE`](trace_merge::progress::DONE) at its end.
     pub progress: Option<&'p AtomicU64>,

@@ -63,7 +63,7 @@ struct ExportArgs {
     /// the last one; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     from: Option<Moment>,
-    /// Only what is this long after the first record, or earlier. Takes the same forms as --from
+    /// Only what is earlier than this long after the first record. Takes the same forms as --from
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     until: Option<Moment>,
     /// Only these tables, with commas between them; `events` stands for those of all event types

@@ -24,6 +24,13 @@ impl Window {
         (begin < end).then_some(Self { begin, end })
     }
 
+    /// The last moment in it.
+    #[must_use]
+    pub const fn last(&self) -> u64 {
+        // What goes on to the last moment of all has that.
+        if self.end == Self::ALL.end { self.end } else { self.end.saturating_sub(1) }
+    }
+
     /// Its length, ticks.
     #[must_use]
     pub const fn length(&self) -> u64 {
@@ -41,5 +48,10 @@ mod tests {
 
         assert_eq!(window.intersection(&Window { begin: 15, end: 30 }), Some(Window { begin: 15, end: 20 }));
         assert_eq!(window.intersection(&Window { begin: 20, end: 30 }), None);
+    }
+
+    #[test]
+    fn last_moment_is_before_the_end_but_for_that_of_all() {
+        assert_eq!((Window { begin: 10, end: 20 }.last(), Window::ALL.last()), (19, u64::MAX));
     }
 }

@@ -41,7 +41,7 @@ fn beside_the_window(trace: &Trace, options: &EventsOptions, window: &ReportOpti
     for record in SelectedRecords::new(&selection, 0, u64::MAX) {
         if record.time < window.begin {
             before = Some(record.time);
-        } else if record.time > window.end {
+        } else if record.time >= window.end {
             behind = Some(record.time);
             break;
         }

@@ -21,7 +21,7 @@ fn cut_out(seed: u64, changes: &[(usize, Change)], times: (u64, u64)) -> Option<
 /// The records between `begin` and `end`: time, stream and payload.
 fn records_of(dir: &Path, window: Window) -> Vec<(u64, String, u32, Vec<u8>)> {
     let trace = Trace::open(dir).unwrap();
-    let merge = Merge::within(trace.layers(), window.begin, window.end);
+    let merge = Merge::within(trace.layers(), window.begin, window.last());
     let reported = merge.map(|merged| {
         let stream = (merged.layer.description.path.clone(), merged.stream.description.cpu_id);
         (merged.record.time, stream.0, stream.1, merged.record.payload.to_vec())
@@ -34,7 +34,7 @@ fn gaps_of(dir: &Path, window: Window) -> BTreeMap<(String, u32), (Vec<bool>, bo
     let trace = Trace::open(dir).unwrap();
     let streams = trace.layers().iter().flat_map(|layer| layer.streams.iter().map(move |stream| (layer, stream)));
     let reported = streams.map(|(layer, stream)| {
-        let mut records = layer.records(stream).within(window.begin, window.end);
+        let mut records = layer.records(stream).within(window.begin, window.last());
         let before: Vec<bool> = records.by_ref().map(|record| record.after_gap).collect();
         let is_behind = records.ends_in_gap() && records.goes_on_from().is_none();
         ((layer.description.path.clone(), stream.description.cpu_id), (before, is_behind))

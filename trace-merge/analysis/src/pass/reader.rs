@@ -103,7 +103,7 @@ impl<'t> Reader<'t> {
 
     fn count(&mut self, merged: &MergedRecord<'t>) {
         let time = merged.record.time;
-        if time > self.window.end {
+        if time > self.window.last() {
             self.count_packets();
         } else if time >= self.window.begin
             && let Some(counts) = self.counts.get_mut(merged.source)

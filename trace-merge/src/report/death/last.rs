@@ -77,7 +77,7 @@ impl LastRecords {
 
 /// When the last record of a stream in `window` was made, ticks. Packets are looked at from behind.
 pub(super) fn time_of_last(layer: &TraceLayer, stream: &Stream, window: Window) -> Option<u64> {
-    let to = window.end.saturating_sub(1);
+    let to = window.last();
     let begins = (0..stream.packets()).rev().filter_map(|index| Some(stream.header(index)?.time_begin));
     let last = |begin: u64| layer.records(stream).within(begin.max(window.begin), to).map(|record| record.time).last();
     begins.filter(|begin| *begin <= to).find_map(last)

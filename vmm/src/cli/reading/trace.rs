@@ -258,7 +258,7 @@ pub struct CutArgs {
     /// the last one; one with colons (05:03:47, 2026-11-27T05:03:47Z) is UTC
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
-    /// Only records up to this long after the first one. Takes the same forms as --from
+    /// Only records before this long after the first one. Takes the same forms as --from
     #[arg(long = "until", alias = "to", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
     /// Only this layer; host, guest and user are understood too. May be repeated
