@@ -112,6 +112,19 @@ fn gaps_lie_in_the_part_that_is_exported() {
 }
 
 #[test]
+fn losses_of_parts_add_up_to_those_of_the_whole() {
+    let (_dir, trace) = made_recording::open();
+    let lost =
+        |from, to| Table::read(part(&trace, from, to).path(), "losses").sum_where("lost_full", "layer", "guest-user");
+
+    let whole = lost(None, None);
+    let parts =
+        [lost(None, Some(55_100)), lost(Some(55_100), Some(56_000)), lost(Some(56_000), None), lost(Some(0), None)];
+
+    assert_eq!((whole, parts), (3, [0, 3, 0, 3]));
+}
+
+#[test]
 fn duration_is_from_the_first_record_of_the_part_to_its_last_one() {
     let (_dir, trace) = made_recording::open();
     let duration = |from, to| Table::read(part(&trace, from, to).path(), "recordings").integers("duration_ns");
