@@ -254,6 +254,20 @@ fn time_that_was_never_spent_is_none_and_not_unknown() {
 }
 
 #[test]
+fn ready_time_is_a_share_of_the_time_that_vcpus_wanted_to_run() {
+    let (dir, _trace) = made_recording::open();
+    let states = "with vcpu_states as (select 'r' as recording, 'h' as host, 'v' as vm, state, duration_ns
+        from (values ('guest', 60), ('vmm', 10), ('preempted', 10), ('woken', 5), ('not_allowed', 15), ('halted', 500),
+            ('blocked_in_kvm', 9), ('blocked_in_vmm', 9), ('ended', 400), ('unknown', 9)) as t(state, duration_ns))";
+    let ready = Ready::find("cpu-ready").unwrap().text;
+
+    let rows = answer(&[dir.path()], &format!("{states}\n{ready}")).unwrap();
+
+    let shown: Vec<_> = rows.iter().map(|row| (row["ready_ns"].as_i64(), row["percent"].as_f64())).collect();
+    assert_eq!(shown, [(Some(30), Some(30.0))]);
+}
+
+#[test]
 fn calls_by_process_are_those_that_the_report_counts() {
     let (dir, _trace) = made_recording::open();
 
