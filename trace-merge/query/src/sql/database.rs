@@ -239,9 +239,18 @@ fn urls_of(folder: &Folder) -> Result<Vec<ListingTableUrl>, QueryError> {
     let url = ListingTableUrl::try_new(url, None)?;
     let Some(only) = only else { return Ok(vec![url]) };
     // Folders of partitions are no part of what the pattern is about.
-    let of = |name: &String| url.clone().with_glob(&format!("{name}-[0-9]*.parquet"));
+    let of = |name: &String| url.clone().with_glob(&format!("{}-[0-9]*.parquet", escaped(name)));
     let urls: Result<Vec<_>, DataFusionError> = only.iter().map(of).collect();
     Ok(urls?)
+}
+
+/// `name` as a part of a pattern: anybody may have put a file there.
+fn escaped(name: &str) -> String {
+    let escape = |character| match character {
+        '?' | '*' | '[' | ']' => format!("[{character}]"),
+        other => other.to_string(),
+    };
+    name.chars().map(escape).collect()
 }
 
 /// Where the table `name` lies below `folders`: `events` are the tables of all event types.
@@ -312,7 +321,7 @@ fn check_chosen(names: &[String], Folder { path: folder, only }: &Folder) -> Res
 }
 
 /// The Parquet files below `folder`, if there is one.
-fn files_below(folder: &Path) -> Result<Vec<PathBuf>, QueryError> {
+pub(super) fn files_below(folder: &Path) -> Result<Vec<PathBuf>, QueryError> {
     let (mut files, mut pending) = (Vec::new(), vec![folder.to_path_buf()]);
     while let Some(folder) = pending.pop() {
         let failed = |source| QueryError::Folder { path: folder.clone(), source };

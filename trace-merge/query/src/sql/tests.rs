@@ -187,6 +187,18 @@ fn parts_count_once_wherever_they_are_given() {
 }
 
 #[test]
+fn file_of_a_strangers_name_is_no_pattern_where_its_folder_counts_in_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, _trace) = made_recording::export(folder.path());
+    let file = database::files_below(&folder.path().join(RECORDINGS)).unwrap().remove(0);
+    fs::copy(&file, file.with_file_name("a[b]*?-0.parquet")).unwrap();
+
+    let rows = answer(&[dir.path(), folder.path()], "select count(*) as n from recordings").unwrap();
+
+    assert_eq!(rows, [json!({ "n": 2 })]);
+}
+
+#[test]
 fn steps_by_kernel_count_once_where_a_recording_has_parts() {
     let (folder, (_dir, trace)) = (tempfile::tempdir().unwrap(), made_recording::open());
     let at = std::time::Duration::from_nanos(56_000);
