@@ -11,6 +11,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::TypePtr;
 use std::collections::HashMap;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -34,8 +35,8 @@ pub(super) struct Folder {
     name: String,
     /// The tables that were chosen, where not all were.
     chosen: Option<String>,
-    /// Files that were opened.
-    opened: u64,
+    /// The number of the next file.
+    next: u64,
     /// Bytes of the files that are complete.
     pub(super) bytes: u64,
 }
@@ -43,6 +44,14 @@ pub(super) struct Folder {
 /// What the names of files of this `part` of a recording begin with.
 fn name_of_part(recording: &str, Window { begin, end }: Window) -> String {
     format!("{recording}-from{begin}until{end}")
+}
+
+/// The number of the first file of an export of `chosen` tables: no other choice has it, so that exports of one recording
+/// that are copied into one folder overwrite nothing of one another.
+fn first_number(chosen: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    chosen.hash(&mut hasher);
+    hasher.finish() >> 32 << 20
 }
 
 /// The recording that the part is of whose files' names begin with `name`, and the part; `None` of a whole one.
@@ -61,7 +70,8 @@ impl Folder {
             Some(part) => name_of_part(&recording, part),
             None => recording.clone(),
         };
-        Self { path: path.to_path_buf(), recording, name, chosen, opened: 0, bytes: 0 }
+        let next = chosen.as_deref().map_or(0, first_number);
+        Self { path: path.to_path_buf(), recording, name, chosen, next, bytes: 0 }
     }
 
     /// A new file in the folder `place` below, of rows of the type `rows`; of one event type where `event` is recorded.
@@ -73,8 +83,8 @@ impl Folder {
         properties: WriterPropertiesBuilder,
     ) -> io::Result<Writer> {
         let folder = Readers::Owner.create_folders(&self.path, place)?;
-        let path = folder.join(format!("{}-{}.parquet", self.name, self.opened));
-        self.opened += 1;
+        let path = folder.join(format!("{}-{}.parquet", self.name, self.next));
+        self.next += 1;
         let file = BufWriter::with_capacity(BUFFER, Readers::Owner.create_file(&path)?);
         let mut metadata = vec![(VERSION_KEY, VERSION), (RECORDING_KEY, &self.recording)];
         metadata.extend(event.map(|event| (EVENT_KEY, event)));

@@ -24,7 +24,7 @@ use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -289,9 +289,22 @@ pub(super) fn known_tables<'t>(
     Ok(known)
 }
 
-/// What is in a folder of tables: what the names of the files of each recording, or part of one, begin with.
-pub(super) fn recordings_in(folder: &Path) -> Result<BTreeSet<String>, QueryError> {
-    Ok(files_below(&folder.join(RECORDINGS))?.iter().filter_map(|path| begin_of_name(path)).collect())
+/// What is in a folder of tables: what the names of the files of each recording, or part of one, begin with, and how many
+/// tables of it were chosen.
+///
+/// # Errors
+/// When two exports of one lie there: nothing tells which of the files to leave out.
+pub(super) fn recordings_in(folder: &Path) -> Result<BTreeMap<String, usize>, QueryError> {
+    let mut found = BTreeMap::new();
+    for path in files_below(&folder.join(RECORDINGS))? {
+        let Some(name) = begin_of_name(&path) else { continue };
+        // Where none were chosen, all are there.
+        let tables = Metadata::read(&path)?.value(CHOSEN_KEY).map_or(usize::MAX, |chosen| chosen.split(',').count());
+        if found.insert(name.clone(), tables).is_some() {
+            return Err(QueryError::Twice { folder: folder.into(), recording: name });
+        }
+    }
+    Ok(found)
 }
 
 /// What the name of a file begins with: which recording, or part of one, it is of.

@@ -11,7 +11,7 @@ pub use trace_merge::ready_questions::{READY, Ready};
 use crate::parquet::{self, Selection, recording_id};
 use crate::tables::NoTable;
 use datafusion::error::DataFusionError;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -80,6 +80,16 @@ pub enum QueryError {
         /// What was chosen.
         chosen: String,
     },
+    /// Two exports of a recording in one folder.
+    #[error(
+        "{}: two exports of recording {recording} lie there: export it again, into a folder of its own",
+        .folder.display()
+    )]
+    Twice {
+        /// The folder of tables.
+        folder: PathBuf,
+        recording: String,
+    },
     /// No such table.
     #[error(transparent)]
     NoTable(#[from] NoTable),
@@ -139,7 +149,7 @@ impl Inputs {
     /// What lies in `paths`.
     ///
     /// # Errors
-    /// When there is none, or one is neither a recording nor a folder of tables.
+    /// When there is none, one is neither a recording nor a folder of tables, or two exports of a recording lie in one.
     pub fn of(paths: &[PathBuf]) -> Result<Self, QueryError> {
         let (mut folders, mut traces, mut given) = (Vec::new(), Vec::new(), HashSet::new());
         for path in paths {
@@ -159,19 +169,20 @@ impl Inputs {
         }
         let is_whole = |name: &&String| !name.contains('-');
         let mut whole = given.clone();
-        whole.extend(folders.iter().flat_map(|(_, there)| there.iter().filter(is_whole).cloned()));
+        whole.extend(folders.iter().flat_map(|(_, there)| there.keys().filter(is_whole).cloned()));
+        let fullest = fullest(&folders);
         let mut all = BTreeSet::new();
-        let mut count_once = |(path, there): (&PathBuf, BTreeSet<String>)| {
-            let only: BTreeSet<String> = there.iter().filter(|name| counts(name, &given, &whole)).cloned().collect();
+        let mut count_once = |(number, (path, there)): (usize, (&PathBuf, BTreeMap<String, usize>))| {
+            let is_here = |name: &&String| fullest.get(*name) == Some(&number) && counts(name, &given, &whole);
+            let only: BTreeSet<String> = there.keys().filter(is_here).cloned().collect();
             let again = there.len() - only.len();
             if again > 0 {
                 print_count_once(path, again);
             }
-            given.extend(there);
             all.extend(only.iter().cloned());
             Folder { path: path.clone(), only: (again > 0).then_some(only) }
         };
-        let folders = folders.into_iter().map(&mut count_once).collect();
+        let folders = folders.into_iter().enumerate().map(&mut count_once).collect();
         for id in overlapping(&all) {
             inform(format_args!(
                 "parts of recording {} overlap: what lies in several of them counts as often",
@@ -229,8 +240,22 @@ impl Inputs {
     }
 }
 
-/// Whether the recording called `name`, or the part of one, counts where it is: it was not `given` before, and is no
-/// part of what is given `whole`.
+/// In which of `folders`, by number, each recording or part counts: the first of those that have the most of its tables.
+fn fullest(folders: &[(&PathBuf, BTreeMap<String, usize>)]) -> HashMap<String, usize> {
+    let mut most: HashMap<String, (usize, usize)> = HashMap::new();
+    for (number, (_, there)) in folders.iter().enumerate() {
+        for (name, &tables) in there {
+            let known = most.entry(name.clone()).or_insert((number, tables));
+            if tables > known.1 {
+                *known = (number, tables);
+            }
+        }
+    }
+    most.into_iter().map(|(name, (number, _))| (name, number)).collect()
+}
+
+/// Whether the recording called `name`, or the part of one, counts in a folder of tables: it is not `given` itself, and is
+/// no part of what is given `whole`.
 fn counts(name: &str, given: &HashSet<String>, whole: &HashSet<String>) -> bool {
     let is_of_whole = name.split_once('-').is_some_and(|(id, _)| whole.contains(id));
     !given.contains(name) && !is_of_whole

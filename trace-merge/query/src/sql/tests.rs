@@ -493,6 +493,34 @@ fn table_that_was_left_out_of_what_does_not_count_is_no_matter() {
 }
 
 #[test]
+fn export_with_more_tables_counts_wherever_it_is_given() {
+    let (some, all) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_dir, trace) = made_recording::export(all.path());
+    let chosen = Selection::chosen(&["exits".into()], &trace).unwrap();
+    parquet::export(&trace, &Options::default(), some.path(), &chosen).unwrap();
+    let question = "select count(*) as n from wakeups";
+
+    let counts = [[some.path(), all.path()], [all.path(), some.path()]].map(|paths| answer(&paths, question).unwrap());
+
+    assert_eq!(counts, [[json!({ "n": 1 })], [json!({ "n": 1 })]]);
+}
+
+#[test]
+fn two_exports_of_a_recording_in_one_folder_are_refused() {
+    let (folder, (_dir, trace)) = (tempfile::tempdir().unwrap(), made_recording::open());
+    let export = |tables: [&str; 2]| {
+        let chosen = Selection::chosen(&tables.map(String::from), &trace).unwrap();
+        parquet::export(&trace, &Options::default(), folder.path(), &chosen).unwrap();
+    };
+    export(["exits", "wakeups"]);
+    export(["locks", "wakeups"]);
+
+    let refused = answer(&[folder.path()], "select count(*) as n from wakeups").unwrap_err().to_string();
+
+    assert!(refused.contains("two exports of recording") && refused.ends_with("into a folder of its own"), "{refused}");
+}
+
+#[test]
 fn tables_of_another_version_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let _recording = made_recording::export(folder.path());
