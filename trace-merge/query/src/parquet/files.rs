@@ -11,7 +11,6 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::TypePtr;
 use std::collections::HashMap;
 use std::fs::File;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -47,11 +46,10 @@ fn name_of_part(recording: &str, Window { begin, end }: Window) -> String {
 }
 
 /// The number of the first file of an export of `chosen` tables: no other choice has it, so that exports of one recording
-/// that are copied into one folder overwrite nothing of one another.
+/// that are copied into one folder overwrite nothing of one another. It is the same in every version (FNV-1a).
 fn first_number(chosen: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    chosen.hash(&mut hasher);
-    hasher.finish() >> 32 << 20
+    let hash = chosen.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    u64::from(hash) << 20
 }
 
 /// The recording that the part is of whose files' names begin with `name`, and the part; `None` of a whole one.
