@@ -181,6 +181,15 @@ static inline u32 strata_superblock_u32(unsigned int offset)
 	return READ_ONCE(*(const u32 *)(strata_region.base + offset));
 }
 
+/*
+ * Whether a part lies inside the region. The region's own memory says where its parts are, and whoever writes that may say
+ * something else at any time.
+ */
+static inline bool strata_region_has(u64 offset, u64 size)
+{
+	return size <= strata_region.size && offset <= strata_region.size - size;
+}
+
 /* Whether any session wants events of the class: all that is read while the class is off. */
 static __always_inline bool strata_wants_class(u8 class)
 {

@@ -310,10 +310,13 @@ static void strata_slot_vma_close(struct vm_area_struct *vma)
 static vm_fault_t strata_vma_fill(struct vm_area_struct *vma, u64 offset)
 {
 	/* What is left of a mapping that was cut; the low bits count from the beginning of what was mapped. */
-	unsigned long pfn = PHYS_PFN(strata_region.address + offset) + (vma->vm_pgoff & (STRATA_HOST_AREA_PGOFF - 1));
+	u64 begin = offset + PFN_PHYS(vma->vm_pgoff & (STRATA_HOST_AREA_PGOFF - 1));
+	unsigned long pfn = PHYS_PFN(strata_region.address + begin);
 	unsigned long address;
 	vm_fault_t result = VM_FAULT_SIGBUS;
 
+	if (!strata_region_has(begin, vma->vm_end - vma->vm_start))
+		return VM_FAULT_SIGBUS;
 	for (address = vma->vm_start; address < vma->vm_end; address += PAGE_SIZE, pfn++) {
 		/* The memory has no page structures, which would make it ordinary memory here. */
 		if (pfn_valid(pfn))
@@ -380,6 +383,8 @@ static const struct vm_operations_struct strata_host_area_vm_ops = {
 
 static int strata_map(struct vm_area_struct *vma, u64 offset)
 {
+	if (!strata_region_has(offset, vma->vm_end - vma->vm_start))
+		return -EIO;
 	/* What a hypervisor reserves beside RAM may have page structures, with which it cannot be mapped page by page. */
 	if (!strata_region.device && pfn_valid(PHYS_PFN(strata_region.address + offset)))
 		return remap_pfn_range(vma, vma->vm_start, PHYS_PFN(strata_region.address + offset),
@@ -513,6 +518,8 @@ static u64 strata_agent_u64(unsigned int offset)
 {
 	u64 agent = strata_superblock_u64(STRATA_SUPERBLOCK_AGENT_OFFSET);
 
+	if (!strata_region_has(agent, STRATA_AGENT_SIZE))
+		return 0;
 	return READ_ONCE(*(const u64 *)(strata_region.base + agent + offset));
 }
 
