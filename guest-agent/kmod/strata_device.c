@@ -620,6 +620,17 @@ static void strata_slots_close(void)
 		strata_process_close(strata_region.base, strata_region.size, slot);
 }
 
+/* Takes all slots from the processes that have them. */
+static void strata_slots_take_back(void)
+{
+	strata_owners_free();
+	/* Whoever touches a mapping from here on gets memory of its own. */
+	unmap_mapping_range(strata_mappings->i_mapping, 0, 0, 1);
+	mutex_lock(&strata_slots);
+	strata_slots_close();
+	mutex_unlock(&strata_slots);
+}
+
 int strata_device_register(void)
 {
 	int error;
@@ -639,8 +650,9 @@ int strata_device_register(void)
 	/* A number that an earlier registration was given. */
 	strata_misc.minor = MISC_DYNAMIC_MINOR;
 	error = misc_register(&strata_misc);
+	/* Who has opened it for an earlier region may have mapped a slot by now. */
 	if (error)
-		strata_owners_free();
+		strata_slots_take_back();
 	return error;
 }
 
@@ -648,10 +660,5 @@ void strata_device_unregister(void)
 {
 	/* Waits for those who read its attributes; who has opened it keeps the file. */
 	misc_deregister(&strata_misc);
-	strata_owners_free();
-	/* Whoever touches a mapping from here on gets memory of its own. */
-	unmap_mapping_range(strata_mappings->i_mapping, 0, 0, 1);
-	mutex_lock(&strata_slots);
-	strata_slots_close();
-	mutex_unlock(&strata_slots);
+	strata_slots_take_back();
 }
