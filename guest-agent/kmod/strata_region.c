@@ -130,6 +130,8 @@ void strata_region_stop(void)
 		strata_stop();
 	strata_region_resumes = false;
 	strata_region.device = NULL;
+	/* A device that goes while the module is loaded is as good as none. */
+	strata_region_error = -ENXIO;
 }
 
 void strata_region_pause(void)
