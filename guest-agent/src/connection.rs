@@ -25,7 +25,7 @@ pub(crate) struct Connection {
     registering: AtomicU32,
     /// Id of a thread that was waited for in vain. It is not waited for again.
     given_up: AtomicU32,
-    /// Records that no ring took, counted in the first ring too.
+    /// Records that no ring took, counted in a ring too.
     lost: AtomicU64,
 }
 
@@ -53,7 +53,7 @@ impl Connection {
     #[cold]
     pub(crate) fn count_lost(&self, records: u64) {
         self.lost.fetch_add(records, Ordering::Relaxed);
-        self.rings.count_lost(records);
+        self.rings.count_lost(&Rdtscp, records);
     }
 
     /// Records an event of `size` payload bytes, which `fill` writes; `false` when it was lost.

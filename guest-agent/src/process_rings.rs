@@ -209,10 +209,10 @@ impl ProcessRings {
         self.class_mask
     }
 
-    /// Counts records that were lost without a ring that could: as lost for want of room, in the first ring.
+    /// Counts records that were lost without a ring that could: as lost for want of room, in this thread's ring.
     #[cold]
-    pub(crate) fn count_lost(&self, records: u64) {
-        if let Some(ring) = self.rings.first() {
+    pub(crate) fn count_lost(&self, counter: &impl CpuCounter, records: u64) {
+        if let Some(ring) = self.ring_here(counter) {
             // SAFETY: a control word of the ring, which is added to by whoever loses a record.
             unsafe { ring.producer.storage().fetch_add(RING_LOST_FULL, records) };
         }
@@ -319,10 +319,10 @@ impl ProcessRings {
         restartable::record(&thread, ring_of, draft)
     }
 
-    /// Counts a record that is larger than any can be, where it does not matter in which ring.
+    /// Counts a record that is larger than any can be.
     #[cold]
     fn lose_too_large(&self, id: u16, size: usize) -> Recorded {
-        let Some(ring) = self.rings.first() else { return Recorded::NoRing };
+        let Some(ring) = self.ring_here(&Rdtscp) else { return Recorded::NoRing };
         // SAFETY: the ring's own storage.
         unsafe { lose_too_large(ring.producer.storage(), id, size) };
         Recorded::Lost
@@ -389,6 +389,12 @@ impl ProcessRings {
                 return;
             }
         }
+    }
+
+    /// The ring in which this thread's losses are counted: its CPU's, as a loss is a gap of that ring's records. The
+    /// first one where that CPU has none.
+    fn ring_here(&self, counter: &impl CpuCounter) -> Option<&Ring> {
+        self.ring_of(counter.cpu()).or_else(|| self.rings.first())
     }
 
     #[inline(always)]
@@ -573,14 +579,27 @@ pub(crate) mod tests {
         assert_eq!(region.drain(1).1.len(), 1);
     }
 
+    /// What each ring of `region` counts as lost for want of room.
+    fn lost(region: &Region) -> [u64; 2] {
+        [0, 1].map(|vcpu| region.memory.load(region.layout.process_ring(0, vcpu) + RING_LOST_FULL))
+    }
+
     #[test]
-    fn losses_that_no_ring_counted_are_the_first_rings() {
+    fn losses_that_no_ring_counted_are_those_of_the_threads_ring() {
         let region = Region::new();
-        let ring = region.layout.process_ring(0, 0);
 
-        region.rings().unwrap().count_lost(3);
+        region.rings().unwrap().count_lost(&Scripted::new(&[3]), 3);
 
-        assert_eq!(region.memory.load(ring + RING_LOST_FULL), 3);
+        assert_eq!(lost(&region), [0, 3]);
+    }
+
+    #[test]
+    fn losses_on_a_cpu_without_a_ring_are_the_first_rings() {
+        let region = Region::new();
+
+        region.rings().unwrap().count_lost(&Scripted::new(&[1]), 3);
+
+        assert_eq!(lost(&region), [3, 0]);
     }
 
     #[test]
