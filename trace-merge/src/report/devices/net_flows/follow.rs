@@ -85,6 +85,8 @@ pub struct Packets {
     handlers: BTreeMap<i32, VecDeque<Handler>>,
     /// The interrupt of each device.
     interrupts: Likeliest<u32, i32>,
+    /// Those that came before a packet: kept so that no packet takes memory for them.
+    came: Vec<i32>,
     /// When each task entered the system call that it is in.
     calls: HashMap<TaskIndex, u64>,
     /// By address.
@@ -418,17 +420,14 @@ impl Packets {
         let is_its = |handler: &&Handler| (raised..=received).contains(&handler.time);
         let of_another =
             |number: &i32| self.nets.keys().any(|&net| net != packet.net && self.interrupts.of(net) == Some(*number));
-        let came: Vec<i32> = self
-            .handlers
-            .iter()
-            .filter(|(number, all)| all.iter().any(|handler| is_its(&handler)) && !of_another(number))
-            .map(|(&number, _)| number)
-            .collect();
+        let mut came = std::mem::take(&mut self.came);
+        came.clear();
+        let handled = self.handlers.iter().filter(|(_, all)| all.iter().any(|handler| is_its(&handler)));
+        came.extend(handled.map(|(&number, _)| number).filter(|number| !of_another(number)));
         // A driver that polls is not interrupted.
-        if came.is_empty() {
-            return;
-        }
-        let Some(number) = self.interrupts.meet(packet.net, came.into_iter()) else { return };
+        let met = if came.is_empty() { None } else { self.interrupts.meet(packet.net, came.iter().copied()) };
+        self.came = came;
+        let Some(number) = met else { return };
         if let Some(&handler) = self.handlers.get(&number).and_then(|all| all.iter().find(is_its)) {
             packet.pass_handler(raised, handler);
         }
