@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use std::fs;
 use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
-use strata_kmod_build::{INSTALLED, KmodBuildError, Request};
+use strata_kmod_build::{INSTALLED, KmodBuildError, Request, partial};
 use strata_recording::files::removed_on_signal::RemovedOnSignal;
 use strata_recording::text::terminal::shell_option;
 use thiserror::Error;
@@ -227,15 +227,10 @@ fn inject(args: &InjectArgs) -> Result<String, AgentCommandError> {
 
 /// Writes `content` to the file `path`, which is there once it is complete: an error or a signal leaves nothing.
 fn write_whole(path: &Path, content: &[u8]) -> Result<(), AgentCommandError> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
+    let partial = partial(path).map_err(file_error(path))?;
     let _guard = RemovedOnSignal::new(&partial).map_err(file_error(&partial))?;
-    let written = fs::write(&partial, content).map_err(file_error(&partial));
-    written.and_then(|()| fs::rename(&partial, path).map_err(file_error(path))).inspect_err(|_| {
-        // The error that is reported says more than one about this.
-        let _ = fs::remove_file(&partial);
-    })
+    fs::write(&partial, content).map_err(file_error(&partial))?;
+    partial.persist(path).map_err(|refused| file_error(path)(refused.error))
 }
 
 /// What an injection into the initrd `out` says.

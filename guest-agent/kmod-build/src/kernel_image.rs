@@ -5,6 +5,7 @@
 
 use crate::compression::{Compression, is_lzo};
 use crate::lzop::{self, LzopError};
+use crate::partial_file::partial;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -68,9 +69,9 @@ pub fn extract_file(bzimage: &Path, vmlinux: &Path) -> Result<(), KernelError> {
     if let Some(folder) = vmlinux.parent() {
         fs::create_dir_all(folder).map_err(file_error(folder))?;
     }
-    let partial = vmlinux.with_extension("partial");
+    let partial = partial(vmlinux).map_err(file_error(vmlinux))?;
     fs::write(&partial, kernel).map_err(file_error(&partial))?;
-    fs::rename(&partial, vmlinux).map_err(file_error(vmlinux))
+    partial.persist(vmlinux).map_err(|refused| file_error(vmlinux)(refused.error))
 }
 
 /// The ELF kernel inside a bzImage whose payload is compressed by gzip, bzip2, LZMA, XZ, LZ4, Zstandard or LZO: all that

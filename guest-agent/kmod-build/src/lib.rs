@@ -15,6 +15,7 @@ pub mod kernel_image;
 mod kernel_make;
 mod lzop;
 mod module;
+mod partial_file;
 mod private_types;
 mod sources;
 mod trace_header;
@@ -22,6 +23,7 @@ mod tracepoint_preludes;
 mod tracepoint_units;
 
 pub use module::{Built, KmodBuildError, LEFT_OUT, Request, build, module_release};
+pub use partial_file::partial;
 pub use private_types::BtfError;
 pub use sources::{INSTALLED, NotSources, SourcesError, check, mirror, write_if_changed};
 pub use tracepoint_units::{LeftOut, UnitsError};

@@ -3,6 +3,7 @@
 use crate::build_log::{objtool_complaint, telling_lines};
 use crate::headers::{self, HeadersError};
 use crate::kernel_make;
+use crate::partial_file::partial;
 use crate::private_types::{Btf, BtfError};
 use crate::sources::{self, NotSources, SourcesError};
 use crate::tracepoint_units::{self, LeftOut, UnitsError};
@@ -188,13 +189,12 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
     if let Some(folder) = request.out.parent() {
         fs::create_dir_all(folder).map_err(file_error(folder))?;
     }
-    let partial = request.out.with_extension("partial");
+    let partial = partial(request.out).map_err(file_error(request.out))?;
     strip(&work.join(MODULE), &partial)?;
     let module = fs::read(&partial).map_err(file_error(&partial))?;
     match module_release(&module) {
         Some(built_for) if built_for == release => {}
         other => {
-            let _ = fs::remove_file(&partial);
             let built_for = other.unwrap_or_else(|| "no kernel".to_owned());
             return Err(KmodBuildError::Vermagic { folder: request.kernel_headers.to_path_buf(), release, built_for });
         }
@@ -202,7 +202,7 @@ pub fn build(request: &Request<'_>) -> Result<Built, KmodBuildError> {
     let events = ModuleEvents::read(&module)?;
     let (left_out, list) = (units.left_out(), work.join(LEFT_OUT));
     fs::write(&list, LeftOut::list(&left_out)).map_err(file_error(&list))?;
-    fs::rename(&partial, request.out).map_err(file_error(request.out))?;
+    partial.persist(request.out).map_err(|refused| file_error(request.out)(refused.error))?;
     Ok(Built { release, log: work.join(LOG), events, left_out, used_btf: btf.is_some() })
 }
 
