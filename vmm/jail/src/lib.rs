@@ -6,6 +6,7 @@
 //!
 //! A part that this kernel lacks is named and done without. A part that it has and refuses ends the run.
 
+pub mod blocked_signals;
 pub mod files;
 pub mod filter;
 pub mod inherited;

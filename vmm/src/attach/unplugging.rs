@@ -17,9 +17,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::net::UnixStream;
-use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
+use strata_jail::blocked_signals::BlockedSignals;
 use strata_jail::files::Places;
 use strata_jail::inherited::close_from;
 use strata_jail::policy::Thread;
@@ -55,7 +55,8 @@ impl Unplugging {
     /// There is no such process: the region was taken away.
     pub fn begin(plugged: HotPlugged, jail: Mode) -> Result<Self, AttachError> {
         let (mut link, theirs) = UnixStream::pair().map_err(AttachError::Unplugging)?;
-        let blocked = BlockedStops::block();
+        // The child keeps them so: its parent passes on what is meant for it.
+        let blocked = BlockedSignals::of(&STOPS);
         // SAFETY: this process has one thread, so the child finds everything as it is here.
         let process = match unsafe { libc::fork() } {
             0 => lead(&theirs, plugged, jail),
@@ -173,33 +174,5 @@ fn wait_and_take_away(mut link: UnixStream, mut plugged: HotPlugged, jail: Mode)
         }
         // The parent was killed.
         (Err(_), _) => mem::forget(plugged),
-    }
-}
-
-/// Signals that ask for the end, blocked until this is dropped. A child that is forked meanwhile keeps them so: its parent
-/// passes on what is meant for it.
-struct BlockedStops {
-    before: libc::sigset_t,
-}
-
-impl BlockedStops {
-    fn block() -> Self {
-        // SAFETY: every bit pattern of a set is valid; both outlive the calls, which fail for wrong arguments only.
-        unsafe {
-            let (mut set, mut before) = mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            STOPS.iter().for_each(|signal| {
-                libc::sigaddset(&raw mut set, *signal);
-            });
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
-            Self { before }
-        }
-    }
-}
-
-impl Drop for BlockedStops {
-    fn drop(&mut self) {
-        // SAFETY: the set is the one that was in force.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
     }
 }

@@ -10,13 +10,13 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use seccompiler::{BpfProgram, apply_filter};
 use std::ffi::CString;
 use std::io;
-use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
+use strata_jail::blocked_signals::BlockedSignals;
 use strata_jail::filter::{self, Filter, Offence};
 use strata_jail::inherited::close_from;
 use strata_jail::policy::Thread;
@@ -71,31 +71,6 @@ impl Drop for RemovalGuard {
         while matches!(waitpid(Some(self.child), WaitOptions::NOHANG), Ok(None)) && Instant::now() < end {
             thread::sleep(LOOK_PAUSE);
         }
-    }
-}
-
-/// All signals of this thread, blocked until this is dropped. A child that is forked meanwhile keeps them so: what is
-/// meant for us, such as Ctrl-C, does not end it.
-struct BlockedSignals {
-    before: libc::sigset_t,
-}
-
-impl BlockedSignals {
-    fn all() -> Self {
-        // SAFETY: every bit pattern of a set is valid; both outlive the calls, which fail for wrong arguments only.
-        unsafe {
-            let (mut all, mut before) = mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            Self { before }
-        }
-    }
-}
-
-impl Drop for BlockedSignals {
-    fn drop(&mut self) {
-        // SAFETY: the set is the one that was in force.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
     }
 }
 
