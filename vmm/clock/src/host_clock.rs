@@ -46,6 +46,8 @@ pub struct Agreement {
     pub bound: u64,
     /// Number of CPUs that were compared.
     pub cpus: usize,
+    /// Number of CPUs of the host that are online; `None` where the kernel does not say.
+    pub online: Option<usize>,
     /// Number of readings.
     pub readings: u64,
 }
@@ -106,11 +108,12 @@ impl HostClock {
         } else {
             format!("the host's kernel uses '{}' as its clock source, not the TSC", self.clocksource)
         };
-        let Agreement { bound, cpus, readings } = self.agreement;
+        let Agreement { bound, cpus, online, readings } = self.agreement;
+        let of_all = online.map(|online| format!(" of the host's {online}")).unwrap_or_default();
         format!(
-            "{readings} readings of the TSC by {cpus} CPUs, each after another's or its own, show that no two differ by \
-             more than {bound} ticks; rounded up to whole nanoseconds at {} Hz ({}); {trust}; KVM applies TSC \
-             offsets exactly",
+            "{readings} readings of the TSC by {cpus}{of_all} CPUs, each after another's or its own, show that no two \
+             differ by more than {bound} ticks; rounded up to whole nanoseconds at {} Hz ({}); {trust}; KVM applies \
+             TSC offsets exactly",
             self.frequency, self.rate_source,
         )
     }
@@ -171,7 +174,18 @@ fn compare_cpus(frequency: u64, most: usize) -> Agreement {
             break;
         }
     }
-    Agreement { bound, cpus: cpus.len(), readings: comparison.readings() }
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|list| count_cpus(&list));
+    Agreement { bound, cpus: cpus.len(), online, readings: comparison.readings() }
+}
+
+/// How many CPUs a `list` of the kernel's names, which is like `0-3,8`.
+fn count_cpus(list: &str) -> Option<usize> {
+    let count = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    };
+    list.trim_end().split(',').map(count).sum()
 }
 
 #[cfg(test)]
@@ -182,7 +196,7 @@ mod tests {
         HostClock {
             frequency: 2_000_000_000,
             rate_source: "KVM",
-            agreement: Agreement { bound: 120, cpus: 2, readings: 5 },
+            agreement: Agreement { bound: 120, cpus: 2, online: Some(8), readings: 5 },
             clocksource: "hpet".into(),
             time: HostTime::Tsc,
         }
@@ -196,6 +210,22 @@ mod tests {
     #[test]
     fn derivation_says_that_the_host_does_not_trust_its_tsc() {
         assert!(clock().bound_derivation().contains("uses 'hpet' as its clock source, not the TSC"));
+    }
+
+    #[test]
+    fn derivation_says_how_many_of_the_hosts_cpus_were_compared() {
+        let unknown = HostClock { agreement: Agreement { online: None, ..clock().agreement }, ..clock() };
+
+        let derivations = [clock(), unknown].map(|clock| clock.bound_derivation());
+
+        assert!(derivations[0].contains(" by 2 of the host's 8 CPUs, "), "{derivations:?}");
+        assert!(derivations[1].contains(" by 2 CPUs, "), "{derivations:?}");
+    }
+
+    #[test]
+    fn cpus_of_the_kernels_lists_are_counted() {
+        assert_eq!(["0\n", "0-3\n", "0-3,8,10-11\n"].map(count_cpus), [Some(1), Some(4), Some(7)]);
+        assert_eq!(["", "\n", "3-0", "0-x"].map(count_cpus), [None; 4]);
     }
 
     #[test]
