@@ -41,7 +41,9 @@ pub struct Sample {
     pub uncertainty: u64,
 }
 
-/// Why a relation was published. The numbers are those that traces hold.
+/// Why a relation was published. The numbers are those that traces hold. Strata's own monitor has these: start,
+/// periodic, a counter that was moved, resume. The others are for monitors that restore or migrate machines, that
+/// notice the host's sleep, or whose counters change their speed or stand still.
 ///
 /// ```
 /// use clock_sync::updater::Cause;
