@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut print = |item: HostItem<'_>| match item {
         HostItem::Record(record) => schemas.get(record.event_id).into_iter().for_each(|schema| show(schema, &record)),
         HostItem::Lost { cpu, count } => println!("CPU {cpu}: {count:?} records lost"),
+        HostItem::Gap { cpu, begins } => println!("CPU {cpu}: a gap {}", if begins { "begins" } else { "ends" }),
     };
     let end = Instant::now() + Duration::from_secs(1);
     while Instant::now() < end {

@@ -27,6 +27,14 @@ pub enum HostItem<'a> {
         /// How many, if that is known.
         count: Option<u64>,
     },
+    /// From here on further events of this CPU may be missing between any two records, or not any more: one of its two
+    /// buffers lost some, and records of the other one come before that one's next.
+    Gap {
+        /// CPU whose events may be missing.
+        cpu: u32,
+        /// Whether that begins, and does not end.
+        begins: bool,
+    },
 }
 
 impl HostItem<'_> {
@@ -35,7 +43,7 @@ impl HostItem<'_> {
     pub const fn cpu(&self) -> u32 {
         match self {
             Self::Record(record) => record.cpu,
-            Self::Lost { cpu, .. } => *cpu,
+            Self::Lost { cpu, .. } | Self::Gap { cpu, .. } => *cpu,
         }
     }
 }

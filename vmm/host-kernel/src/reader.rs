@@ -423,7 +423,7 @@ mod tests {
         hand_on(bytes, 3, last_time, stats, &mut |item: HostItem<'_>| {
             times.push(match item {
                 HostItem::Record(record) => Some(record.time),
-                HostItem::Lost { .. } => None,
+                HostItem::Lost { .. } | HostItem::Gap { .. } => None,
             });
         });
         times

@@ -56,9 +56,22 @@ struct Queue {
     cursor: Option<PageCursor>,
     /// Time of the last record before that place.
     last_time: u64,
+    loss: Loss,
     read: ReaderStats,
     /// Memory of pages that are done, for those to come.
     spare: Vec<Vec<u8>>,
+}
+
+/// What came behind a queue's last loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Loss {
+    /// The queue's next record, or there was no loss.
+    #[default]
+    Over,
+    /// Nothing so far.
+    Told,
+    /// Records of the other queue, which lie in a gap.
+    Open,
 }
 
 /// A switch that does not matter yet.
@@ -91,6 +104,7 @@ impl Interleaver {
     ) {
         let Some(held) = self.cpus.get_mut(&cpu) else { return };
         while let Some((origin, last)) = held.run(until) {
+            held.bound_gap(origin, cpu, sink);
             let Cpu { machine, switches, held_back, last_time } = held;
             let unrelated = &mut self.stats.unrelated;
             match origin {
@@ -140,6 +154,32 @@ impl Cpu {
         };
         (time <= until).then_some((origin, last.min(until)))
     }
+
+    /// Says where a gap begins or ends before what `origin` has next: a loss lasts from its queue's record before it to
+    /// the one behind it, also where records of the other queue lie between the two.
+    #[inline]
+    fn bound_gap(&mut self, origin: Origin, cpu: u32, sink: &mut impl for<'a> Sink<HostItem<'a>>) {
+        let Self { machine, switches, held_back, .. } = self;
+        let (own, other) = match origin {
+            Origin::Machine => (machine, switches),
+            Origin::Switches => (switches, machine),
+        };
+        let changes_nothing = own.loss == Loss::Over && other.loss != Loss::Told;
+        if changes_nothing || own.is_at_loss() {
+            return;
+        }
+        let was_open = [own.loss, other.loss].contains(&Loss::Open);
+        own.loss = Loss::Over;
+        if other.loss == Loss::Told {
+            other.loss = Loss::Open;
+        }
+        let begins = other.loss == Loss::Open;
+        if begins != was_open {
+            // They lie in the gap that ends; before one that begins there are none.
+            hand_on_held_back(held_back, cpu, sink);
+            sink.take(HostItem::Gap { cpu, begins });
+        }
+    }
 }
 
 /// Takes items of the machine: before the first record, the switches that were held back matter after all.
@@ -155,6 +195,7 @@ impl<'i, S: for<'a> Sink<HostItem<'a>>> Sink<HostItem<'i>> for BehindHeldBack<'_
         match item {
             HostItem::Record(record) => hand_on_held_back(self.held_back, record.cpu, self.sink),
             HostItem::Lost { .. } => drop_held_back(self.held_back, self.unrelated),
+            HostItem::Gap { .. } => {}
         }
         self.sink.take(item);
     }
@@ -199,6 +240,7 @@ where
                 drop_held_back(self.held_back, self.unrelated);
                 self.sink.take(item);
             }
+            HostItem::Gap { .. } => self.sink.take(item),
         }
     }
 }
@@ -247,21 +289,41 @@ impl Queue {
         }
     }
 
-    /// Hands on the items of `cpu` that come next and whose time is `last` or earlier. `handed_on` is the time of the record
-    /// before them, from whatever queue: none gets an earlier one.
+    /// Whether a loss comes next.
+    #[inline]
+    fn is_at_loss(&self) -> bool {
+        matches!(self.cursor.as_ref().and_then(PageCursor::head), Some(PageItem::Lost { .. }))
+    }
+
+    /// Hands on the items of `cpu` that come next and whose time is `last` or earlier, up to the first loss.
+    /// `handed_on` is the time of the record before them, from whatever queue: none gets an earlier one.
     #[inline(always)]
     fn take_until(&mut self, last: u64, cpu: u32, handed_on: &mut u64, sink: &mut impl for<'a> Sink<HostItem<'a>>) {
         while self.next_time().is_some_and(|time| time <= last) {
+            let is_at_loss = self.is_at_loss();
             let (Some(page), Some(cursor)) = (self.pages.front(), &self.cursor) else { return };
             let mut items = cursor.items(page, cpu, (self.last_time.max(*handed_on), last), &mut self.read);
-            sink.take_all(&mut items);
-            let (cursor, last_time) = items.end();
+            if is_at_loss {
+                if let Some(loss) = items.next() {
+                    sink.take(loss);
+                }
+            } else {
+                sink.take_all(&mut items);
+            }
+            let (mut cursor, last_time) = items.end();
             (self.last_time, *handed_on) = (last_time, last_time);
+            if is_at_loss {
+                cursor.look(page, last_time, &mut self.read);
+            }
             let is_done = cursor.head().is_none();
             self.cursor = Some(cursor);
             if is_done {
                 self.end_page();
                 self.begin_page();
+            }
+            if is_at_loss {
+                self.loss = if self.loss == Loss::Open { Loss::Open } else { Loss::Told };
+                return;
             }
         }
     }
@@ -319,13 +381,26 @@ mod tests {
     /// What comes out up to `until`: the times, or `None` for a loss. Switches matter whose payload is not empty.
     fn released(interleaver: &mut Interleaver, until: u64) -> Vec<Option<u64>> {
         let mut times = Vec::new();
-        interleaver.release(0, until, &mut matters, &mut |item: HostItem<'_>| {
-            times.push(match item {
-                HostItem::Record(record) => Some(record.time),
-                HostItem::Lost { .. } => None,
-            });
+        interleaver.release(0, until, &mut matters, &mut |item: HostItem<'_>| match item {
+            HostItem::Record(record) => times.push(Some(record.time)),
+            HostItem::Lost { .. } => times.push(None),
+            HostItem::Gap { .. } => {}
         });
         times
+    }
+
+    /// The same, with the gaps, in words.
+    fn released_with_gaps(interleaver: &mut Interleaver, until: u64) -> Vec<String> {
+        let mut words = Vec::new();
+        interleaver.release(0, until, &mut matters, &mut |item: HostItem<'_>| {
+            words.push(match item {
+                HostItem::Record(record) => record.time.to_string(),
+                HostItem::Lost { .. } => "lost".into(),
+                HostItem::Gap { begins: true, .. } => "gap".into(),
+                HostItem::Gap { begins: false, .. } => "end".into(),
+            });
+        });
+        words
     }
 
     #[test]
@@ -405,6 +480,37 @@ mod tests {
     }
 
     #[test]
+    fn loss_lasts_up_to_the_next_record_of_its_own_instance() {
+        let mut interleaver = Interleaver::default();
+        push(&mut interleaver, Origin::Machine, 1, b"m");
+        interleaver.push(Origin::Machine, 0, &mut 0, &mut page(5, Some(3), b"m"));
+        push(&mut interleaver, Origin::Switches, 2, b"s");
+        push(&mut interleaver, Origin::Switches, 3, b"");
+
+        assert_eq!(released_with_gaps(&mut interleaver, 9), ["1", "lost", "gap", "2", "3", "end", "5"]);
+    }
+
+    #[test]
+    fn gap_of_both_instances_ends_when_the_second_loss_is_over() {
+        let mut interleaver = Interleaver::default();
+        interleaver.push(Origin::Machine, 0, &mut 0, &mut page(9, Some(3), b"m"));
+        push(&mut interleaver, Origin::Switches, 2, b"s");
+        interleaver.push(Origin::Switches, 0, &mut 0, &mut page(5, Some(3), b"s"));
+
+        let expected = ["lost", "gap", "2", "lost", "5", "end", "9"];
+        assert_eq!(released_with_gaps(&mut interleaver, 9), expected);
+    }
+
+    #[test]
+    fn loss_before_the_next_record_of_its_own_instance_is_no_gap_of_others() {
+        let mut interleaver = Interleaver::default();
+        push(&mut interleaver, Origin::Switches, 2, b"s");
+        interleaver.push(Origin::Machine, 0, &mut 0, &mut page(1, Some(3), b"m"));
+
+        assert_eq!(released_with_gaps(&mut interleaver, 9), ["lost", "1", "2"]);
+    }
+
+    #[test]
     fn switches_held_back_before_a_loss_do_not_come_out_behind_it() {
         for origin in [Origin::Switches, Origin::Machine] {
             let mut interleaver = Interleaver::default();
@@ -457,12 +563,14 @@ mod tests {
         Lost(Option<u64>),
     }
 
-    fn owned(item: HostItem<'_>) -> Owned {
+    /// `None` for what no page says.
+    fn owned(item: HostItem<'_>) -> Option<Owned> {
         match item {
             HostItem::Record(HostRecord { time, event_id, common_pid, payload, .. }) => {
-                Owned::Record(time, event_id, common_pid, payload.to_vec())
+                Some(Owned::Record(time, event_id, common_pid, payload.to_vec()))
             }
-            HostItem::Lost { count, .. } => Owned::Lost(count),
+            HostItem::Lost { count, .. } => Some(Owned::Lost(count)),
+            HostItem::Gap { .. } => None,
         }
     }
 
@@ -474,7 +582,7 @@ mod tests {
                 if let HostItem::Record(record) = item {
                     time = record.time;
                 }
-                items.push((time, owned(item)));
+                items.extend(owned(item).map(|owned| (time, owned)));
             });
         }
         items
@@ -497,7 +605,7 @@ mod tests {
                 interleaver.push(origin, 0, &mut 0, &mut page.clone());
             }
             for until in pages.iter().filter_map(|page| page.2).chain([u64::MAX]) {
-                interleaver.release(0, until, &mut |_| true, &mut |item: HostItem<'_>| items.push(owned(item)));
+                interleaver.release(0, until, &mut |_| true, &mut |item: HostItem<'_>| items.extend(owned(item)));
             }
 
             let mut expected: Vec<(u64, Owned)> = machine.into_iter().chain(switches).collect();

@@ -219,6 +219,7 @@ impl<'i, S: ItemSink> Sink<HostItem<'i>> for Encode<'_, S> {
                 }
                 self.sink.take(Item::Lost { cpu, records });
             }
+            HostItem::Gap { cpu, begins } => self.sink.take(Item::Gap { cpu, begins }),
             HostItem::Record(record) => {
                 let (cpu, time, id) = (record.cpu, record.time, record.event_id);
                 match self.schemas.get(id).map(|schema| schema.encoded(record.payload, self.payload)) {
@@ -287,6 +288,8 @@ fn show(triggers: &mut Option<&mut Triggers>, item: Item<'_>) {
     match item {
         Item::Record { cpu, time, id, payload } => triggers.host_record(cpu, time, id, payload),
         Item::Lost { .. } | Item::Rejected { .. } => triggers.lost(LayerKind::HostKernel),
+        // The loss was told before it.
+        Item::Gap { .. } => {}
     }
 }
 
@@ -324,6 +327,8 @@ impl<'i> Sink<Item<'i>> for Write<'_, '_> {
             }
             Item::Lost { cpu, records } => self.writer.add_lost(cpu, records),
             Item::Rejected { cpu, bytes } => self.writer.add_rejected(cpu, bytes),
+            Item::Gap { cpu, begins: true } => self.written = self.writer.begin_gap(cpu),
+            Item::Gap { cpu, begins: false } => self.written = self.writer.end_gap(cpu, 0),
         }
     }
 }
@@ -696,6 +701,7 @@ mod tests {
                 }
                 Item::Lost { cpu, records } => self.others.push((cpu, records)),
                 Item::Rejected { cpu, bytes } => self.others.push((cpu, 1000 + bytes)),
+                Item::Gap { .. } => {}
             }
         }
     }

@@ -130,6 +130,11 @@ impl History {
                 let is_kvms = self.is_kvms.get(usize::from(id)).copied().unwrap_or(false);
                 self.keep(is_kvms, &Frame::Record { time, cpu, id, payload });
             }
+            Item::Gap { cpu, begins } => {
+                for is_kvms in [false, true] {
+                    self.keep(is_kvms, &Frame::Gap { cpu, begins });
+                }
+            }
         }
         if self.bytes > self.limit {
             self.give_way();
@@ -321,7 +326,7 @@ impl Window {
             let (cpu, records, Unrecorded { lost, rejected }) = match frame {
                 Frame::Record { cpu, .. } => (cpu, 1, Unrecorded::default()),
                 Frame::Unrecorded { cpu, unrecorded } => (cpu, 0, unrecorded),
-                Frame::Gone { .. } | Frame::Check { .. } => continue,
+                Frame::Gone { .. } | Frame::Gap { .. } | Frame::Check { .. } => continue,
             };
             let total = self.gone.entry(cpu).or_default();
             total.records += records;
@@ -348,6 +353,8 @@ impl Window {
         }
         // CPUs where another class counts what is missing, since their last record.
         let mut gaps = BTreeSet::new();
+        // CPUs in a gap whose end is told.
+        let mut open = BTreeSet::new();
         for chunk in self.older.iter().chain([&self.newest]) {
             let Ok(bytes) = chunk.read(file) else {
                 writer.set_corrupt();
@@ -361,13 +368,23 @@ impl Window {
                         }
                         writer.record(cpu, time, id, payload)?;
                     }
+                    Frame::Unrecorded { cpu, unrecorded }
+                        if unrecorded == Unrecorded::default() && open.contains(&cpu) => {}
                     Frame::Unrecorded { cpu, unrecorded } => unrecorded.report(cpu, writer, &mut gaps)?,
+                    Frame::Gap { cpu, begins: true } => {
+                        gaps.remove(&cpu);
+                        open.insert(cpu);
+                        writer.begin_gap(cpu)?;
+                    }
+                    // Where the beginning gave way there is nothing to end.
+                    Frame::Gap { cpu, begins: false } if open.remove(&cpu) => writer.end_gap(cpu, 0)?,
+                    Frame::Gap { .. } => {}
                     Frame::Gone { .. } | Frame::Check { .. } => {}
                 }
             }
             meanwhile();
         }
-        for cpu in gaps {
+        for cpu in gaps.into_iter().chain(open) {
             writer.end_gap(cpu, 0)?;
         }
         for (&cpu, gone) in self.gone.iter().filter(|(_, gone)| gone.records > 0) {
@@ -563,6 +580,24 @@ pub(crate) mod tests {
         assert_eq!(steps(&trace, 1), ["11", "gap", "end", "20", "gap", "end", "30"]);
         let others = steps(&trace, 0).join(" ");
         assert!(others.contains("10 gap end 21 gap end 31"), "{others}");
+    }
+
+    #[test]
+    fn records_between_the_edges_of_a_gap_lie_in_it() {
+        let mut history = History::new(LIMIT, &events(), None);
+        history.push(record(10, EXIT));
+        history.push(Item::Lost { cpu: 3, records: 2 });
+        history.push(Item::Gap { cpu: 3, begins: true });
+        history.push(record(20, EXIT));
+        history.push(record(21, EXIT));
+        history.push(Item::Gap { cpu: 3, begins: false });
+        history.push(record(30, EXIT));
+        history.push(record(31, EXIT));
+
+        let (_dir, trace) = written(&history);
+
+        let expected = ["10", "gap", "end", "20", "gap", "end", "21", "gap", "end", "30", "31"];
+        assert_eq!(steps(&trace, 1), expected);
     }
 
     #[test]

@@ -19,6 +19,8 @@ const UNRECORDED: u16 = 0x8000;
 const GONE: u16 = 0x8001;
 /// Mark of a check: 4 bytes, the CRC-32 of all that lies between the check before it and this one.
 const CHECK: u16 = 0x8002;
+/// Mark of an edge of a gap: 1 byte, 1 where it begins and 0 where it ends.
+const GAP: u16 = 0x8003;
 
 /// What a CPU had that gave way: its records, and what was not kept of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub(super) enum Frame<'a> {
     Unrecorded { cpu: u32, unrecorded: Unrecorded },
     /// All that gave way of a CPU so far.
     Gone { cpu: u32, gone: Gone },
+    /// Between this CPU's records from here on further ones may be missing, or not any more.
+    Gap { cpu: u32, begins: bool },
     /// What lies between the check before it and this one.
     Check { crc: u32 },
 }
@@ -52,6 +56,7 @@ impl Frame<'_> {
             Self::Record { payload, .. } => payload.len().min(MOST),
             Self::Unrecorded { .. } => 16,
             Self::Gone { .. } => 24,
+            Self::Gap { .. } => 1,
             Self::Check { .. } => 4,
         }
     }
@@ -82,6 +87,10 @@ impl Frame<'_> {
                 head(0, cpu, 0, GONE);
                 bytes.extend_from_slice(&gone.records.to_le_bytes());
                 append_unrecorded(gone.unrecorded, bytes);
+            }
+            Self::Gap { cpu, begins } => {
+                head(0, cpu, 0, GAP);
+                bytes.push(u8::from(begins));
             }
             Self::Check { crc } => {
                 head(0, 0, 0, CHECK);
@@ -127,6 +136,7 @@ pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
         let length = match size {
             UNRECORDED => 16,
             GONE => 24,
+            GAP => 1,
             CHECK => 4,
             _ => usize::from(size),
         };
@@ -137,6 +147,7 @@ pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
                 let gone = Gone { records: number(payload, 0)?, unrecorded: unrecorded(payload.get(8..)?)? };
                 Frame::Gone { cpu, gone }
             }
+            GAP => Frame::Gap { cpu, begins: *payload.first()? != 0 },
             CHECK => Frame::Check { crc: u32::from_le_bytes(*payload.first_chunk()?) },
             _ if length > MOST => return None,
             _ => Frame::Record { time, cpu, id, payload },
@@ -171,6 +182,8 @@ mod tests {
             Frame::Unrecorded { cpu: 2, unrecorded },
             Frame::Gone { cpu: 3, gone: Gone { records: 9, unrecorded } },
             Frame::Record { time: 8, cpu: 1, id: 0, payload: b"" },
+            Frame::Gap { cpu: 4, begins: true },
+            Frame::Gap { cpu: 4, begins: false },
             Frame::Check { crc: 5 },
         ];
         let mut bytes = Vec::new();
@@ -179,7 +192,7 @@ mod tests {
 
         assert_eq!(frames(&bytes).collect::<Vec<_>>(), all);
         assert_eq!(bytes.len(), all.iter().map(Frame::size).sum::<usize>());
-        assert_eq!(frames(&bytes[..bytes.len() - 1]).count(), 4);
+        assert_eq!(frames(&bytes[..bytes.len() - 1]).count(), 6);
     }
 
     #[test]
