@@ -18,7 +18,7 @@ use crate::completeness::Completeness;
 use crate::kernel_symbols::KernelSymbols;
 use crate::timeline::Timeline;
 use std::num::NonZero;
-use std::sync::{OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use strata_recording::reader::totals::Totals;
 use strata_recording::reader::{Trace, TraceLayer};
@@ -40,8 +40,8 @@ pub struct Passed {
     pub completeness: Completeness,
     /// What each layer that was read holds in the window, in the order of [`Trace::layers`].
     pub totals: Vec<Totals>,
-    /// By VM: the symbols of its guest's kernel, once they were requested.
-    symbols: OnceLock<Vec<KernelSymbols>>,
+    /// By VM: the symbols of its guest's kernel, once they were read.
+    symbols: Vec<OnceLock<Arc<KernelSymbols>>>,
 }
 
 impl Passed {
@@ -52,10 +52,10 @@ impl Passed {
     }
 
     /// The symbols of the kernel of the guest `vm`. They may be recorded after what they name, so that the whole recording
-    /// is looked through for them when they are requested first.
+    /// is looked through for them when they are requested first, unless an analysis had read them.
     pub fn kernel_symbols(&self, trace: &Trace, vm: usize) -> Option<&KernelSymbols> {
-        let of = |vm: &crate::timeline::Vm| KernelSymbols::of_guest(trace, &vm.name);
-        self.symbols.get_or_init(|| self.timeline.vms.iter().map(of).collect()).get(vm)
+        let (symbols, of) = (self.symbols.get(vm)?, self.timeline.vm(vm)?);
+        Some(symbols.get_or_init(|| Arc::new(KernelSymbols::of_guest(trace, &of.name))).as_ref())
     }
 }
 
@@ -130,7 +130,15 @@ fn pass_on(
             (last, completeness, totals)
         }),
     };
-    Passed { timeline, requested: window, window: part, completeness, totals, symbols: OnceLock::new() }
+    let symbols = symbols_read(analyses, timeline.vms.len());
+    Passed { timeline, requested: window, window: part, completeness, totals, symbols }
+}
+
+/// By VM, of which there are `vms`: the symbols that one of `analyses` has read.
+fn symbols_read(analyses: &mut [&mut dyn Analysis], vms: usize) -> Vec<OnceLock<Arc<KernelSymbols>>> {
+    let all = shared_out(analyses, 1).pop().unwrap_or_default();
+    let read = |vm: usize| all.iter().find_map(|analysis| analysis.kernel_symbols(vm));
+    (0..vms).map(|vm| read(vm).map_or_else(OnceLock::new, OnceLock::from)).collect()
 }
 
 /// The analyses, with the parts of those that have some in their place, in at most `feeds` groups.

@@ -1,6 +1,8 @@
 //! What a pass feeds.
 
+use crate::kernel_symbols::KernelSymbols;
 use crate::timeline::{Change, ChangeKind, Input, Origin, Timeline};
+use std::sync::Arc;
 use strata_recording::layer::LayerKind;
 
 /// Something that is computed from a recording in one pass.
@@ -31,6 +33,12 @@ pub trait Analysis: Send {
 
     /// What it is made of, for one that is nothing but several others: they are fed in its place.
     fn parts(&mut self) -> Option<Vec<&mut dyn Analysis>> {
+        None
+    }
+
+    /// The symbols of the kernel of the guest `vm`, if it has read them: others need not look through the recording
+    /// again.
+    fn kernel_symbols(&self, _vm: usize) -> Option<Arc<KernelSymbols>> {
         None
     }
 

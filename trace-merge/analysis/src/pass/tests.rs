@@ -70,6 +70,15 @@ impl Analysis for Heard {
     }
 }
 
+/// Has read the symbols of the first guest's kernel.
+struct Reads(Arc<KernelSymbols>);
+
+impl Analysis for Reads {
+    fn kernel_symbols(&self, vm: usize) -> Option<Arc<KernelSymbols>> {
+        (vm == 0).then(|| Arc::clone(&self.0))
+    }
+}
+
 fn tick(trace: TestTrace, time: u64) -> TestTrace {
     trace.guest(0, time, "test:tick", &[])
 }
@@ -101,6 +110,17 @@ fn unfinished_analysis_hears_what_comes_behind_the_window_and_a_finished_one_doe
     let _ = pass(&trace, Window { begin: 20, end: 30 }, &mut [&mut unfinished, &mut finished]);
 
     assert_eq!((unfinished.records, finished.records), (vec![20, 30, 40, 50], vec![20]));
+}
+
+#[test]
+fn symbols_that_an_analysis_has_read_are_not_read_again() {
+    let (_dir, trace) = ticks().open();
+    let read = Arc::new(KernelSymbols::of_kallsyms(b"ffffffff81000000 T start\n"));
+
+    let passed = pass(&trace, Window::ALL, &mut [&mut Reads(Arc::clone(&read))]);
+
+    assert_eq!(passed.kernel_symbols(&trace, 0), Some(&*read));
+    assert_eq!(passed.kernel_symbols(&trace, 1), None);
 }
 
 #[test]

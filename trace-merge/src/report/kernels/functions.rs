@@ -24,6 +24,7 @@ use stacks::Stacks;
 pub use stacks::{StackLayer, StackNode, StackTree};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use strata_analysis::event::{self, Event, Mapping, Tid};
 use strata_analysis::kernel_symbols::{KERNEL_HALF, KernelSymbols};
 use strata_analysis::timeline::guest::Guest;
@@ -220,7 +221,7 @@ impl FunctionSampling {
     fn named_by(trace: &Trace, user: Option<UserSymbols>) -> Self {
         let guests = trace.manifest().vms.iter().map(|vm| {
             let is_sampled = trace.kernel_layers(&vm.name).any(|layer| event::is_recorded(layer, event::name::SAMPLE));
-            is_sampled.then(|| Collector::new(KernelSymbols::of_guest(trace, &vm.name)))
+            is_sampled.then(|| Collector::new(Arc::new(KernelSymbols::of_guest(trace, &vm.name))))
         });
         Self { guests: guests.collect(), user, kept: Keep::none() }
     }
@@ -263,6 +264,10 @@ impl Analysis for FunctionSampling {
 
     fn layers(&self) -> &'static [LayerKind] {
         &[LayerKind::GuestKernel]
+    }
+
+    fn kernel_symbols(&self, vm: usize) -> Option<Arc<KernelSymbols>> {
+        Some(Arc::clone(&self.guests.get(vm)?.as_ref()?.kernel))
     }
 
     fn takes_record(&self, input: &Input<'_>) -> bool {
@@ -386,7 +391,7 @@ impl Counts {
 /// The samples of one kernel.
 #[derive(Debug)]
 struct Collector {
-    kernel: KernelSymbols,
+    kernel: Arc<KernelSymbols>,
     mappings: Mappings,
     functions: Vec<Function>,
     numbers: HashMap<Function, FunctionId>,
@@ -399,7 +404,7 @@ struct Collector {
 }
 
 impl Collector {
-    fn new(kernel: KernelSymbols) -> Self {
+    fn new(kernel: Arc<KernelSymbols>) -> Self {
         Self {
             kernel,
             mappings: Mappings::default(),
