@@ -3,7 +3,8 @@
 use super::qmp::{Patience, Qmp, QmpError};
 use super::stop::Stop;
 use crate::run::{KERNEL_RINGS, PROCESS_SLOTS, foreign_region};
-use rustix::fs::{Gid, Mode as AccessMode, Uid, chown, mkdir};
+use rustix::fs::{Gid, Mode as AccessMode, Uid, chmod, chown, mkdir};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use shared_ring::layout::Mode;
 use std::os::unix::net::UnixStream;
@@ -231,10 +232,13 @@ impl RegionFolder {
         let left = entries.filter(is_of_process).map(|entry| entry.path()).filter(|path| is_ours(path));
         left.for_each(|path| drop(Self(path)));
         let path = parent.join(format!("{prefix}{}", Uuid::new_v4().simple()));
-        match mkdir(&path, AccessMode::RWXU | AccessMode::XGRP | AccessMode::XOTH) {
-            Ok(()) => Ok(Self(path)),
-            Err(errno) => Err(HotPlugError::Folder { path, source: errno.into() }),
-        }
+        let failed = |errno: Errno| HotPlugError::Folder { path: path.clone(), source: errno.into() };
+        let access = AccessMode::RWXU | AccessMode::XGRP | AccessMode::XOTH;
+        mkdir(&path, access).map_err(failed)?;
+        let folder = Self(path.clone());
+        // Set again: the umask took its part of it, and QEMU's user is to come through.
+        chmod(&folder.0, access).map_err(failed)?;
+        Ok(folder)
     }
 
     fn file(&self) -> PathBuf {
@@ -393,6 +397,7 @@ mod tests {
     use super::super::qmp::tests::{Reported, scripted};
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
 
     fn done() -> Vec<Value> {
         vec![json!({"return": {}})]
@@ -576,9 +581,22 @@ mod tests {
         drop(again);
 
         assert_eq!(
-            (mode & 0o666, is_new, is_left, fs::read_dir(parent.path()).unwrap().count()),
-            (0o600, true, false, 0)
+            (mode & 0o777, is_new, is_left, fs::read_dir(parent.path()).unwrap().count()),
+            (0o711, true, false, 0)
         );
+    }
+
+    #[test]
+    fn folder_can_be_entered_whatever_the_umask() {
+        let test = "attach::hot_plug::tests::folder_can_be_entered_and_goes_with_its_file";
+        let this = std::env::current_exe().unwrap();
+
+        // A umask is the whole process's.
+        let under_umask = ["-c", "umask 077; exec \"$0\" --exact \"$1\""];
+        let ran = Command::new("sh").args(under_umask).arg(this).arg(test).output().unwrap();
+
+        let text = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && text.contains("1 passed"), "{text}");
     }
 
     #[test]
