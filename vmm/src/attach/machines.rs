@@ -1,7 +1,8 @@
 //! The processes of this host that run a VM, of any monitor, and what `strata attach` can be given for each.
 
+use super::failure::{self, AttachError};
+use super::libvirt;
 use super::process::{Process, comm, numbers};
-use super::{failure, libvirt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -22,8 +23,8 @@ const MAX_MAPS: u64 = 1 << 20;
 pub struct RunningMachine {
     pub pid: u32,
     pub comm: Foreign<String>,
-    /// Descriptors of its VMs; none where it runs its VM without KVM.
-    pub descriptors: Vec<u32>,
+    /// Descriptors of its VMs, none where it runs its VM without KVM; `None` where this user may not see them.
+    pub descriptors: Option<Vec<u32>>,
     /// The domain that it is to libvirt.
     pub domain: Option<Foreign<String>>,
     /// The region that it has in its memory.
@@ -45,9 +46,14 @@ pub fn running(known: &[FoundVm]) -> Vec<RunningMachine> {
     let processes = numbers(Path::new("/proc")).unwrap_or_default();
     let machine = |pid: u32| {
         let folder = Path::new("/proc").join(pid.to_string());
-        let descriptors = Process::open(pid).and_then(|process| process.machines()).unwrap_or_default();
+        let descriptors = match Process::open(pid).and_then(|process| process.machines()) {
+            Ok(descriptors) => Some(descriptors),
+            Err(AttachError::Descriptors { .. }) => None,
+            // It has just ended.
+            Err(_) => return None,
+        };
         let comm = comm(&folder);
-        if descriptors.is_empty() && !failure::is_qemu(comm.raw()) {
+        if descriptors.as_ref().is_none_or(Vec::is_empty) && !failure::is_qemu(comm.raw()) {
             return None;
         }
         let command_line = process_files::command_line(pid).unwrap_or_default();
@@ -106,14 +112,17 @@ impl RunningMachine {
         if let Some(by) = self.recorded_by {
             return vec![format!("recorded by process {by}")];
         }
-        if self.descriptors.is_empty() {
+        let Some(descriptors) = &self.descriptors else {
+            return vec![format!("only root, outside of containers, sees its VM: sudo strata attach {}", self.pid)];
+        };
+        if descriptors.is_empty() {
             return vec!["QEMU without KVM (TCG): start it with -accel kvm to record it".into()];
         }
         let machine = match &self.domain {
             Some(domain) => domain.option_word("--libvirt"),
             None => self.pid.to_string(),
         };
-        let several = self.descriptors.len() > 1;
+        let several = descriptors.len() > 1;
         let region = self.region.as_ref().map(|path| path.option_word("--region"));
         let qmp = self.qmp.as_ref().filter(|_| region.is_none()).map(|path| path.option_word("--qmp"));
         let options = |descriptor: &u32| {
@@ -121,7 +130,7 @@ impl RunningMachine {
             let options = [Some(machine.clone()), vm, region.clone(), qmp.clone()];
             options.into_iter().flatten().collect::<Vec<_>>().join(" ")
         };
-        self.descriptors.iter().map(options).collect()
+        descriptors.iter().map(options).collect()
     }
 }
 
@@ -150,17 +159,18 @@ mod tests {
         let qemu = RunningMachine {
             pid: 4242,
             comm: "qemu\x1b[2J".into(),
-            descriptors: vec![12],
+            descriptors: Some(vec![12]),
             qmp: Some("/run/my web.qmp".into()),
             ..RunningMachine::default()
         };
         let of_libvirt = RunningMachine { domain: Some("-web;".into()), qmp: None, ..qemu.clone() };
         let with_region = RunningMachine { region: Some("/dev/shm/web".into()), ..qemu.clone() };
-        let several = RunningMachine { descriptors: vec![5, 12], ..with_region.clone() };
-        let emulated = RunningMachine { descriptors: Vec::new(), ..qemu.clone() };
+        let several = RunningMachine { descriptors: Some(vec![5, 12]), ..with_region.clone() };
+        let emulated = RunningMachine { descriptors: Some(Vec::new()), ..qemu.clone() };
+        let hidden = RunningMachine { descriptors: None, ..qemu.clone() };
         let recorded = RunningMachine { recorded_by: Some(9), ..qemu.clone() };
 
-        let choices = [&qemu, &of_libvirt, &with_region, &several, &recorded].map(RunningMachine::choices);
+        let choices = [&qemu, &of_libvirt, &with_region, &several, &recorded, &hidden].map(RunningMachine::choices);
         let text = text(&[qemu, emulated]);
 
         assert_eq!(
@@ -172,6 +182,7 @@ mod tests {
                 "4242 --vm 5 --region /dev/shm/web",
                 "4242 --vm 12 --region /dev/shm/web",
                 "recorded by process 9",
+                "only root, outside of containers, sees its VM: sudo strata attach 4242",
             ]
         );
         assert!(text.contains("qemu\\u{1b}[2J") && text.contains("QEMU without KVM (TCG)"), "{text}");
