@@ -144,7 +144,8 @@ pub fn run(args: &TopArgs) -> Result<(), TopError> {
         thread::sleep(args.interval);
         let now = match request_all(vm.as_deref()) {
             // A VM that was there has ended: of it there is nothing more to show.
-            Err(TopError::Client(ClientError::NoSuchVm(_)) | TopError::NoVm) if !args.once => return Ok(()),
+            Err(TopError::NoVm) if !args.once => return Ok(()),
+            Err(TopError::Client(error)) if !args.once && error.is_of_ended_vm() => return Ok(()),
             other => other?,
         };
         let picture = Picture::between(&before, &now);

@@ -5,7 +5,7 @@ use super::found_vm::{self, FoundVm, Owner, RuntimeFolder};
 use super::protocol::{Answer, MAX_ANSWER, Request};
 use super::socket::ControlSocket;
 use super::socket_wait::read_until;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use strata_jail::user::User;
@@ -63,6 +63,25 @@ pub enum ClientError {
     /// The VM refused the request.
     #[error("{0}")]
     Refused(Foreign<String>),
+}
+
+impl ClientError {
+    /// Whether nobody serves the VM's socket any more: it has ended, or is completing its recording.
+    #[must_use]
+    pub fn is_of_ended_vm(&self) -> bool {
+        match self {
+            Self::NoSuchVm(_) => true,
+            Self::NoAnswer { source, .. } => matches!(
+                source.kind(),
+                ErrorKind::NotFound
+                    | ErrorKind::ConnectionRefused
+                    | ErrorKind::ConnectionReset
+                    | ErrorKind::BrokenPipe
+                    | ErrorKind::UnexpectedEof
+            ),
+            _ => false,
+        }
+    }
 }
 
 /// The VM that `wanted` names, by name or process id, among those in the folders `runtimes`: this user's if one is, else
@@ -129,7 +148,10 @@ pub fn call_until(socket: &ControlSocket, request: &Request, deadline: Instant) 
         text.push(b'\n');
         // Shorter than what a socket takes at once.
         stream.write_all(&text)?;
-        read_until(&stream, MAX_ANSWER, deadline, |line| line.ends_with(b"\n"))
+        let is_whole = |line: &[u8]| line.ends_with(b"\n");
+        let line = read_until(&stream, MAX_ANSWER, deadline, is_whole)?;
+        // One that ends meanwhile hangs up.
+        if is_whole(&line) { Ok(line) } else { Err(ErrorKind::UnexpectedEof.into()) }
     };
     let path = || socket.path().clone();
     let line = request().map_err(|source| ClientError::NoAnswer { path: path(), source })?;
@@ -243,8 +265,9 @@ mod tests {
 
         let error = call_until(&ControlSocket::of_this_user(path), &Request::Live, deadline).unwrap_err();
 
+        let has_ended = error.is_of_ended_vm();
         let ClientError::NoAnswer { source, .. } = error else { panic!("{error}") };
-        assert_eq!(source.kind(), io::ErrorKind::TimedOut);
+        assert_eq!((source.kind(), has_ended), (io::ErrorKind::TimedOut, false));
     }
 
     #[test]
@@ -255,6 +278,18 @@ mod tests {
 
         let ClientError::NoAnswer { source, .. } = error else { panic!("{error}") };
         assert!(source.to_string().contains(&format!("{MAX_ANSWER} bytes")), "{source}");
+    }
+
+    #[test]
+    fn vm_that_ends_while_it_is_asked_gives_no_answer() {
+        let (_folder, hangs_up) = served(drop);
+        let (_second, breaks_off) = served(|mut client| drop(client.write_all(b"{\"answer\":")));
+        let paths = [hangs_up, breaks_off, "/nonexistent/control".into()];
+
+        let errors = paths.map(|path| call(&ControlSocket::of_this_user(path), &Request::Live).unwrap_err());
+
+        assert!(errors.iter().all(|error| matches!(error, ClientError::NoAnswer { .. })), "{errors:?}");
+        assert!(errors.iter().all(ClientError::is_of_ended_vm), "{errors:?}");
     }
 
     #[test]
