@@ -2,6 +2,7 @@
 //! between two answers.
 
 mod bounds;
+mod screen;
 mod text;
 
 pub use bounds::bounded;
@@ -27,8 +28,6 @@ use thiserror::Error;
 
 /// Intervals that `--once` waits for, beyond the first one, until there is something of what the host did.
 const MOST_WAITS: u32 = 20;
-/// Moves to the upper left corner and clears what is below: before each picture on a terminal.
-const CLEAR: &str = "\x1b[H\x1b[J";
 /// What the names of threads of strata's begin with that trace and serve, and do not run the guest.
 const OWN_THREADS: &str = "strata-";
 /// How long a VM of this user may take to answer: it answers nobody else while it writes a snapshot.
@@ -159,11 +158,11 @@ pub fn run(args: &TopArgs) -> Result<(), TopError> {
                 .map_err(io::Error::from)
                 .and_then(|json| writeln!(shown, "{}", harmless_json(&json)))
         } else {
-            if !args.once && out.is_terminal() {
-                shown.extend_from_slice(CLEAR.as_bytes());
-            }
             picture.write_text(&mut shown)
         };
+        if !args.once && !args.json && out.is_terminal() {
+            shown = screen::frame(&shown, screen::size(&out));
+        }
         match written.and_then(|()| out.write_all(&shown)).and_then(|()| out.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             written => written.map_err(TopError::Write)?,
