@@ -6,7 +6,7 @@ use super::failure::AttachError;
 use super::follower::{Follower, Sinks};
 use super::hot_plug::HotPlugged;
 use super::region::{self, GuestRegion};
-use super::stop::{STOPS, Stop};
+use super::stop::{Stop, heeded};
 use super::unplugging::Unplugging;
 use super::vm::{ForeignVm, Look};
 use super::{AttachReport, AttachRequest, Ending, answers, end_by_signals, report_begin, wait};
@@ -96,8 +96,9 @@ impl<'a> Checked<'a> {
     pub(super) fn claim(self) -> Result<Claimed<'a>, AttachError> {
         let description = self.describe();
         let (ending, endings) = channel();
-        let stop = Stop::by_signals().map_err(AttachError::Threads)?;
-        let signals = Signals::new(STOPS).map_err(AttachError::Threads)?;
+        let heeded = heeded();
+        let stop = Stop::by_signals(&heeded).map_err(AttachError::Threads)?;
+        let signals = Signals::new(&heeded).map_err(AttachError::Threads)?;
         let directory = claim(&directory::runtime_folder()?, &description, self.request.pid)?;
         Ok(Claimed { checked: self, description, ending, endings, stop, signals, directory })
     }

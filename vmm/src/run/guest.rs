@@ -3,7 +3,7 @@
 use super::console::{self, Keyboard};
 use super::failure::RunFailure;
 use super::limits::ConsoleLimits;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use crate::attach::stop::heeded;
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use strata_clock::VcpuClocks;
@@ -41,7 +41,7 @@ pub(super) fn run_machine(
 
 /// From now on the usual signals stop the run in good order instead of killing it.
 fn stop_on_signals(stop: StopHandle) -> Result<(), RunFailure> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(RunFailure::Signals)?;
+    let mut signals = Signals::new(heeded()).map_err(RunFailure::Signals)?;
     let wait = move || {
         strata_jail::enter(Thread::Signals);
         signals.forever().for_each(|_| stop.stop());

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // no crate in use here forks, or waits for signals without handlers
 
 use super::on_reboot::BootEnd;
+use crate::attach::stop::heeded;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, read};
 use rustix::process::{
@@ -34,7 +35,7 @@ pub(in crate::run) enum ProcessEnd {
 pub(in crate::run) struct BootProcesses {
     /// What was blocked before.
     before: libc::sigset_t,
-    /// Gives the signals of [`STOPS`], which are blocked.
+    /// Gives those of [`STOPS`] that are heeded, which are blocked.
     stops: OwnedFd,
     /// The last of them.
     stopped_by: Option<Signal>,
@@ -46,14 +47,15 @@ impl BootProcesses {
     /// # Errors
     /// There are no more descriptors.
     pub(in crate::run) fn new() -> io::Result<Self> {
+        let heeded = heeded();
         // SAFETY: every bit pattern of a set is valid; the sets outlive the calls, and only that for a descriptor,
         // which is nobody else's, fails. Whoever started us may ignore the end of children, which loses their statuses.
         unsafe {
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let (mut set, mut before) = mem::zeroed();
             libc::sigemptyset(&raw mut set);
-            STOPS.iter().for_each(|signal| {
-                libc::sigaddset(&raw mut set, signal.as_raw());
+            heeded.into_iter().for_each(|signal| {
+                libc::sigaddset(&raw mut set, signal);
             });
             let stops = match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
                 -1 => return Err(io::Error::last_os_error()),
