@@ -14,6 +14,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use strata_recorder::control::directory::DirectoryError;
 use strata_recorder::control::found_vm::{self, FoundVm};
 use strata_recorder::control::patience::Patience;
 use strata_recorder::control::protocol::{
@@ -58,7 +59,7 @@ pub fn run(args: &MetricsArgs, notify: impl Fn(&str)) -> Result<(), MetricsError
     notify(&format!("serving http://{address}/metrics; Ctrl-C ends it"));
     let names: Vec<String> = args.hosts.iter().cloned().chain([own_name()]).collect();
     let own_times = Mutex::new(OwnTimes::default());
-    http::serve(&listener, PATIENCE, move |stream, head| answer(stream, head, &names, || text(scrape(&own_times))))
+    http::serve(&listener, PATIENCE, move |stream, head| answer(stream, head, &names, || scrape(&own_times).map(text)))
         .map_err(failed)
 }
 
@@ -67,11 +68,19 @@ fn own_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Answers a request to one of `names`: with `text` where it is for the metrics.
-fn answer(stream: &TcpStream, head: &Head, names: &[String], text: impl FnOnce() -> String) -> io::Result<Next> {
+/// Answers a request to one of `names`: with `text` where it is for the metrics, or why there is none.
+fn answer(
+    stream: &TcpStream,
+    head: &Head,
+    names: &[String],
+    text: impl FnOnce() -> Result<String, DirectoryError>,
+) -> io::Result<Next> {
     let (status, body) = match (head.method.as_str(), head.path.as_str()) {
         _ if !head.is_for(names) => ("421 Misdirected Request", "unknown Host: start it with --host NAME\n".into()),
-        ("GET", path) if path.split('?').next() == Some("/metrics") => ("200 OK", text()),
+        ("GET", path) if path.split('?').next() == Some("/metrics") => match text() {
+            Ok(text) => ("200 OK", text),
+            Err(error) => ("503 Service Unavailable", format!("{error}\n")),
+        },
         _ => ("404 Not Found", String::new()),
     };
     let length = body.len();
@@ -83,9 +92,9 @@ fn answer(stream: &TcpStream, head: &Head, names: &[String], text: impl FnOnce()
 }
 
 /// What the running VMs say. One that does not answer, or is not traced, is left out.
-fn scrape(own_times: &Mutex<OwnTimes>) -> Scrape {
-    let found = found_vm::runtime_folders().and_then(|runtimes| top::running(&runtimes)).unwrap_or_default();
-    scrape_of(found, own_times)
+fn scrape(own_times: &Mutex<OwnTimes>) -> Result<Scrape, DirectoryError> {
+    let found = found_vm::runtime_folders().and_then(|runtimes| top::running(&runtimes))?;
+    Ok(scrape_of(found, own_times))
 }
 
 /// The same of the VMs `found`, this user's first.
@@ -485,7 +494,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || {
             http::serve(&listener, PATIENCE, |stream, head| {
-                answer(stream, head, &["web".into()], || "the text".into())?;
+                answer(stream, head, &["web".into()], || Ok("the text".into()))?;
                 Ok(if head.host.as_deref() == Some("evil.example") { Next::End } else { Next::Serve })
             })
         });
@@ -507,6 +516,21 @@ mod tests {
         assert_eq!(with_parameters, metrics);
         assert!(other.starts_with("HTTP/1.1 404 "), "{other}");
         assert!(elsewhere.starts_with("HTTP/1.1 421 ") && elsewhere.contains("--host NAME"), "{elsewhere}");
+    }
+
+    #[test]
+    fn scrape_that_no_vms_can_be_looked_for_is_told_so() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let head = Head { method: "GET".into(), path: "/metrics".into(), host: Some("localhost".into()) };
+
+        answer(&stream, &head, &[], || Err(DirectoryError::NoRuntime)).unwrap();
+        drop(stream);
+
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 503 ") && text.contains("set XDG_RUNTIME_DIR"), "{text}");
     }
 
     #[test]
