@@ -9,7 +9,7 @@
 use crate::process_files;
 use crate::region::cut_file::CutFile;
 use crate::region::mapped_file::{MappedFileError, check_room, map_all, map_existing, no_room, reserve};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, OFlags, flock, major, minor};
 use serde::{Deserialize, Serialize};
 use shared_ring::host::{HostError, Region};
 use shared_ring::layout::{ABI_VERSION, Geometry, Mode, PAGE_SIZE};
@@ -250,13 +250,8 @@ impl RegionFile {
     #[must_use]
     pub fn is_mapped_by(&self, pid: u32) -> bool {
         let (Ok(metadata), Ok(maps)) = (self.file.metadata(), process_files::maps(pid, MAX_MAPS)) else { return false };
-        let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
-        let device = format!("{major:02x}:{minor:02x}");
-        let inode = metadata.ino().to_string();
-        maps.lines().any(|line| {
-            let mut fields = line.split_ascii_whitespace().skip(3);
-            fields.next() == Some(device.as_str()) && fields.next() == Some(inode.as_str())
-        })
+        let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        is_mapped(&maps, metadata.dev(), metadata.ino(), &path)
     }
 
     /// Its memory as far as the device shows it, mapped.
@@ -269,6 +264,18 @@ impl RegionFile {
     }
 }
 
+/// Whether `maps`, the contents of `/proc/PID/maps`, show the file `inode` of `device`, which lies at `path`.
+fn is_mapped(maps: &str, device: u64, inode: u64, path: &Path) -> bool {
+    let device = format!("{:02x}:{:02x}", major(device), minor(device));
+    let (inode, path) = (inode.to_string(), format!(" {}", path.display()));
+    maps.lines().any(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(3);
+        let (its_device, its_inode) = (fields.next(), fields.next());
+        // On Btrfs, a file's device is that of its subvolume, and its mappings' that of the whole file system.
+        its_inode == Some(inode.as_str()) && (its_device == Some(device.as_str()) || line.ends_with(&path))
+    })
+}
+
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits on every supported target")]
 const fn to_usize(size: u64) -> usize {
     size as usize
@@ -277,6 +284,7 @@ const fn to_usize(size: u64) -> usize {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use rustix::fs::makedev;
     use shared_ring::layout;
     use std::os::unix::fs::PermissionsExt;
 
@@ -334,6 +342,15 @@ pub(crate) mod tests {
         let _memory = found.map().unwrap();
 
         assert_eq!((before, found.is_mapped_by(std::process::id())), (false, true));
+    }
+
+    #[test]
+    fn file_in_a_subvolume_is_recognised_by_its_number_and_path() {
+        let maps = "7f00-7f01 rw-s 00000000 00:1f 257                        /srv/vm/region\n";
+        let is_shown = |device, inode, path: &str| is_mapped(maps, makedev(0, device), inode, Path::new(path));
+
+        assert!(is_shown(0x1f, 257, "/elsewhere") && is_shown(0x2a, 257, "/srv/vm/region"));
+        assert!(!is_shown(0x2a, 258, "/srv/vm/region") && !is_shown(0x2a, 257, "/vm/region"));
     }
 
     #[test]
