@@ -1,5 +1,6 @@
 //! A trace region that is plugged into a QEMU that runs, and taken away again: memory and a device (`ivshmem-plain`).
 
+use super::process::Process;
 use super::qmp::{Patience, Qmp, QmpError};
 use super::stop::Stop;
 use crate::run::{KERNEL_RINGS, PROCESS_SLOTS, foreign_region};
@@ -35,6 +36,8 @@ const LET_GO_LIMIT: Duration = Duration::from_secs(30);
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 /// How long QEMU may take to undo what has failed half way.
 const UNDO_LIMIT: Duration = Duration::from_secs(1);
+/// How long a QEMU that has closed its socket may take to end.
+const END_LIMIT: Duration = Duration::from_millis(500);
 /// How often it gets the request again meanwhile.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -112,7 +115,8 @@ fn is_port_free(mut qmp: Qmp) -> Result<bool, HotPlugError> {
 #[derive(Debug)]
 pub struct HotPlugged {
     socket: PathBuf,
-    pid: u32,
+    /// QEMU's.
+    process: Process,
     folder: RegionFolder,
     notify: Notify,
     stop: Stop,
@@ -121,19 +125,20 @@ pub struct HotPlugged {
 }
 
 impl HotPlugged {
-    /// Makes a region for `vcpus` and mode `mode`, and plugs it into QEMU's process `pid`, which listens on `socket`.
+    /// Makes a region for `vcpus` and mode `mode`, and plugs it into QEMU's `process`, which listens on `socket`.
     ///
     /// # Errors
     /// It cannot be made or plugged in, or a signal comes, as `stop` says. What QEMU had been given by then is taken back as
     /// far as it answers, and its guest lets go; the rest goes when the next one is plugged in.
     pub fn plug(
         socket: &Path,
-        pid: u32,
+        process: Process,
         vcpus: u32,
         mode: Mode,
         notify: Notify,
         stop: &Stop,
     ) -> Result<Self, HotPlugError> {
+        let pid = process.pid;
         let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.into());
         let mut qmp = Qmp::connect(&socket, pid, Patience::of(PLUG_LIMIT, stop))?;
         take_away_earlier(&mut qmp, notify)?;
@@ -154,7 +159,7 @@ impl HotPlugged {
                 reserve_for(size) >> 20
             ));
         }
-        Ok(Self { socket, pid, folder, notify, stop: stop.clone(), is_plugged: true })
+        Ok(Self { socket, process, folder, notify, stop: stop.clone(), is_plugged: true })
     }
 
     /// The region's file.
@@ -168,6 +173,11 @@ impl HotPlugged {
     pub fn folders(&self) -> (PathBuf, PathBuf) {
         let RegionFolder(folder) = &self.folder;
         (folder.clone(), folder.parent().unwrap_or(folder).into())
+    }
+
+    /// QEMU's process.
+    pub const fn process(&mut self) -> &mut Process {
+        &mut self.process
     }
 
     /// What notifies its user.
@@ -204,9 +214,11 @@ impl HotPlugged {
         // QEMU serves others between plugging in and taking away: this is another connection.
         // A signal that ended the recording does not end this; another one does.
         let patience = Patience::of(LET_GO_LIMIT + LEAVE_LIMIT, &self.stop.beginning_now());
-        let gone = Qmp::connect(&self.socket, self.pid, patience)
+        let gone = Qmp::connect(&self.socket, self.process.pid, patience)
             .map_err(HotPlugError::Qmp)
             .and_then(|mut qmp| take_away(&mut qmp, LET_GO_LIMIT));
+        // A QEMU that ends meanwhile takes the device with it.
+        let gone = gone.or_else(|error| if self.process.ends_within(END_LIMIT) { Ok(()) } else { Err(error) });
         gone.inspect_err(|error| (self.notify)(&format!("the trace region stays plugged into QEMU: {error}"))).is_ok()
     }
 }
@@ -531,19 +543,35 @@ mod tests {
         assert_eq!(commands(qemu.join().unwrap()), ["device_del", "object-del"]);
     }
 
-    #[test]
-    fn region_that_qemu_keeps_is_reported_to_who_takes_it_away() {
+    /// A region that `process` has, on whose socket nobody listens.
+    fn plugged(process: u32, notify: Notify) -> HotPlugged {
         let folder = tempfile::tempdir().unwrap();
-        let plugged = HotPlugged {
+        HotPlugged {
             socket: folder.path().join("nobody"),
-            pid: 1,
+            process: Process::open(process).unwrap(),
             folder: RegionFolder(folder.path().join("region")),
             stop: Stop::default(),
-            notify: |line| assert!(line.starts_with("the trace region stays plugged into QEMU: "), "{line}"),
+            notify,
             is_plugged: true,
-        };
+        }
+    }
 
-        assert!(!plugged.unplug());
+    #[test]
+    fn region_that_qemu_keeps_is_reported_to_who_takes_it_away() {
+        let notify = |line: &str| assert!(line.starts_with("the trace region stays plugged into QEMU: "), "{line}");
+
+        assert!(!plugged(std::process::id(), notify).unplug());
+    }
+
+    #[test]
+    fn region_of_a_qemu_that_has_ended_is_gone() {
+        let mut qemu = Command::new("sleep").arg("60").spawn().unwrap();
+        let plugged = plugged(qemu.id(), |line| panic!("{line}"));
+
+        qemu.kill().unwrap();
+        qemu.wait().unwrap();
+
+        assert!(plugged.unplug());
     }
 
     #[test]

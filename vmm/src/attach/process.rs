@@ -6,7 +6,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strata_recording::text::terminal::foreign::Foreign;
@@ -65,6 +66,17 @@ impl Process {
         };
         // An interrupted wait is only a look too many.
         matches!(poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&limit)), Ok(1..))
+    }
+
+    /// What its end is seen by.
+    #[must_use]
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// From now on its end is seen by `pidfd`: the one before, of this number or another, is closed already.
+    pub fn hold_by(&mut self, pidfd: OwnedFd) {
+        mem::forget(mem::replace(&mut self.pidfd, pidfd));
     }
 
     /// Its threads.

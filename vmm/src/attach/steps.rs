@@ -5,6 +5,7 @@
 use super::failure::AttachError;
 use super::follower::{Follower, Sinks};
 use super::hot_plug::HotPlugged;
+use super::process::Process;
 use super::region::{self, GuestRegion};
 use super::stop::{Stop, heeded};
 use super::unplugging::Unplugging;
@@ -164,7 +165,10 @@ impl<'a> HostTraced<'a> {
         }
         let (mode, notify) = (request.recording.layers.mode, recording.notify);
         let stop = &self.claimed.stop;
-        let plug = |socket: &Path| HotPlugged::plug(socket, request.pid, first.vcpu_count(), mode, notify, stop);
+        let plug = |socket: &Path| {
+            let process = Process::open(request.pid)?;
+            HotPlugged::plug(socket, process, first.vcpu_count(), mode, notify, stop).map_err(AttachError::from)
+        };
         let plugged = request.qmp.as_deref().map(plug).transpose()?;
         let path = plugged.as_ref().map(HotPlugged::file);
         let plugged = plugged.map(|plugged| Unplugging::begin(plugged, jail.mode())).transpose()?;

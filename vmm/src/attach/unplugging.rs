@@ -10,12 +10,13 @@
 
 use super::failure::AttachError;
 use super::hot_plug::HotPlugged;
+use super::process::Process;
 use super::stop::{STOPS, Stop};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::thread::CapabilitySet;
 use std::io::{self, ErrorKind, Read, Write};
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +70,7 @@ impl Unplugging {
         let mut word = [0];
         let is_ready = link.read_exact(&mut word).and_then(|()| link.set_read_timeout(Some(LOOK_INTERVAL)));
         is_ready.map_err(AttachError::Unplugging)?;
-        // It is the process's to take away. This one's copy has nothing but memory.
+        // It is the process's to take away. This one's copy has nothing but memory and a descriptor.
         mem::forget(plugged);
         Ok(Self { process, link, notify, stop, is_reported: false })
     }
@@ -121,7 +122,7 @@ impl Drop for Unplugging {
 }
 
 /// What the process does, which gets its orders through `link`. It ends here, also by a panic.
-fn lead(link: &UnixStream, plugged: HotPlugged, jail: Mode) -> ! {
+fn lead(link: &UnixStream, mut plugged: HotPlugged, jail: Mode) -> ! {
     struct End;
     impl Drop for End {
         fn drop(&mut self) {
@@ -130,19 +131,21 @@ fn lead(link: &UnixStream, plugged: HotPlugged, jail: Mode) -> ! {
         }
     }
     let end = End;
-    let link = keep_only(link);
+    let link = keep_only(link, plugged.process());
     wait_and_take_away(link, plugged, jail);
     drop(end);
     unreachable!("the process has ended")
 }
 
-/// Closes all descriptors but `link` and standard error: nothing that the parent opened is held here.
-fn keep_only(link: &UnixStream) -> UnixStream {
-    // SAFETY: what is closed belongs to values of the parent's, which nobody uses or drops here any more; 0 is this one's.
+/// Closes all descriptors but `link`, that of QEMU's `process` and standard error: nothing else of the parent's is left.
+fn keep_only(link: &UnixStream, process: &mut Process) -> UnixStream {
+    // SAFETY: what is closed belongs to values of the parent's, which nobody uses or drops here any more. 0 and 1 are
+    // this process's own.
     unsafe {
         libc::dup2(link.as_raw_fd(), 0);
-        libc::close(1);
+        libc::dup2(process.pidfd().as_raw_fd(), 1);
         close_from(3);
+        process.hold_by(OwnedFd::from_raw_fd(1));
         UnixStream::from_raw_fd(0)
     }
 }

@@ -318,6 +318,25 @@ fn region_of_a_vm_that_has_ended_leaves_no_file() {
 }
 
 #[test]
+fn vm_that_ends_while_its_guest_holds_the_region_leaves_nothing() {
+    let bench = Bench::new();
+    let socket = bench.socket_of_nobody();
+    let mut vmm = bench.vmm(&[(QMP_VARIABLE, &socket), (HOLDS_VARIABLE, Path::new("1"))]);
+    let pid = vmm.pid();
+
+    let recording = bench.attach(&vmm, &["--qmp", socket.to_str().unwrap()]);
+    signal(recording.id(), "-TERM");
+    let is_requested = comes(|| reported(&socket).last().is_some_and(|last| last == "device_del"));
+    vmm.0.kill().unwrap();
+    vmm.0.wait().unwrap();
+    let recorded = recording.wait_with_output().unwrap();
+
+    assert!(is_requested);
+    assert!(recorded.status.success() && !text(&recorded).contains("stays plugged"), "{}", text(&recorded));
+    assert_eq!(regions_of(&pid), 0);
+}
+
+#[test]
 fn second_signal_ends_the_wait_for_a_guest_that_holds_the_region() {
     let bench = Bench::new();
     let socket = bench.socket_of_nobody();
