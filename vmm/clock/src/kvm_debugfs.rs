@@ -78,7 +78,8 @@ pub struct DebugfsVcpu {
     pub vcpu: u32,
     /// The host's thread that ran it last; `None` where it has not run yet or this kernel does not tell (before 5.19).
     pub thread: Option<u32>,
-    /// Its TSC; `None` while it runs a guest of its own: KVM shows that guest's then.
+    /// Its TSC; `None` while it runs a guest of its own: KVM shows that guest's then. Also while KVM makes or removes its
+    /// files.
     pub tsc: Option<VcpuTsc>,
 }
 
@@ -146,8 +147,10 @@ fn own_tsc(folder: &Path) -> Result<Option<VcpuTsc>, DebugfsError> {
     let is_nested = || Ok(number::<u64>(&folder.join("guest_mode"))?.unwrap_or(0) != 0);
     for _ in 0..TSC_TRIES {
         let was_nested = is_nested()?;
+        // All kernels have this one.
+        let Some(offset) = number(&folder.join("tsc-offset"))? else { return Ok(None) };
         let tsc = VcpuTsc {
-            offset: number(&folder.join("tsc-offset"))?.unwrap_or(0),
+            offset,
             ratio: number(&folder.join("tsc-scaling-ratio"))?.unwrap_or(0),
             fraction_bits: number(&folder.join("tsc-scaling-ratio-frac-bits"))?.unwrap_or(0),
         };
@@ -240,6 +243,16 @@ mod tests {
         let offsets = machine.vcpus().unwrap().into_iter().map(|vcpu| vcpu.tsc.map(|tsc| tsc.offset));
 
         assert_eq!(offsets.collect::<Vec<_>>(), [None, Some(-4000)]);
+    }
+
+    #[test]
+    fn vcpu_whose_files_come_or_go_has_no_offset() {
+        let root = debugfs(&[("77-12/vcpu0/pid", "79\n"), ("77-12/vcpu0/guest_mode", "0\n")]);
+        let machine = DebugfsVm::of_process(root.path(), &BTreeSet::from([77])).unwrap().remove(0);
+
+        let vcpus = machine.vcpus().unwrap();
+
+        assert_eq!(vcpus, [DebugfsVcpu { vcpu: 0, thread: Some(79), tsc: None }]);
     }
 
     #[test]
