@@ -432,6 +432,9 @@ impl LayerWriter {
         let stream = self.streams.of(cpu_id);
         if stream.gap == Gap::None {
             stream.flush_at(0, &self.place)?;
+            // What was lost before the gap is told by now. An empty packet at the next record, for the gap alone, would
+            // begin when that record's does: readers could not tell which of their files is the first.
+            stream.cut = false;
             stream.gap = Gap::Untold;
         }
         Ok(())

@@ -2,6 +2,7 @@ use super::*;
 use crate::files::reserve::Reserve;
 use crate::test_trace::manifest;
 use shared_ring::event::{FieldDescription, FieldType};
+use shared_ring::layout::PACKET_IN_GAP;
 use shared_ring::packet::{Records, read_header};
 use std::collections::BTreeMap;
 use std::fs;
@@ -138,6 +139,25 @@ fn packet_that_counts_a_loss_ends_with_the_record_after_it() {
     let times: Vec<_> = headers.iter().map(|header| (header.time_begin, header.time_end)).collect();
     assert_eq!(times, [(10, 30), (30, 30)]);
     assert_eq!(headers.iter().map(|header| header.lost_full).collect::<Vec<_>>(), [2, 2]);
+}
+
+#[test]
+fn loss_at_the_beginning_of_a_gap_makes_no_packet_without_records() {
+    let dir = TempDir::new().unwrap();
+    let mut layer = create(&dir, LayerKind::HostKernel);
+
+    layer.record(0, 10, 1, &[0; 4]).unwrap();
+    layer.add_lost(0, 2);
+    layer.begin_gap(0).unwrap();
+    layer.record(0, 30, 1, &[0; 4]).unwrap();
+    layer.end_gap(0, 0).unwrap();
+    layer.record(0, 40, 1, &[0; 4]).unwrap();
+    layer.flush().unwrap();
+
+    let bytes = fs::read(dir.path().join("host-kernel/stream_0")).unwrap();
+    let headers: Vec<_> = bytes.chunks(4096).map(|packet| read_header(packet).unwrap()).collect();
+    let told: Vec<_> = headers.iter().map(|header| (header.time_begin, header.flags, header.lost_full)).collect();
+    assert_eq!(told, [(10, 0, 2), (30, PACKET_IN_GAP, 2), (40, 0, 2)]);
 }
 
 #[test]
