@@ -5,7 +5,7 @@
 //! row of a table for each thing that was waited for, `SECONDS` long for each number of other processes:
 //!
 //! - `slot`: a slot was mapped, which the kernel clears first: a mebibyte for each vCPU;
-//! - `refusal`: this process has its slot already, and asked for another: what it waits for are the others;
+//! - `refusal`: this process has as many slots as it gets, and asked for another: what it waits for are the others;
 //! - `nothing`: it asked for what the device does not have: a refusal for which nobody waits, so that the rest is the machine;
 //! - `no slot`: there was none that the host had read to its end;
 //! - `return`: the slot was given back.
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "usage: claims SECONDS [OTHERS]...";
 /// How many slots there are.
 const SLOTS: &str = "/sys/class/misc/strata/slots";
+/// Slots that a process gets: `STRATA_SLOTS_PER_PROCESS` of the module.
+const SLOTS_OF_PROCESS: usize = 4;
 /// Offsets in the device.
 const SLOT: i64 = 0;
 const HOST_AREA: i64 = 1 << 32;
@@ -53,6 +55,10 @@ fn run(arguments: &[String]) -> Result<()> {
     let [seconds, others @ ..] = numbers.as_slice() else { bail!(USAGE) };
     let device = Device::open()?;
     claim_all(&device)?;
+    // All but one, so that the one that is claimed and given back below is the last.
+    for _ in 1..SLOTS_OF_PROCESS {
+        device.keep_slot()?;
+    }
     for &others in others {
         let children = (0..others).map(|_| fork_claimer(&device)).collect::<Result<Vec<_>>>()?;
         let waits = device.claim_for(Duration::from_secs(u64::from(*seconds)));
@@ -134,6 +140,16 @@ impl Device {
         self.map(SLOT, libc::PROT_READ | libc::PROT_WRITE)
     }
 
+    /// Maps a slot that this process keeps, when the host has read one to its end.
+    fn keep_slot(&self) -> Result<()> {
+        loop {
+            match self.map_slot() {
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => thread::sleep(Duration::from_millis(1)),
+                kept => return kept.map(|_| ()).context("cannot keep a slot"),
+            }
+        }
+    }
+
     fn unmap(&self, at: NonNull<u8>) -> Result<()> {
         // SAFETY: a mapping of this program's, which nobody uses any more.
         let unmapped = unsafe { libc::munmap(at.as_ptr().cast(), self.slot) };
@@ -152,7 +168,7 @@ impl Device {
                     waits.slot.record(claimed.nanoseconds)?;
                     for _ in 0..REFUSALS {
                         let refused = timed(|| self.map_slot());
-                        ensure!(errno(&refused.result) == Some(libc::EBUSY), "a process has got two slots");
+                        ensure!(errno(&refused.result) == Some(libc::EBUSY), "a process has got a slot too many");
                         waits.refusal.record(refused.nanoseconds)?;
                         let refused = timed(|| self.map(NOTHING, libc::PROT_READ));
                         ensure!(errno(&refused.result) == Some(libc::EINVAL), "the device has more than it should");

@@ -1,5 +1,5 @@
-//! What a process may not do with `/dev/strata`, tried: other processes' rings, the kernel's, the host's part, a second
-//! slot. Says for each attempt whether it was refused; the exit status is the number of those that were not.
+//! What a process may not do with `/dev/strata`, tried: other processes' rings, the kernel's, the host's part, more slots
+//! than it gets. Says for each attempt whether it was refused; the exit status is the number of those that were not.
 //!
 //! Needs a guest that Strata traces and the right to use the device.
 #![allow(unsafe_code)] // Maps, and touches what must not be touched.
@@ -22,6 +22,8 @@ const SLOT: i64 = 0;
 const HOST_AREA: i64 = 1 << 32;
 /// As [`SLOT`], for a process that is not counted where it is refused.
 const SLOT_AGAIN: i64 = 2 << 32;
+/// Slots that a process gets, one for each copy of the library in it: `STRATA_SLOTS_PER_PROCESS` of the module.
+const SLOTS: usize = 4;
 /// Offsets of numbers in the superblock, see `docs/abi.md`.
 const GUEST_WRITABLE_OFFSET: usize = 32;
 const PROCESS_STRIDE: usize = 88;
@@ -68,7 +70,7 @@ fn run() -> Result<u8> {
     let (writable, stride) = (usize::try_from(writable)?, usize::try_from(stride)?);
     let try_map = |offset, size, access| map(&device, offset, size, access).map(|_| ());
 
-    // before this process has its slot, so that nothing but the size or place can be wrong
+    // before this process has a slot, so that nothing but the size or place can be wrong
     attempts.failed("more than a slot", try_map(SLOT, stride + PAGE, PROT_READ | PROT_WRITE), EINVAL);
     let next = i64::try_from(stride)?;
     attempts.failed("the next process's slot", try_map(next, stride, PROT_READ), EINVAL);
@@ -83,9 +85,11 @@ fn run() -> Result<u8> {
     attempts.refused("a read of the device", (&device).read(&mut [0; 16]).is_err());
 
     let slot = map(&device, SLOT, stride, PROT_READ | PROT_WRITE).context("cannot map the process's slot")?;
-    attempts.failed("a second slot", try_map(SLOT, stride, PROT_READ), EBUSY);
+    let map_more = |offset| map(&device, offset, stride, PROT_READ | PROT_WRITE);
+    let more = (1..SLOTS).map(|_| map_more(SLOT)).collect::<Result<Vec<_>, _>>().context("cannot map more slots")?;
+    attempts.failed("a slot too many", try_map(SLOT, stride, PROT_READ), EBUSY);
     let other = open()?;
-    attempts.failed("a second slot by another file", map(&other, SLOT, stride, PROT_READ).map(|_| ()), EBUSY);
+    attempts.failed("a slot too many by another file", map(&other, SLOT, stride, PROT_READ).map(|_| ()), EBUSY);
     attempts.failed("a mapping that is treated as ordinary memory", advise(slot, PAGE, libc::MADV_DOFORK), EINVAL);
     attempts.failed("a slot that grows", grow(slot, stride), EFAULT);
 
@@ -93,10 +97,16 @@ fn run() -> Result<u8> {
     let secret = stride - 8;
     // SAFETY: the last word of the slot, which nobody records into here.
     unsafe { slot.add(secret).cast::<u64>().write_volatile(0x5ec7e7) };
+    ensure!(more.iter().all(|slot| word(*slot, secret) == 0), "a process has the same slot twice");
+    for slot in &more {
+        // SAFETY: as above.
+        unsafe { slot.add(secret).cast::<u64>().write_volatile(0x5ec7e7) };
+    }
     let parent = std::process::id();
     let in_child = |action: &dyn Fn() -> i32| child(action);
     let touched = in_child(&|| {
-        let is_empty = (0..stride).step_by(8).all(|offset| word(slot, offset) == 0);
+        let is_empty = (0..stride).step_by(8).all(|offset| word(slot, offset) == 0)
+            && more.iter().all(|slot| word(*slot, secret) == 0);
         // SAFETY: the child's own memory, in the place of its parent's slot.
         unsafe { slot.add(secret).cast::<u64>().write_volatile(0xbad) };
         let grandchild = child(&|| i32::from(word(slot, secret) != 0));
@@ -104,7 +114,10 @@ fn run() -> Result<u8> {
             !is_empty || word(slot, secret) != 0xbad || grandchild.is_err() || grandchild.is_ok_and(|end| end != 0),
         )
     })?;
-    attempts.refused("a child's use of its parent's slot", touched == 0 && word(slot, secret) == 0x5ec7e7);
+    attempts.refused("a child's use of its parent's slots", touched == 0 && word(slot, secret) == 0x5ec7e7);
+    // One that is given back counts no more.
+    more.iter().try_for_each(|slot| unmap(*slot, stride)).context("cannot give slots back")?;
+    map_more(SLOT_AGAIN).and_then(|slot| unmap(slot, stride)).context("cannot map a slot in place of others")?;
     let seen = in_child(&|| i32::from(word(host, PROCESS_STRIDE) != stride as u64))?;
     ensure!(seen == 0, "a child does not see the host's area");
     let stolen = in_child(&|| i32::from(read_of(parent, slot, secret).is_ok()))?;
@@ -162,7 +175,7 @@ fn is_called_swapped(stride: usize) -> Result<bool> {
     Ok(tried.collect::<Result<Vec<_>>>()?.contains(&true))
 }
 
-/// How many processes are said to have a slot already because one has died whose child still uses its slot, of `stride` bytes.
+/// How many processes are said to have too many slots because one has died whose child still uses its slots, of `stride` bytes.
 fn locked_out(stride: usize) -> Result<usize> {
     // A CPU gives out the address that was given back on it last.
     // SAFETY: the set is one of numbers of CPUs, and this program has one thread.
@@ -173,9 +186,13 @@ fn locked_out(stride: usize) -> Result<usize> {
     };
     ensure!(is_pinned, "cannot stay on a CPU: {}", Error::last_os_error());
     let (ours, theirs) = UnixStream::pair()?;
+    let keep = |device: &File| {
+        let slot = map(device, SLOT_AGAIN, stride, PROT_READ | PROT_WRITE)?;
+        advise(slot, stride, libc::MADV_KEEPONFORK)
+    };
     let keeps = child(&|| {
-        let kept = open().and_then(|device| map(&device, SLOT_AGAIN, stride, PROT_READ | PROT_WRITE));
-        let kept = kept.and_then(|slot| advise(slot, stride, libc::MADV_KEEPONFORK));
+        // All that it gets: then a process of the same address would get none.
+        let kept = open().and_then(|device| (0..SLOTS).try_for_each(|_| keep(&device)));
         // SAFETY: a copy of the parent's, which is not used here.
         unsafe { libc::close(ours.as_raw_fd()) };
         // SAFETY: this program has one thread.
@@ -185,7 +202,7 @@ fn locked_out(stride: usize) -> Result<usize> {
         i32::from(kept.is_err())
     })?;
     drop(theirs);
-    ensure!(keeps == 0, "cannot keep a slot");
+    ensure!(keeps == 0, "cannot keep slots");
     let refused = || {
         child(&|| {
             i32::from(
@@ -212,6 +229,11 @@ fn map(device: &File, offset: i64, size: usize, access: i32) -> Result<NonNull<u
     } else {
         NonNull::new(at.cast()).ok_or_else(Error::last_os_error)
     }
+}
+
+fn unmap(mapping: NonNull<u8>, size: usize) -> Result<(), Error> {
+    // SAFETY: one of this program's own mappings, which nobody uses any more.
+    result(unsafe { libc::munmap(mapping.as_ptr().cast(), size) })
 }
 
 fn protect(page: NonNull<u8>, access: i32) -> Result<(), Error> {

@@ -2,13 +2,13 @@
 /*
  * /dev/strata: maps a process's own rings, and what the host tells everyone, into the process.
  *
- * A process (an address space) has at most one process slot: it gets one by mapping offset 0, however many files it has
- * open and whoever opened them, and keeps it as long as the mapping, or a part of it, is there. It goes with exec(), exit and
- * kill, after which the slot is closed for the host to read to its end.
+ * A process (an address space) gets a process slot by each mapping of offset 0, and a few at most, however many files it has
+ * open and whoever opened them. It keeps a slot as long as the mapping, or a part of it, is there. That goes with exec(), exit
+ * and kill, after which the slot is closed for the host to read to its end.
  *
- * A child that is forked does not inherit the slot, but finds zeroed memory of its own in its place: a signal handler that
- * forks may have interrupted a record, and in the child, too, it returns into that. Where the region is taken away with its
- * device, all processes find zeroed memory of their own in its place, for the same reason.
+ * A child that is forked inherits no slot, but finds zeroed memory of its own in its place: a signal handler that forks may
+ * have interrupted a record, and in the child, too, it returns into that. Where the region is taken away with its device, all
+ * processes find zeroed memory of their own in its place, for the same reason.
  */
 
 #include <linux/cred.h>
@@ -37,6 +37,8 @@
 #define STRATA_HOST_AREA_PGOFF ((1UL << 32) >> PAGE_SHIFT)
 /* The process's own slot once more, for those that were refused, and counted, before. */
 #define STRATA_SLOT_AGAIN_PGOFF ((2UL << 32) >> PAGE_SHIFT)
+/* Slots that a process has at most. Each copy of the library in it needs one: a program's own, and that of a plugin. */
+#define STRATA_SLOTS_PER_PROCESS 4
 
 /*
  * Who shares a limit: a user's processes, those in user namespaces of the user's included, whatever they are called there.
@@ -148,12 +150,13 @@ static u32 strata_account_limit(struct strata_account account, u32 used_by_other
 static int strata_slot_find(void)
 {
 	struct strata_account account = strata_account();
-	u32 slot, used, used_by_others;
+	u32 slot, used, used_by_others, own = 0;
 
 	lockdep_assert_held(&strata_slots);
 	for (slot = 0; slot < strata_slot_count; slot++)
-		if (strata_owners[slot].mm == current->mm)
-			return -EBUSY;
+		own += strata_owners[slot].mm == current->mm;
+	if (own >= STRATA_SLOTS_PER_PROCESS)
+		return -EBUSY;
 	for (slot = 0; slot < strata_slot_count && strata_slot_is_used(slot); slot++)
 		;
 	if (slot == strata_slot_count)

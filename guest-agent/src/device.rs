@@ -1,4 +1,4 @@
-//! `/dev/strata`: maps the host's area (superblock, sessions, clock) and this process's own slot.
+//! `/dev/strata`: maps the host's area (superblock, sessions, clock) and a slot of this process's own.
 #![allow(unsafe_code)] // Mapping shared memory.
 
 use rustix::fs::{Mode, OFlags};
@@ -46,9 +46,11 @@ pub enum DeviceError {
     /// The user's processes have as many slots as one user gets.
     #[error("this user's processes have as many process slots of the trace region as one user gets")]
     OverQuota,
-    /// The process has its slot already.
-    #[error("this process has mapped its slot of the trace region already")]
-    HasSlot,
+    /// The process has as many slots as one process gets.
+    #[error(
+        "this process has as many slots of the trace region as one gets: let fewer copies of the library record in it"
+    )]
+    HasSlots,
     /// The kernel refused to map the slot.
     #[error("cannot map this process's rings")]
     MapSlot(#[source] std::io::Error),
@@ -140,7 +142,7 @@ pub(crate) fn map_host_area() -> Result<MappedHostArea, DeviceError> {
     Ok(MappedHostArea { mapping, area })
 }
 
-/// Maps this process's own slot, which the kernel sets up now. `again` says that it was refused before. A child made by
+/// Maps a slot of this process's own, which the kernel sets up now. `again` says that it was refused before. A child made by
 /// `fork` does not have the mapping.
 pub(crate) fn map_slot(host_area: &MappedHostArea, again: bool) -> Result<Mapping, DeviceError> {
     let size = host_area.area().view().process_slot_size();
@@ -148,7 +150,7 @@ pub(crate) fn map_slot(host_area: &MappedHostArea, again: bool) -> Result<Mappin
     Mapping::new(&open()?, offset, size, ProtFlags::READ | ProtFlags::WRITE).map_err(|error| match error {
         Errno::NOSPC => DeviceError::NoSlot,
         Errno::DQUOT => DeviceError::OverQuota,
-        Errno::BUSY => DeviceError::HasSlot,
+        Errno::BUSY => DeviceError::HasSlots,
         other => DeviceError::MapSlot(other.into()),
     })
 }

@@ -279,7 +279,7 @@ impl Tracer {
             Err(SETTLED) => return Self::connection_of(state),
             Err(thread) => return Self::await_connection(state, thread),
         }
-        match self.open(when, state.retry_at.load(Ordering::Relaxed) != 0) {
+        match self.open(state, when) {
             Ok(Some(connection)) => self.settle(state, connection),
             Ok(None) => {
                 state.stage.store(APART, Ordering::Release);
@@ -373,8 +373,8 @@ impl Tracer {
         self.state()
     }
 
-    /// Maps what this process needs; `None` when it needs nothing yet. `again` says that it was refused before.
-    fn open(&self, when: When, again: bool) -> Result<Option<&'static Connection>, Error> {
+    /// Maps what this process needs; `None` when it needs nothing yet.
+    fn open(&self, state: &ProcessState, when: When) -> Result<Option<&'static Connection>, Error> {
         if !Rdtscp::is_available() {
             return Err(Error::NoRdtscp);
         }
@@ -385,10 +385,15 @@ impl Tracer {
         if when == When::Wanted && !self.is_wanted() {
             return Ok(None);
         }
-        let slot = device::map_slot(host_area, again)?;
+        let was_refused = state.retry_at.load(Ordering::Relaxed) != 0;
+        let slot = device::map_slot(host_area, was_refused)?;
+        // A handler has forked before that, and this is the child, which has connected since: it needs no second slot.
+        if let Some(connection) = Self::connection_of(state) {
+            return Ok(Some(connection));
+        }
         let (host, own) = ((host_area.base(), host_area.size()), (slot.base(), slot.size()));
-        // SAFETY: both are whole mappings, the host's never undone and the slot's kept by the owner; the kernel gives a
-        // process one slot, and this is the only place where it is mapped.
+        // SAFETY: both are whole mappings, the host's never undone and the slot's kept by the owner; the kernel maps each slot
+        // once, and this one here.
         let rings = unsafe { ProcessRings::new(host, own, Owner::Slot(slot))?.restartable_if_possible(host.0) };
         Ok(Some(permanent::keep(Connection::new(rings)).map_err(Error::NoMemory)?))
     }

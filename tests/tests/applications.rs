@@ -1,6 +1,6 @@
 //! What applications can record in a guest, and what they cannot reach.
 //!
-//! Shows: A process reaches no kernel ring, other process, second slot or writable clock.
+//! Shows: A process reaches no kernel ring, other process, fifth slot or writable clock.
 //! Shows: Applications record across fork, exec, `kill -9`, migration, late CPUs and lack of slots.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

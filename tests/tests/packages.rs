@@ -2,7 +2,7 @@
 //! dpkg, built by DKMS, started by systemd.
 //!
 //! Shows: Packages install, DKMS builds, systemd starts the agent and `strata metrics`, a user of group `strata` records.
-//! Shows: A Python program of a user of group `strata` records.
+//! Shows: A Python program of a user of group `strata` records, and so do two copies of the library in one.
 //! Shows: A distribution boots from its image, fails no unit, runs apt-get, powers off.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -10,6 +10,8 @@ use lab::build::binaries::{self, Purpose};
 use lab::paths::Paths;
 use lab::scenarios::debian_guest;
 use lab::{packaging, process, provision};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 use strata_recording::layer::LayerKind;
@@ -51,6 +53,7 @@ fn debian_boots_from_its_image_and_its_packages_connect_it() {
     // a member of the group who is not root records
     assert!(has("workload done"), "{reported:#?}");
     assert!(has("shop.py: 101 recorded, 1 lost, connected"), "{reported:#?}");
+    assert!(has("copies: [True, True] [None, None]"), "{reported:#?}");
     assert!(has("after stopping: inactive, 0 modules") && has("unloaded"), "{reported:#?}");
 
     let trace = folder.join("debian.trace");
@@ -64,12 +67,23 @@ fn debian_boots_from_its_image_and_its_packages_connect_it() {
     let strata = binaries::located(&paths, Purpose::Test).strata;
     let verdict = process::capture(Command::new(&strata).arg("check").arg(&trace)).unwrap();
     assert!(verdict.contains("0 violations"), "{verdict}");
-    let mut events = Command::new(&strata);
-    let events = process::capture(events.arg("events").arg(&trace).args(["--event", "pyshop:sold"])).unwrap();
+    let listed =
+        |arguments: &[&str]| process::capture(Command::new(&strata).arg("events").arg(&trace).args(arguments)).unwrap();
+    let events = listed(&["--event", "pyshop:sold"]);
     let sold: Vec<&str> = events.lines().filter(|line| line.contains("pyshop:sold: ")).collect();
     assert_eq!(sold.len(), 100, "{events}");
     let last = "what = \"brötchen\", pieces = 99, flags = 0x73, change = -99, open = 1";
     assert!(sold[99].contains(last), "{events}");
+
+    // each copy by a slot of its own
+    let events = listed(&["--event", "copies:*", "--json"]);
+    let copies: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: BTreeSet<_> = copies.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!(names, BTreeSet::from(["copies:strata", "copies:strata_copy"]), "{events}");
+    let pid = &copies[0]["pid"];
+    assert!(pid.is_u64() && copies.iter().all(|event| event["pid"] == *pid), "{events}");
+    let processes = manifest.layers.iter().filter_map(|layer| layer.process.as_ref());
+    assert_eq!(processes.filter(|process| *pid == process.pid).count(), 2, "{events}");
 
     let host = paths.builds().join("debs").join(format!("strata_{}_amd64.deb", packaging::VERSION));
     let contents = process::capture(Command::new("dpkg-deb").arg("--contents").arg(host)).unwrap();

@@ -60,7 +60,7 @@ thread_local! {
 }
 
 /// The calling thread's area, which is registered if it was not. `None` when it cannot be: the kernel does not allow
-/// it, another library has registered an area for this thread, or [`MAX_AREAS`] threads have one.
+/// it, another library or a copy of this one has registered an area for this thread, or [`MAX_AREAS`] threads have one.
 ///
 /// Cold and apart, so that where the C library has areas the way to them stays as short as it was.
 #[cold]

@@ -15,6 +15,15 @@ as_member() {
 }
 as_member workload --events 500 && echo "report: workload done"
 as_member python3 /usr/bin/shop.py 100 2>&1 | sed 's/^/report: /'
+# two copies of the library in a process, as of a program and its extension
+mkdir /tmp/copies
+cp /usr/lib/x86_64-linux-gnu/libstrata.so.1 /tmp/copies/copy.so
+sed 's|"libstrata.so.1"|"/tmp/copies/copy.so"|' /usr/lib/python3/dist-packages/strata.py > /tmp/copies/strata_copy.py
+as_member env PYTHONPATH=/tmp/copies python3 -c '
+import strata, strata_copy
+copies = strata, strata_copy
+events = [copy.Event("copies:" + copy.__name__) for copy in copies]
+print("copies:", [event() for event in events], [copy.error() for copy in copies])' 2>&1 | sed 's/^/report: /'
 systemctl start strata-metrics.service
 systemd-analyze verify --man=no /usr/lib/systemd/system/strata-recorder@.service 2>&1 | sed 's/^/report: verify: /'
 bash -c 'for _ in $(seq 50); do exec 3<>/dev/tcp/127.0.0.1/9464 && break; sleep 0.1; done 2> /dev/null

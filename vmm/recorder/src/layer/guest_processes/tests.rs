@@ -302,6 +302,27 @@ fn layer_of_a_process_that_has_ended_says_so_while_others_go_on() {
 }
 
 #[test]
+fn slots_of_one_process_have_a_layer_each() {
+    let mut bench = Bench::new(usize::MAX);
+
+    (0..2).for_each(|slot| {
+        bench.record(slot, 1);
+        bench.set(slot, 1, PROCESS_ACTIVE);
+    });
+    // of the process that has slot 0
+    let entry = bench.layout.process_table + size_of::<ProcessEntry>();
+    bench.memory.store(entry + offset_of!(ProcessEntry, pid), 100);
+    bench.look();
+    (0..2).for_each(|slot| bench.set(slot, 1, PROCESS_CLOSED));
+    bench.look();
+
+    let paths: Vec<_> = bench.processes.layers().map(|layer| layer.path).collect();
+    assert_eq!(paths, ["vm0/guest-user/100", "vm0/guest-user/100-2"]);
+    let records: Vec<_> = bench.processes.layers().map(|layer| layer.streams[0].records).collect();
+    assert_eq!(records, [1, 1]);
+}
+
+#[test]
 fn descriptors_of_a_process_that_is_gone_are_for_the_next() {
     let mut bench = Bench::new(VCPUS as usize);
 
