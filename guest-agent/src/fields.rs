@@ -45,27 +45,27 @@ pub trait Kind {
     fn put(value: Self::Value<'_>, payload: &mut Payload<'_>);
 }
 
-macro_rules! integers {
-    ($($integer:ty => $ty:ident),*) => {$(
-        impl Kind for $integer {
+macro_rules! numbers {
+    ($($number:ty => $ty:ident),*) => {$(
+        impl Kind for $number {
             const TYPE: FieldType = FieldType::$ty;
-            type Value<'a> = $integer;
+            type Value<'a> = $number;
 
             #[inline(always)]
-            fn size(_: $integer) -> usize {
-                size_of::<$integer>()
+            fn size(_: $number) -> usize {
+                size_of::<$number>()
             }
 
             #[inline(always)]
-            fn put(value: $integer, payload: &mut Payload<'_>) {
+            fn put(value: $number, payload: &mut Payload<'_>) {
                 payload.put(&value.to_le_bytes());
             }
         }
     )*};
 }
 
-integers!(u8 => U8, u16 => U16, u32 => U32, u64 => U64, usize => U64);
-integers!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, isize => I64);
+numbers!(u8 => U8, u16 => U16, u32 => U32, u64 => U64, usize => U64);
+numbers!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, isize => I64, f64 => F64);
 
 impl Kind for bool {
     const TYPE: FieldType = FieldType::U8;
@@ -182,15 +182,15 @@ mod tests {
 
     #[test]
     fn values_become_the_bytes_that_the_fields_say() {
-        type Shape = (u16, Hex<u32>, Text, i8);
-        let values = (0x0102, 0xdead_beef, "hello\0hidden", -1);
-        let mut bytes = [0xaa; 13];
+        type Shape = (u16, Hex<u32>, Text, i8, f64);
+        let values = (0x0102, 0xdead_beef, "hello\0hidden", -1, -2.0);
+        let mut bytes = [0xaa; 21];
 
         let size = Shape::size(values);
         Shape::put(values, &mut Payload::new(&mut bytes));
 
-        assert_eq!(size, 13);
-        assert_eq!(&bytes, b"\x02\x01\xef\xbe\xad\xdehello\0\xff");
+        assert_eq!(size, 21);
+        assert_eq!(&bytes, b"\x02\x01\xef\xbe\xad\xdehello\0\xff\0\0\0\0\0\0\0\xc0");
     }
 
     #[test]

@@ -8,11 +8,13 @@ use crate::restartable_thread::ThisThread;
 use crate::rseq_area::{self, own::BlockedSignals};
 use clock_sync::entry::Reader;
 use rustix::thread::CpuSet;
-use shared_ring::event::Event;
-use shared_ring::layout::{FEATURE_RESTARTABLE_RINGS, MAX_VCPUS, ProcessHeader, RING_LOST_FULL, Superblock};
+use shared_ring::event::{Event, FieldType};
+use shared_ring::layout::{
+    FEATURE_FLOAT_FIELDS, FEATURE_RESTARTABLE_RINGS, MAX_VCPUS, ProcessHeader, RING_LOST_FULL, Superblock,
+};
 use shared_ring::producer::{NotReserved, Producer, Reservation, lose_too_large};
 use shared_ring::region::Rings;
-use shared_ring::registry::Registry;
+use shared_ring::registry::{MAX_ENTRY, Registry, encode_parts};
 pub(crate) use shared_ring::restartable::Recorded;
 use shared_ring::restartable::{self, Draft, RestartableProducer, RestartableThread};
 use shared_ring::storage::{Smp, Storage};
@@ -114,6 +116,8 @@ pub(crate) struct ProcessRings {
     /// later.
     ring_of_cpu: *const AtomicU16,
     registry: Registry<Smp>,
+    /// Whether the host knows of floating point.
+    takes_floats: bool,
     class_mask: *const AtomicU64,
     _owner: Owner,
 }
@@ -169,8 +173,20 @@ impl ProcessRings {
                 slot.0.add(offset_of!(ProcessHeader, vcpu_of_cpu)).cast_const().cast(),
             )
         };
+        // SAFETY: the superblock lies at the beginning of the host's area, in which the view found clock entries behind it.
+        let features = unsafe { Smp::new(host_area.0).load(offset_of!(Superblock, features)) };
+        let takes_floats = features & FEATURE_FLOAT_FIELDS != 0;
         let header = slot.0.cast_const().cast();
-        Ok(Self { rings, is_restartable: false, header, ring_of_cpu, registry, class_mask, _owner: owner })
+        Ok(Self {
+            rings,
+            is_restartable: false,
+            header,
+            ring_of_cpu,
+            registry,
+            takes_floats,
+            class_mask,
+            _owner: owner,
+        })
     }
 
     /// The rings, where each record is one restartable sequence, if that is possible: the host reads such rings, no
@@ -220,7 +236,13 @@ impl ProcessRings {
 
     /// Describes `event` to the host. One caller at a time. `false` when the registry is full.
     pub(crate) fn append(&self, event: &Event) -> bool {
-        self.registry.append(event)
+        let fields = event.fields.iter().map(|field| match field.ty {
+            FieldType::F64 if !self.takes_floats => (field.name, FieldType::U64, true),
+            ty => (field.name, ty, field.hex),
+        });
+        let mut entry = [0; MAX_ENTRY];
+        let size = encode_parts(event.id, event.class, &[event.name], fields, &mut entry);
+        size.and_then(|size| entry.get(..size)).is_some_and(|entry| self.registry.append_encoded(entry))
     }
 
     /// Records an event of `size` payload bytes, which `fill` writes, in the ring of the CPU on which its time is read.
@@ -414,7 +436,7 @@ pub(crate) mod tests {
     use clock_sync::entry::Writer;
     use clock_sync::relation::Relation;
     use shared_ring::consumer::Consumer;
-    use shared_ring::event::EventDescription;
+    use shared_ring::event::{EventDescription, Field};
     use shared_ring::guest;
     use shared_ring::host::memory::HostMemory;
     use shared_ring::host::{self, EnabledEvents};
@@ -600,6 +622,21 @@ pub(crate) mod tests {
         region.rings().unwrap().count_lost(&Scripted::new(&[1]), 3);
 
         assert_eq!(lost(&region), [3, 0]);
+    }
+
+    #[test]
+    fn floats_are_described_as_their_bits_to_a_host_that_does_not_know_them() {
+        const WEIGHED: Event = Event { fields: &[Field::new("weight", FieldType::F64)], ..EVENT };
+        let [new, old] = [Region::new(), Region::new()];
+        old.memory.store(offset_of!(Superblock, features), FEATURE_RESTARTABLE_RINGS);
+
+        let described = [new, old].map(|region| {
+            assert!(region.rings().unwrap().append(&WEIGHED));
+            let field = &region.drain(0).0[0].fields[0];
+            (field.ty, field.hex)
+        });
+
+        assert_eq!(described, [(FieldType::F64, false), (FieldType::U64, true)]);
     }
 
     #[test]

@@ -129,6 +129,8 @@ pub enum FieldType {
     I32,
     /// Signed, 8 bytes.
     I64,
+    /// Floating point of IEEE 754, 8 bytes, little-endian and unaligned, too.
+    F64,
     /// Text in this many bytes, NUL-padded.
     CharArray(u16),
     /// Text that ends with a NUL byte, which is part of the payload.
@@ -169,7 +171,7 @@ impl FieldType {
             Self::U8 | Self::I8 => Some(1),
             Self::U16 | Self::I16 => Some(2),
             Self::U32 | Self::I32 => Some(4),
-            Self::U64 | Self::I64 => Some(8),
+            Self::U64 | Self::I64 | Self::F64 => Some(8),
         }
     }
 
@@ -183,7 +185,7 @@ impl FieldType {
         }
     }
 
-    /// The integer that this type is; `None` for arrays and text.
+    /// The integer that this type is; `None` for floating point, arrays and text.
     #[must_use]
     pub const fn integer(self) -> Option<Integer> {
         Some(match self {
@@ -195,7 +197,9 @@ impl FieldType {
             Self::I16 => Integer::I16,
             Self::I32 => Integer::I32,
             Self::I64 => Integer::I64,
-            Self::CharArray(_) | Self::String | Self::Array(..) | Self::Sequence(_) | Self::Text => return None,
+            Self::F64 | Self::CharArray(_) | Self::String | Self::Array(..) | Self::Sequence(_) | Self::Text => {
+                return None;
+            }
         })
     }
 
@@ -221,6 +225,7 @@ impl FieldType {
             Self::CharArray(length) => (9, length),
             Self::String => (10, 0),
             Self::Text => (11, 0),
+            Self::F64 => (12, 0),
             Self::Array(integer, length) => (ARRAY_CODE + integer.to_code(), length),
             Self::Sequence(integer) => (SEQUENCE_CODE + integer.to_code(), 0),
             Self::U8 => (1, 0),
@@ -241,6 +246,7 @@ impl FieldType {
             9 if length > 0 => Self::CharArray(length),
             10 => Self::String,
             11 => Self::Text,
+            12 => Self::F64,
             _ if code < ARRAY_CODE => match Integer::from_code(code) {
                 Some(integer) => Self::of_integer(integer),
                 None => return None,
@@ -449,7 +455,7 @@ mod tests {
 
     #[test]
     fn codes_that_stand_for_nothing_are_refused() {
-        let refused = [(0, 0), (9, 0), (12, 1), (16, 1), (17, 0), (25, 1), (32, 0), (41, 0), (255, 1)];
+        let refused = [(0, 0), (9, 0), (13, 0), (16, 1), (17, 0), (25, 1), (32, 0), (41, 0), (255, 1)];
 
         assert!(refused.iter().all(|&(code, length)| FieldType::from_code(code, length).is_none()));
     }
@@ -459,6 +465,7 @@ mod tests {
         let types = [
             FieldType::U8,
             FieldType::I64,
+            FieldType::F64,
             FieldType::CharArray(16),
             FieldType::String,
             FieldType::Text,

@@ -15,7 +15,7 @@ pub use geometry::{Geometry, GeometryError};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"STRATA\0\x01");
 
 /// Version of this layout: `major << 16 | minor`. A reader refuses another major version.
-pub const ABI_VERSION: u32 = 2 << 16 | 7;
+pub const ABI_VERSION: u32 = 2 << 16 | 8;
 
 /// Granularity of everything that is mapped on its own, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -34,6 +34,8 @@ pub const MAX_EVENTS: usize = 4096;
 
 /// [`Superblock::features`]: the host reads rings of processes whose [`RING_RESTARTABLE`] is 1.
 pub const FEATURE_RESTARTABLE_RINGS: u64 = 1;
+/// The host knows of fields of floating point: to another one they are described as hexadecimal numbers.
+pub const FEATURE_FLOAT_FIELDS: u64 = 2;
 
 /// Offset of the session table in the region, bytes.
 pub const SESSION_TABLE_OFFSET: usize = PAGE_SIZE;
@@ -61,7 +63,7 @@ pub struct Superblock {
     pub abi_version: u32,
     /// Number of vCPUs, hence of clock entries and of rings in each ring set.
     pub vcpus: u32,
-    /// Feature bits: [`FEATURE_RESTARTABLE_RINGS`]; a guest ignores those that it does not know.
+    /// Feature bits: [`FEATURE_RESTARTABLE_RINGS`], [`FEATURE_FLOAT_FIELDS`]; a guest ignores those that it does not know.
     pub features: u64,
     /// Size of the whole region.
     pub region_size: u64,

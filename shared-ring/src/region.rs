@@ -1,8 +1,8 @@
 //! Where the parts of a region lie, for a given number of vCPUs and ring geometry.
 
 use crate::layout::{
-    ABI_VERSION, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, FEATURE_RESTARTABLE_RINGS, Geometry, MAGIC, MAX_EVENTS,
-    MAX_PROCESS_SLOTS, MAX_VCPUS, Mode, PAGE_SIZE, ProcessEntry, SESSION_SLOT_SIZE, SESSION_SLOTS,
+    ABI_VERSION, CLOCK_ENTRY_SIZE, CLOCK_OFFSET, FEATURE_FLOAT_FIELDS, FEATURE_RESTARTABLE_RINGS, Geometry, MAGIC,
+    MAX_EVENTS, MAX_PROCESS_SLOTS, MAX_VCPUS, Mode, PAGE_SIZE, ProcessEntry, SESSION_SLOT_SIZE, SESSION_SLOTS,
     SESSION_TABLE_OFFSET, SessionSlot, Superblock,
 };
 
@@ -230,7 +230,7 @@ impl RegionLayout {
             magic: MAGIC,
             abi_version: ABI_VERSION,
             vcpus: self.config.vcpus,
-            features: FEATURE_RESTARTABLE_RINGS,
+            features: FEATURE_RESTARTABLE_RINGS | FEATURE_FLOAT_FIELDS,
             region_size: self.size as u64,
             guest_writable_offset: self.guest_writable as u64,
             agent_offset: self.agent as u64,

@@ -72,7 +72,7 @@ fn debian_boots_from_its_image_and_its_packages_connect_it() {
     let events = listed(&["--event", "pyshop:sold"]);
     let sold: Vec<&str> = events.lines().filter(|line| line.contains("pyshop:sold: ")).collect();
     assert_eq!(sold.len(), 100, "{events}");
-    let last = "what = \"brötchen\", pieces = 99, flags = 0x73, change = -99, open = 1";
+    let last = "what = \"brötchen\", pieces = 99, flags = 0x73, change = -99, open = 1, price = 49.5";
     assert!(sold[99].contains(last), "{events}");
 
     // each copy by a slot of its own

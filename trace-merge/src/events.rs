@@ -411,6 +411,37 @@ mod tests {
         assert_eq!((objects.len(), &objects[0]["pid"]), (2, &serde_json::Value::Null));
     }
 
+    #[test]
+    fn floats_are_shown_as_they_read_back() {
+        let field = |name: &str, ty| FieldDescription { name: name.into(), ty, hex: false };
+        let (placed, behind) = (field("placed", FieldType::F64), field("behind", FieldType::F64));
+        let fields = vec![placed, field("text", FieldType::String), behind];
+        let event = EventDescription { id: 1, class: 0, name: "test:event".into(), fields };
+        let (dir, mut manifest) = (TempDir::new().unwrap(), manifest());
+        let new = NewLayer { kind: LayerKind::Vmm, vm: Some("vm0".into()), process: None, packet_size: 4096 };
+        let mut layer = LayerWriter::create(dir.path(), &manifest, new).unwrap();
+        layer.add_events(&[event]).unwrap();
+        for (time, [placed, behind]) in (1..).zip([[0.1, -2.0], [1e300, f64::NAN], [f64::NEG_INFINITY, 0.0]]) {
+            layer.record(0, time, 1, &[&placed.to_le_bytes()[..], b"\0", &behind.to_le_bytes()].concat()).unwrap();
+        }
+        layer.flush().unwrap();
+        manifest.layers.push(layer.layer());
+        manifest.save(dir.path()).unwrap();
+
+        let text = listing(&dir, &EventsOptions::default());
+        let json = listing(&dir, &EventsOptions { json: true, ..EventsOptions::default() });
+
+        let of_text = |line: &str| line.split_once("placed = ").unwrap().1.replace(", text = \"\", behind =", "");
+        let expected = ["0.1 -2.0", "1e300 NaN", "-Infinity 0.0"];
+        assert_eq!(text.lines().map(of_text).collect::<Vec<_>>(), expected);
+        let fields = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["fields"].clone();
+        let both = |fields: serde_json::Value| [fields["placed"].clone(), fields["behind"].clone()];
+        let of_json: Vec<_> = json.lines().map(|line| both(fields(line))).collect();
+        let expected = serde_json::json!([[0.1, -2.0], [1e300, "NaN"], ["-Infinity", 0.0]]);
+        assert_eq!(serde_json::json!(of_json), expected);
+        assert_eq!(listing(&dir, &EventsOptions { count: true, ..filtered("placed>0.05 behind<=0") }), "1\n");
+    }
+
     /// Records whose numbers have names.
     fn named_numbers() -> TempDir {
         let dir = TempDir::new().unwrap();

@@ -106,6 +106,8 @@ type Key = Vec<KeyPart>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum KeyPart {
     Integer(i128),
+    /// Its bits.
+    Float(u64),
     Text(Vec<u8>),
     Array(Vec<KeyPart>),
 }
@@ -115,6 +117,7 @@ impl From<Value<'_>> for KeyPart {
         match value {
             Value::Unsigned(value) => Self::Integer(value.into()),
             Value::Signed(value) => Self::Integer(value.into()),
+            Value::Float(value) => Self::Float(value.to_bits()),
             Value::Text(text) => Self::Text(text.into()),
             Value::Array(elements) => Self::Array(elements.iter().map(Self::from).collect()),
         }

@@ -49,10 +49,10 @@ fn manifest() -> Manifest {
 }
 
 fn event_types() -> Vec<EventDescription> {
-    use FieldType::{CharArray, I8, I16, I32, I64, String, U8, U16, U32, U64};
-    let types = [U8, U16, U32, U64, I8, I16, I32, I64, String, CharArray(16)];
+    use FieldType::{CharArray, F64, I8, I16, I32, I64, String, U8, U16, U32, U64};
+    let types = [U8, U16, U32, U64, I8, I16, I32, I64, F64, String, CharArray(16)];
     // Names that mean something in TSDL are field names like any other.
-    let names = ["int", "string", "event", "_under", "align", "f5", "struct", "id", "text", "comm"];
+    let names = ["int", "string", "event", "_under", "align", "f5", "struct", "id", "float", "text", "comm"];
     let decimal = types.iter().zip(names).map(|(&ty, name)| FieldDescription { name: name.into(), ty, hex: false });
     let hex =
         types[..8].iter().zip(names).map(|(&ty, name)| FieldDescription { name: format!("{name}_hex"), ty, hex: true });
@@ -71,7 +71,9 @@ fn every_type(number: u64) -> Vec<u8> {
     let integers = [&spread[..1], &spread[..2], &spread[..4], &spread[..8]].concat();
     let text = "x".repeat(usize::try_from(1 + number % 23).unwrap());
     let comm = [format!("comm{number}").as_bytes(), &[0; 16]].concat();
-    [&integers[..], &integers, text.as_bytes(), b"\0", &comm[..16], &integers, &integers].concat()
+    // As many digits as babeltrace2 prints.
+    let float = (f64::from(u16::try_from(number).unwrap()) / -8.0).to_le_bytes();
+    [&integers[..], &integers, &float, text.as_bytes(), b"\0", &comm[..16], &integers, &integers].concat()
 }
 
 /// Every third record of each kind; the last type's text varies in length.
@@ -150,6 +152,7 @@ fn as_they_print(event: &Value) -> (String, String) {
                 let digits = number.as_deref().or_else(|| value.as_str()).unwrap()[2..].to_uppercase();
                 format!("{} = 0x{digits}", field.name)
             }
+            false if field.ty == FieldType::F64 => format!("{} = {}", field.name, value.as_f64().unwrap()),
             false => format!("{} = {value}", field.name),
         }
     });

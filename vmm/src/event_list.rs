@@ -172,6 +172,7 @@ fn type_name(field: &FieldDescription) -> String {
         (_, Some(own)) => [integer(own).0.as_str(), integer(own).1].concat(),
         (FieldType::Array(element, count), _) => format!("{}[{count}]{}", integer(element).0, integer(element).1),
         (FieldType::Sequence(element), _) => format!("{}[]{}", integer(element).0, integer(element).1),
+        (FieldType::F64, _) => "f64".into(),
         (FieldType::CharArray(size), _) => format!("text[{size}]"),
         _ => "text".into(),
     }

@@ -8,7 +8,7 @@
 
 #include <strata.h>
 
-STRATA_EVENT(sold, "shop:sold", (text, what), (u32, pieces), (i32, change), (hex64, flags));
+STRATA_EVENT(sold, "shop:sold", (text, what), (u32, pieces), (i32, change), (hex64, flags), (f64, kilograms));
 STRATA_EVENT(every, "shop:every", (u8, a), (u16, b), (i8, c), (i16, d), (i64, e), (hex8, f), (hex16, g), (hex32, h));
 STRATA_EVENT(said, "shop:said", (text, words));
 STRATA_EVENT0(closed, "shop:closed");
@@ -46,7 +46,7 @@ int main(int argc, char **argv)
 
 	errno = 0;
 	for (i = 0; i < things; i++)
-		recorded += STRATA_RECORD(sold, "bread", (uint32_t)i, -5, 0xff00);
+		recorded += STRATA_RECORD(sold, "bread", (uint32_t)i, -5, 0xff00, (double)i / 8);
 	recorded += STRATA_RECORD(every, 1, 2, -3, -4, -5, 6, 7, 8);
 	mended = careless();
 	recorded += STRATA_RECORD0(closed);

@@ -12,8 +12,8 @@
  *
  * Compile and link with `pkg-config --cflags --libs strata` (with --static for libstrata.a).
  *
- * Field types: u8 u16 u32 u64 i8 i16 i32 i64, hex8 hex16 hex32 hex64 (shown in hexadecimal), text (a NUL-terminated
- * string, or NULL; what is beyond STRATA_MAX_TEXT bytes is cut). Up to eight fields. An event's name is `group:event`.
+ * Field types: u8 u16 u32 u64 i8 i16 i32 i64, hex8 hex16 hex32 hex64 (shown in hexadecimal), f64 (a double), text (a
+ * NUL-terminated string, or NULL; what is beyond STRATA_MAX_TEXT bytes is cut). Up to eight fields. An event's name is `group:event`.
  *
  * Nothing here ever fails the application: where nothing traces, or a name or value cannot be recorded as it is, less is
  * recorded or nothing, and errno stays as it was. Signal handlers may record, the first event too: nothing here takes a lock
@@ -48,6 +48,7 @@ extern "C" {
 #define STRATA_TYPE_i32 7
 #define STRATA_TYPE_i64 8
 #define STRATA_TYPE_text 10
+#define STRATA_TYPE_f64 12
 #define STRATA_TYPE_HEX 0x100
 #define STRATA_TYPE_hex8 (STRATA_TYPE_HEX | STRATA_TYPE_u8)
 #define STRATA_TYPE_hex16 (STRATA_TYPE_HEX | STRATA_TYPE_u16)
@@ -74,10 +75,11 @@ struct strata_event {
 	void *type;
 };
 
-/* A field's value: an integer, sign-extended or zero-extended, or a text. */
+/* A field's value: an integer, sign-extended or zero-extended, floating point, or a text. */
 union strata_value {
 	uint64_t integer;
 	const char *text;
+	double number;
 };
 
 /*
@@ -159,6 +161,7 @@ typedef int8_t strata_i8_;
 typedef int16_t strata_i16_;
 typedef int32_t strata_i32_;
 typedef int64_t strata_i64_;
+typedef double strata_f64_;
 typedef const char *strata_text_;
 
 static inline union strata_value strata_integer_value_(uint64_t integer)
@@ -166,6 +169,14 @@ static inline union strata_value strata_integer_value_(uint64_t integer)
 	union strata_value value;
 
 	value.integer = integer;
+	return value;
+}
+
+static inline union strata_value strata_float_value_(double number)
+{
+	union strata_value value;
+
+	value.number = number;
 	return value;
 }
 
@@ -189,6 +200,7 @@ static inline union strata_value strata_text_value_(const char *text)
 #define STRATA_VALUE_hex16_(field) strata_integer_value_(field)
 #define STRATA_VALUE_hex32_(field) strata_integer_value_(field)
 #define STRATA_VALUE_hex64_(field) strata_integer_value_(field)
+#define STRATA_VALUE_f64_(field) strata_float_value_(field)
 #define STRATA_VALUE_text_(field) strata_text_value_(field)
 
 #define STRATA_FIELD_(type, field) {#field, STRATA_TYPE_##type}

@@ -7,8 +7,8 @@
 
     sold("bread", 2, 0x10)
 
-Types of fields are those of strata.h: u8 u16 u32 u64 i8 i16 i32 i64, hex8 hex16 hex32 hex64 (shown in hexadecimal) and
-text; int, bool and str stand for i64, u8 and text. Up to eight fields. An event's name is `group:event`.
+Types of fields are those of strata.h: u8 u16 u32 u64 i8 i16 i32 i64, hex8 hex16 hex32 hex64 (shown in hexadecimal), f64
+and text; int, bool, float and str stand for i64, u8, f64 and text. Up to eight fields. An event's name is `group:event`.
 
 Where nothing traces, or libstrata.so.1 is not installed, recording does nothing, and error() says why. A value that its
 field cannot have, as 300 for a u8, loses the record, and lost() counts it; a text ends at its first NUL. What is wrong
@@ -26,13 +26,14 @@ _MOST_FIELDS = 8
 _CLASS_USER = 32
 _HEX = 0x100
 _BITS = (1 << 64) - 1
-# The number of each type, and which integers it has: from the first up to below the second.
+# The number of each type, and which integers it has: from the first up to below the second; or what else it has.
 _UNSIGNED = {f"u{bits}": (code, (0, 1 << bits)) for code, bits in enumerate((8, 16, 32, 64), 1)}
 _SIGNED = {f"i{bits}": (code, (-1 << bits - 1, 1 << bits - 1)) for code, bits in enumerate((8, 16, 32, 64), 5)}
 _HEXADECIMAL = {f"hex{name[1:]}": (code | _HEX, integers) for name, (code, integers) in _UNSIGNED.items()}
-_TEXT = (10, None)
-_NAMED = {**_UNSIGNED, **_SIGNED, **_HEXADECIMAL, "text": _TEXT}
-_TYPES = {**_NAMED, int: _SIGNED["i64"], bool: (_UNSIGNED["u8"][0], (0, 2)), str: _TEXT}
+_TEXT = (10, str)
+_FLOAT = (12, float)
+_NAMED = {**_UNSIGNED, **_SIGNED, **_HEXADECIMAL, "f64": _FLOAT, "text": _TEXT}
+_TYPES = {**_NAMED, int: _SIGNED["i64"], bool: (_UNSIGNED["u8"][0], (0, 2)), float: _FLOAT, str: _TEXT}
 
 
 class _Field(ctypes.Structure):
@@ -50,7 +51,7 @@ class _EventType(ctypes.Structure):
 
 
 class _Value(ctypes.Union):
-    _fields_ = [("integer", ctypes.c_uint64), ("text", ctypes.c_char_p)]
+    _fields_ = [("integer", ctypes.c_uint64), ("text", ctypes.c_char_p), ("number", ctypes.c_double)]
 
 
 def _load():
@@ -82,14 +83,14 @@ _unusable = {}
 class Event:
     """A type of event, made once: it is never freed. Called with a value for each field, it records an event."""
 
-    __slots__ = ("_type", "_pointer", "_fields", "_values", "_integers", "_is_new")
+    __slots__ = ("_type", "_pointer", "_fields", "_values", "_kinds", "_is_new")
 
     def __init__(self, name, /, **fields):
         if len(fields) > _MOST_FIELDS:
             raise ValueError(f"{name}: {len(fields)} fields, {_MOST_FIELDS} at most")
         wrong = next((type_ for type_ in fields.values() if type_ not in _TYPES), None)
         if wrong is not None:
-            raise ValueError(f"{name}: no field has the type {wrong!r}: there are int, bool, str, "
+            raise ValueError(f"{name}: no field has the type {wrong!r}: there are int, bool, float, str, "
                              f"{', '.join(_NAMED)}")
         types = [_TYPES[type_] for type_ in fields.values()]
         described = [_Field(field.encode(), code) for field, (code, _) in zip(fields, types)]
@@ -97,25 +98,28 @@ class Event:
         self._type = _EventType(ctypes.sizeof(_EventType), len(described), name.encode(), self._fields, None)
         self._pointer = ctypes.pointer(self._type)
         self._values = _Value * len(described)
-        self._integers = tuple(integers for _, integers in types)
+        self._kinds = tuple(kind for _, kind in types)
         self._is_new = True
         _events.append(self)
 
     def __call__(self, *values):
         """Records an event; whether it was recorded."""
-        if len(values) != len(self._integers):
-            raise TypeError(f"{len(values)} values for an event of {len(self._integers)} fields")
+        if len(values) != len(self._kinds):
+            raise TypeError(f"{len(values)} values for an event of {len(self._kinds)} fields")
         if not enabled():
             return False
         made = self._values()
         try:
-            for slot, value, integers in zip(made, values, self._integers):
-                if integers is None:
+            for slot, value, kind in zip(made, values, self._kinds):
+                if kind is str:
                     # It is kept as long as `made`.
                     slot.text = str(value).encode(errors="replace")
                     continue
+                if kind is float:
+                    slot.number = float(value)
+                    continue
                 integer = operator.index(value)
-                if not integers[0] <= integer < integers[1]:
+                if not kind[0] <= integer < kind[1]:
                     return _lose()
                 slot.integer = integer & _BITS
         except Exception:  # whatever the program's own classes raise

@@ -141,7 +141,7 @@ unsafe fn make_event_type(event: &Event) -> Option<&'static RuntimeEventType> {
 
 fn field_type(code: u32) -> Option<FieldType> {
     let ty = FieldType::from_code(u8::try_from(code & !TYPE_HEX).ok()?, 0)?;
-    // Integers and text: what a value of the union can be.
+    // Numbers and text: what a value of the union can be.
     (ty == FieldType::String || ty.fixed_size().is_some_and(|size| size <= 8)).then_some(ty)
 }
 
@@ -177,7 +177,7 @@ unsafe fn size(ty: FieldType, value: &Value) -> usize {
 unsafe fn put(ty: FieldType, value: &Value, payload: &mut Payload<'_>) {
     match ty.fixed_size() {
         Some(size) => {
-            // SAFETY: every bit pattern is an integer.
+            // SAFETY: every bit pattern is an integer, that of floating point too.
             let integer = unsafe { value.integer }.to_le_bytes();
             payload.put(integer.get(..size).unwrap_or_default());
         }

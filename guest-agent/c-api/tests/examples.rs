@@ -217,20 +217,21 @@ fn values_of_a_python_program_are_those_of_the_header() {
     let library = printing_library();
     let program = r#"
 import strata
-every = strata.Event("a:every", a="u8", b="i64", c="hex32", d=str, e=int, f=bool, g="text")
+every = strata.Event("a:every", a="u8", b="i64", c="hex32", d=str, e=int, f=bool, g="text", h=float)
 plain = strata.Event("a:plain")
-print([every(255, -2, 0x10, "ä\0b", -3, True, 7), plain(), every(0, -1 << 63, (1 << 32) - 1, "", 0, 0, "")])
-wrong = [("x", 0, 0, 0), (300, 0, 0, 0), (-1, 0, 0, 0), (0, 1 << 63, 0, 0), (0, 0, 2.7, 0), (0, 0, 0, 2)]
-print([every(a, b, c, "", 0, f, "") for a, b, c, f in wrong], strata.lost())
+print([every(255, -2, 0x10, "ä\0b", -3, True, 7, -2.0), plain(), every(0, -1 << 63, (1 << 32) - 1, "", 0, 0, "", 1)])
+wrong = [("x", 0, 0, 0, 0), (300, 0, 0, 0, 0), (-1, 0, 0, 0, 0), (0, 1 << 63, 0, 0, 0), (0, 0, 2.7, 0, 0), (0, 0, 0, 2, 0)]
+wrong.append((0, 0, 0, 0, "x"))
+print([every(a, b, c, "", 0, f, "", h) for a, b, c, f, h in wrong], strata.lost())
 "#;
 
     let printed = python(library.path(), &[OsStr::new("-c"), OsStr::new(program)]);
 
-    let expected = "a:every a:1=ff b:8=fffffffffffffffe c:103=10 d:a=ä e:8=fffffffffffffffd f:1=1 g:a=7\n\
+    let expected = "a:every a:1=ff b:8=fffffffffffffffe c:103=10 d:a=ä e:8=fffffffffffffffd f:1=1 g:a=7 h:c=c000000000000000\n\
                     a:plain\n\
-                    a:every a:1=0 b:8=8000000000000000 c:103=ffffffff d:a= e:8=0 f:1=0 g:a=\n\
+                    a:every a:1=0 b:8=8000000000000000 c:103=ffffffff d:a= e:8=0 f:1=0 g:a= h:c=3ff0000000000000\n\
                     [True, True, True]\n\
-                    [False, False, False, False, False, False] 46\n";
+                    [False, False, False, False, False, False, False] 47\n";
     assert_eq!(printed, expected);
 }
 
@@ -266,7 +267,7 @@ def refused(make):
         make()
     except (TypeError, ValueError) as error:
         print(error)
-refused(lambda: strata.Event("a:b", x=float))
+refused(lambda: strata.Event("a:b", x=list))
 refused(lambda: strata.Event("a:b", **{f"f{n}": int for n in range(9)}))
 refused(lambda: strata.Event("a:b", x=int)())
 "#;
@@ -275,7 +276,7 @@ refused(lambda: strata.Event("a:b", x=int)())
 
     let lines: Vec<&str> = printed.lines().collect();
     assert!(
-        lines[0].starts_with("a:b: no field has the type <class 'float'>: there are int, bool, str, u8, "),
+        lines[0].starts_with("a:b: no field has the type <class 'list'>: there are int, bool, float, str, u8, "),
         "{printed}"
     );
     assert_eq!(lines[1..], ["a:b: 9 fields, 8 at most", "0 values for an event of 1 fields"]);

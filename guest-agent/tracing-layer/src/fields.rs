@@ -105,6 +105,10 @@ impl Visit for Fields {
         self.put(field.name(), FieldType::I64, &value.to_le_bytes());
     }
 
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field.name(), FieldType::F64, &value.to_le_bytes());
+    }
+
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.put(field.name(), FieldType::U8, &[u8::from(value)]);
     }

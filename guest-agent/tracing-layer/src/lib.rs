@@ -208,11 +208,12 @@ mod tests {
                 FieldType::U8,
                 string,
                 string,
-                string
+                FieldType::F64
             ]
         );
         assert_eq!(&payload[..9], &[0, 0, 0, 0, 0, 0, 0, 0, 2]);
-        assert!(payload.ends_with(b"\x01text\0Some(3)\x000.5\0"), "{payload:?}");
+        let end = [&b"\x01text\0Some(3)\0"[..], &0.5_f64.to_le_bytes()].concat();
+        assert!(payload.ends_with(&end), "{payload:?}");
         assert!(payload.windows(10).any(|bytes| bytes == b"message 4\0"), "{payload:?}");
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! filters = filter { " " ["&&"] filter }
 //! filter  = FIELD ("==" | "=" | "!=" | "<=" | ">=" | "<" | ">") value
-//! value   = NUMBER | ["-"] ERRNO | WORD | '"' TEXT '"'
+//! value   = NUMBER | FLOAT | ["-"] ERRNO | WORD | '"' TEXT '"'
 //! ```
 //!
 //! All filters have to hold; `&&` needs no blanks, and blanks around a comparison mean nothing. Numbers are decimal or,
@@ -14,10 +14,11 @@ use crate::event::named::Named;
 use crate::names;
 use shared_ring::event::EventDescription;
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 use strata_recording::reader::StreamRecord;
-use strata_recording::schema::{PlacedField, Schema, Value};
+use strata_recording::schema::{FloatText, PlacedField, Schema, Value};
 use strata_recording::text::nearest::{nearest, similarity};
 use thiserror::Error;
 use wildmatch::WildMatch;
@@ -118,14 +119,18 @@ enum Comparison {
 enum Operand {
     /// A number, and the same as text: a task may be called so.
     Number(i128, WildMatch),
+    /// A number with a point or an exponent, likewise.
+    Float(f64, WildMatch),
     Text(WildMatch),
 }
 
 /// The value of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FieldValue<'v> {
-    /// A number.
+    /// An integer.
     Number(i128),
+    /// Floating point.
+    Float(f64),
     /// Text, which a guest may have chosen.
     Text(&'v str),
 }
@@ -134,22 +139,26 @@ impl Filter {
     /// Whether it holds of `value`.
     #[must_use]
     pub fn holds(&self, value: FieldValue<'_>) -> bool {
-        let is_equal = match (&self.operand, value) {
-            (Operand::Number(wanted, _), FieldValue::Number(number)) => *wanted == number,
-            (Operand::Number(_, text) | Operand::Text(text), FieldValue::Text(value)) => text.matches(value),
-            (Operand::Text(_), FieldValue::Number(_)) => false,
-        };
         let order = match (&self.operand, value) {
             (Operand::Number(wanted, _), FieldValue::Number(number)) => Some(number.cmp(wanted)),
-            _ => None,
+            (Operand::Number(wanted, _), FieldValue::Float(number)) => number.partial_cmp(&as_float(*wanted)),
+            (Operand::Float(wanted, _), FieldValue::Number(number)) => as_float(number).partial_cmp(wanted),
+            (Operand::Float(wanted, _), FieldValue::Float(number)) => number.partial_cmp(wanted),
+            (Operand::Text(_), _) | (_, FieldValue::Text(_)) => None,
+        };
+        let is_equal = match (&self.operand, value) {
+            (Operand::Number(_, text) | Operand::Float(_, text) | Operand::Text(text), FieldValue::Text(value)) => {
+                text.matches(value)
+            }
+            _ => order.is_some_and(Ordering::is_eq),
         };
         match self.comparison {
             Comparison::Equal => is_equal,
             Comparison::NotEqual => !is_equal,
-            Comparison::Less => order.is_some_and(std::cmp::Ordering::is_lt),
-            Comparison::AtMost => order.is_some_and(std::cmp::Ordering::is_le),
-            Comparison::More => order.is_some_and(std::cmp::Ordering::is_gt),
-            Comparison::AtLeast => order.is_some_and(std::cmp::Ordering::is_ge),
+            Comparison::Less => order.is_some_and(Ordering::is_lt),
+            Comparison::AtMost => order.is_some_and(Ordering::is_le),
+            Comparison::More => order.is_some_and(Ordering::is_gt),
+            Comparison::AtLeast => order.is_some_and(Ordering::is_ge),
         }
     }
 
@@ -198,9 +207,10 @@ impl FromStr for Filter {
                 Operand::Text(WildMatch::new(text))
             }
             None if value.contains(['"', '<', '>', '=', '!']) => return Err(wrong()),
-            None => match parse_number(value) {
-                Some(number) => Operand::Number(number, WildMatch::new(value)),
-                None => Operand::Text(WildMatch::new(value)),
+            None => match (parse_number(value), parse_float(value)) {
+                (Some(number), _) => Operand::Number(number, WildMatch::new(value)),
+                (None, Some(number)) => Operand::Float(number, WildMatch::new(value)),
+                (None, None) => Operand::Text(WildMatch::new(value)),
             },
         };
         let is_of_size = !matches!(comparison, Comparison::Equal | Comparison::NotEqual);
@@ -218,6 +228,17 @@ fn parse_number(text: &str) -> Option<i128> {
         None => digits.parse::<u64>().ok().map(i128::from).or_else(|| names::errno::number(digits).map(i128::from))?,
     };
     Some(sign * number)
+}
+
+/// A number with a point or an exponent. Words for what is no number are text.
+fn parse_float(text: &str) -> Option<f64> {
+    text.ends_with(|last: char| last.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// The nearest number of floating point.
+#[allow(clippy::cast_precision_loss, reason = "the nearest one is asked for")]
+const fn as_float(number: i128) -> f64 {
+    number as f64
 }
 
 /// Filters that all have to hold.
@@ -445,6 +466,7 @@ impl PlannedFilter {
         match self.value(cpu, record) {
             Some(Value::Unsigned(number)) => self.holds_of_number(number.into(), record.payload),
             Some(Value::Signed(number)) => self.holds_of_number(number.into(), record.payload),
+            Some(Value::Float(number)) => self.filter.holds(FieldValue::Float(number)),
             Some(Value::Text(text)) => self.filter.holds(FieldValue::Text(&compared_text(text))),
             Some(Value::Array(_)) | None => false,
         }
@@ -454,6 +476,7 @@ impl PlannedFilter {
         let number: i128 = match self.value(cpu, record)? {
             Value::Unsigned(number) => number.into(),
             Value::Signed(number) => number.into(),
+            Value::Float(number) => return Some(FloatText(number).to_string()),
             Value::Text(text) => return Some(compared_text(text).into_owned()),
             Value::Array(_) => return None,
         };
@@ -513,6 +536,17 @@ mod tests {
         assert!(holds("a=-1", number(-1)) && holds("a=0xff", number(255)) && holds("a=7", text("7")));
         assert!(holds("a=web*", text("web1")) && !holds("a=web*", text("db")) && holds("a!=web*", text("db")));
         assert!(holds("a==\"5\"", text("5")) && !holds("a==\"5\"", number(5)) && !holds("a>5", text("6")));
+    }
+
+    #[test]
+    fn floats_compare_with_integers_and_with_one_another() {
+        let holds = |filter: &str, value| filter.parse::<Filter>().unwrap().holds(value);
+        let (number, float, text) = (FieldValue::Number, FieldValue::Float, FieldValue::Text);
+
+        assert!(holds("a>0.5", float(0.75)) && !holds("a>0.5", float(0.5)) && holds("a==-1e3", float(-1000.0)));
+        assert!(holds("a>=2", float(2.5)) && holds("a<2.5", number(2)) && holds("a==2.0", number(2)));
+        assert!(holds("a!=1.5", float(f64::NAN)) && !holds("a<1.5", float(f64::NAN)) && holds("a=1.5", text("1.5")));
+        assert!(holds("a=inf", text("inf")) && !holds("a=inf", float(f64::INFINITY)));
     }
 
     #[test]

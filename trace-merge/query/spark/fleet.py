@@ -82,6 +82,7 @@ ARROW_TYPES = {
 SQL_TYPES = {
     "integer": "bigint",
     "unsigned": "decimal(20,0)",
+    "float": "double",
     "text": "string",
     "list": "string",
     "boolean": "boolean",

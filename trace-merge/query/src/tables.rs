@@ -44,6 +44,8 @@ pub enum Kind {
     Integer,
     /// Integers, 64 bits, without one: addresses.
     Unsigned,
+    /// Floating point, 64 bits.
+    Float,
     /// Text, UTF-8.
     Text,
     /// True or false.
@@ -63,6 +65,7 @@ impl Kind {
         match self {
             Self::Integer => "integer",
             Self::Unsigned => "unsigned",
+            Self::Float => "float",
             Self::Text => "text",
             Self::Flag => "boolean",
             Self::Moment => "UTC",
@@ -492,7 +495,7 @@ pub const FIXED: [Fixed; 21] = [
             column("event", Kind::Text, "name of the event"),
             column("event_table", Kind::Text, "its table"),
             column("field", Kind::Text, "the column of that table"),
-            column("kind", Kind::Text, "`integer`, `unsigned`, `text` or `list`"),
+            column("kind", Kind::Text, "`integer`, `unsigned`, `float`, `text` or `list`"),
         ],
     },
 ];

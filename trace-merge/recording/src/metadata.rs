@@ -103,6 +103,7 @@ typealias integer { size = 16; align = 8; signed = false; base = 16; } := hex16;
 typealias integer { size = 32; align = 8; signed = false; base = 16; } := hex32;
 typealias integer { size = 64; align = 8; signed = false; base = 16; } := hex64;
 typealias integer { size = 8; align = 8; signed = false; encoding = UTF8; } := text8;
+typealias floating_point { exp_dig = 11; mant_dig = 53; byte_order = le; align = 8; } := f64;
 ";
 
 /// `fmt::Write` to a `String` cannot fail; this says so once.
@@ -252,6 +253,7 @@ fn write_field(text: &mut String, event: &EventDescription, field: &FieldDescrip
     let name = &field.name;
     match (field.ty, field.ty.integer()) {
         (_, Some(integer)) => put!(text, "\t\t{} _{name};", integer_type(integer, field.hex)),
+        (FieldType::F64, _) => put!(text, "\t\tf64 _{name};"),
         (FieldType::CharArray(length), _) => put!(text, "\t\ttext8 _{name}[{length}];"),
         (FieldType::Array(integer, length), _) => {
             put!(text, "\t\t{} _{name}[{length}];", integer_type(integer, field.hex));

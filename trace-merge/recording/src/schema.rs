@@ -1,6 +1,7 @@
 //! Decoding payloads by the event types of a layer.
 
 use shared_ring::event::{EventDescription, FieldDescription, FieldType, Integer};
+use std::fmt;
 
 /// The event behind which records of a stream are missing: a CPU of a guest goes offline, the agent is unloaded, or another
 /// kernel takes the machine over.
@@ -16,7 +17,7 @@ pub struct Schema {
     position: usize,
     /// Bytes of the payload, when no field varies.
     fixed_size: Option<usize>,
-    /// The first fields, as long as they are integers and text of a fixed size.
+    /// The first fields, as long as they are numbers and text of a fixed size.
     placed: Vec<PlacedField>,
     /// Bytes that they take.
     placed_size: usize,
@@ -61,12 +62,14 @@ impl Counts {
 }
 
 /// The value of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     /// An unsigned integer, or a signed one that is shown as bits.
     Unsigned(u64),
     /// A signed integer.
     Signed(i64),
+    /// Floating point.
+    Float(f64),
     /// Text up to its NUL byte; not necessarily UTF-8.
     Text(&'a [u8]),
     /// Integers.
@@ -117,6 +120,8 @@ fn integer_value<'a>(bytes: &[u8], integer: Integer, hex: bool) -> Value<'a> {
 pub enum PlacedField {
     /// An integer, with a sign where [`Schema::fields`] tells it with one.
     Integer(IntegerField),
+    /// Floating point: the integer has its bits.
+    Float(IntegerField),
     /// Text of [`FieldType::CharArray`].
     Text(TextField),
 }
@@ -129,6 +134,7 @@ impl PlacedField {
         Some(match self {
             Self::Integer(field) if field.signed => Value::Signed(field.bits(payload)?.cast_signed()),
             Self::Integer(field) => Value::Unsigned(field.bits(payload)?),
+            Self::Float(field) => Value::Float(f64::from_bits(field.bits(payload)?)),
             Self::Text(field) => Value::Text(field.read(payload)?),
         })
     }
@@ -316,7 +322,7 @@ impl Schema {
         }
     }
 
-    /// The first fields, as long as they are integers and text of a fixed size.
+    /// The first fields, as long as they are numbers and text of a fixed size.
     #[must_use]
     pub fn placed_fields(&self) -> &[PlacedField] {
         &self.placed
@@ -338,13 +344,14 @@ impl Schema {
     }
 }
 
-/// The first of `fields`, as long as they are integers and text of a fixed size, and the bytes that they take.
+/// The first of `fields`, as long as they are numbers and text of a fixed size, and the bytes that they take.
 fn placed_fields(fields: &[FieldDescription]) -> (Vec<PlacedField>, usize) {
     let (mut placed, mut offset) = (Vec::new(), 0);
     for &FieldDescription { ty, hex, .. } in fields {
         let size = ty.size_in_place().unwrap_or(0);
         placed.push(match (ty, ty.integer()) {
             (_, Some(integer)) => PlacedField::Integer(IntegerField::new(offset, integer, integer.is_signed() && !hex)),
+            (FieldType::F64, _) => PlacedField::Float(IntegerField::new(offset, Integer::U64, false)),
             (FieldType::CharArray(_), _) => PlacedField::Text(TextField { offset, size }),
             _ => break,
         });
@@ -395,6 +402,7 @@ impl<'a> Fields<'a> {
         }
         Some(match (field.ty, field.ty.integer()) {
             (_, Some(integer)) => integer_value(bytes, integer, field.hex),
+            (FieldType::F64, _) => Value::Float(f64::from_bits(unsigned(bytes))),
             (FieldType::Array(integer, _) | FieldType::Sequence(integer), _) => {
                 Value::Array(Elements { bytes, integer, hex: field.hex })
             }
@@ -490,6 +498,21 @@ pub fn is_text_in_json(field: &FieldDescription) -> bool {
         ty => ty.integer(),
     };
     field.hex && integer.is_some_and(|integer| integer.size() == 8)
+}
+
+/// Floating point as text: the shortest that reads back as it, or `NaN`, `Infinity`, `-Infinity`. The first is a number of
+/// JSON, too.
+#[derive(Clone, Copy, Debug)]
+pub struct FloatText(pub f64);
+
+impl fmt::Display for FloatText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            f64::INFINITY => f.write_str("Infinity"),
+            f64::NEG_INFINITY => f.write_str("-Infinity"),
+            number => write!(f, "{number:?}"),
+        }
+    }
 }
 
 /// The hexadecimal digits of `number`, at least one, and how many they are.

@@ -98,6 +98,13 @@ impl Form for Objects {
         lines.push(b']');
     }
 
+    fn float(lines: &mut Lines, number: f64) {
+        let quote: &[u8] = if number.is_finite() { b"" } else { b"\"" };
+        lines.extend(quote);
+        lines.float(number);
+        lines.extend(quote);
+    }
+
     fn notation(field: &FieldDescription) -> Notation {
         if is_text_in_json(field) { Notation::Quoted } else { Notation::Decimal }
     }

@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write};
 use std::io;
-use strata_recording::schema::hex_digits;
+use strata_recording::schema::{FloatText, hex_digits};
 use strata_recording::text::terminal;
 
 /// Bytes that are copied at once: most names are not longer.
@@ -238,6 +238,11 @@ impl Lines {
             self.push(b'-');
         }
         self.decimal(number.unsigned_abs());
+    }
+
+    pub(super) fn float(&mut self, number: f64) {
+        // Writing lines cannot fail.
+        let _ = write!(self, "{}", FloatText(number));
     }
 
     /// The nine decimals of `nanoseconds`, which are less than a second.

@@ -59,6 +59,9 @@ pub(super) trait Form: Sync {
     /// Writes the field with a system call's arguments.
     fn arguments(lines: &mut Lines, field: &FieldPlan, values: Elements<'_>, call: &Call);
 
+    /// Writes floating point.
+    fn float(lines: &mut Lines, number: f64);
+
     /// How the field's unsigned numbers are written.
     fn notation(field: &FieldDescription) -> Notation;
 
@@ -78,12 +81,12 @@ pub(super) struct Call {
     pub(super) values: Option<&'static ArgumentNames>,
 }
 
-/// The bits of a number; `None` of what is none.
+/// The bits of an integer; `None` of what is none.
 pub(super) const fn bits(value: Value<'_>) -> Option<u64> {
     match value {
         Value::Unsigned(number) => Some(number),
         Value::Signed(number) => Some(number.cast_unsigned()),
-        Value::Text(_) | Value::Array(_) => None,
+        Value::Float(_) | Value::Text(_) | Value::Array(_) => None,
     }
 }
 
@@ -176,6 +179,7 @@ impl FieldPlan {
         match value {
             Value::Unsigned(bits) => self.bits(lines, bits, false),
             Value::Signed(number) => self.bits(lines, number.cast_unsigned(), true),
+            Value::Float(number) => F::float(lines, number),
             Value::Text(text) => F::text(lines, text),
             Value::Array(elements) => self.array::<F>(lines, elements),
         }
@@ -378,6 +382,11 @@ impl EventPlan {
                     if let Some(names) = &field.names {
                         names.write(lines, bits, payload);
                     }
+                }
+                Some(PlacedField::Float(place)) => {
+                    let Some(bits) = place.bits(payload) else { return false };
+                    lines.literal(&field.before);
+                    F::float(lines, f64::from_bits(bits));
                 }
                 Some(PlacedField::Text(place)) => {
                     let Some(text) = place.read(payload) else { return false };

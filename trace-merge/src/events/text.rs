@@ -122,6 +122,10 @@ impl Form for Columns {
         }
     }
 
+    fn float(lines: &mut Lines, number: f64) {
+        lines.float(number);
+    }
+
     fn notation(field: &FieldDescription) -> Notation {
         if field.hex { Notation::Hexadecimal } else { Notation::Decimal }
     }

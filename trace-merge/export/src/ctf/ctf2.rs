@@ -143,6 +143,7 @@ fn in_place(event: &EventDescription, field: &FieldDescription) -> (String, Valu
     let name = field.name.clone();
     match (field.ty, field.ty.integer()) {
         (_, Some(value)) => (name, integer(value, field.hex)),
+        (FieldType::F64, _) => (name, with(unsigned(64), "type", "fixed-length-floating-point-number")),
         (FieldType::CharArray(length), _) => (name, json!({ "type": "static-length-string", "length": length })),
         (FieldType::Array(element, length), _) => {
             let element = integer(element, field.hex);
@@ -235,10 +236,13 @@ mod tests {
 
     #[test]
     fn sign_is_kept_but_where_bits_are_shown() {
-        let types = payload(&event(&[("signed", FieldType::I64, false), ("bits", FieldType::I64, true)]));
+        let fields =
+            [("signed", FieldType::I64, false), ("bits", FieldType::I64, true), ("float", FieldType::F64, false)];
+        let types = payload(&event(&fields));
 
         let types: Vec<_> = types.iter().map(|(_, ty)| ty.as_str()).collect();
-        assert_eq!(types, ["fixed-length-signed-integer", "fixed-length-unsigned-integer"]);
+        let [signed, bits, float] = ["signed-integer", "unsigned-integer", "floating-point-number"];
+        assert_eq!(types, [signed, bits, float].map(|class| format!("fixed-length-{class}")));
     }
 
     #[test]

@@ -211,6 +211,7 @@ fn form(ty: FieldType, hex: bool) -> char {
                 'u'
             }
         }
+        (FieldType::F64, _) => 'f',
         (FieldType::Array(integer, _) | FieldType::Sequence(integer), _) => {
             if integer.is_signed() && !hex {
                 'I'
@@ -226,6 +227,7 @@ fn put_value(bytes: &mut Vec<u8>, value: Value<'_>) {
     match value {
         Value::Unsigned(number) => put(bytes, number),
         Value::Signed(number) => put_signed(bytes, number),
+        Value::Float(number) => bytes.extend_from_slice(&number.to_le_bytes()),
         Value::Text(text) => put_bytes(bytes, text),
         Value::Array(elements) => put_elements(bytes, elements),
     }

@@ -35,6 +35,7 @@ pub(super) mod field {
     pub(in super::super) const TRACK_EVENT_COUNTER_VALUE: u32 = 30;
     pub(in super::super) const ANNOTATION_UNSIGNED: u32 = 3;
     pub(in super::super) const ANNOTATION_SIGNED: u32 = 4;
+    pub(in super::super) const ANNOTATION_DOUBLE: u32 = 5;
     pub(in super::super) const ANNOTATION_TEXT: u32 = 6;
     pub(in super::super) const ANNOTATION_POINTER: u32 = 7;
     pub(in super::super) const ANNOTATION_NAME: u32 = 10;

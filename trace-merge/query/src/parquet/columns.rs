@@ -36,6 +36,10 @@ pub(super) fn type_of(column: &Described) -> Result<Type, ParquetError> {
         Kind::Integer => number(&column.name, None),
         Kind::Unsigned => number(&column.name, unsigned),
         Kind::Moment => number(&column.name, Some(LogicalType::timestamp(true, TimeUnit::NANOS))),
+        Kind::Float => {
+            let float = Type::primitive_type_builder(&column.name, Physical::DOUBLE);
+            float.with_repetition(Repetition::OPTIONAL).build()
+        }
         Kind::Flag => {
             let flag = Type::primitive_type_builder(&column.name, Physical::BOOLEAN);
             flag.with_repetition(Repetition::OPTIONAL).build()
@@ -125,7 +129,7 @@ pub(super) struct Column {
     levels: Levels,
     /// Of a list: 0 for its first element, 1 for the others.
     repetitions: Vec<i16>,
-    /// Integers, moments, flags, and elements of lists, without nulls.
+    /// Integers, moments, flags, bits of floating point, and elements of lists, without nulls.
     numbers: Vec<i64>,
     texts: Texts,
 }
@@ -164,6 +168,7 @@ impl Column {
                 Err(_) => self.push_null(),
             },
             (Kind::Unsigned, Cell::Unsigned(number)) => self.push_number(number.cast_signed()),
+            (Kind::Float, Cell::Float(number)) => self.push_number(number.to_bits().cast_signed()),
             (Kind::Flag, Cell::Flag(flag)) => self.push_number(flag.into()),
             (Kind::Text, Cell::Text(text)) => self.push_text(text.as_bytes()),
             (Kind::Text, Cell::Bytes(text)) => self.push_text(text_of(text).as_bytes()),
@@ -221,7 +226,7 @@ impl Column {
                 (Kind::Unsigneds, Value::Signed(number)) => u64::try_from(number).ok().map(u64::cast_signed),
                 (_, Value::Signed(number)) => Some(number),
                 (_, Value::Unsigned(number)) => i64::try_from(number).ok(),
-                (_, Value::Text(_) | Value::Array(_)) => None,
+                (_, Value::Float(_) | Value::Text(_) | Value::Array(_)) => None,
             };
             self.levels.push(if number.is_some() { 3 } else { 2 });
             self.numbers.extend(number);

@@ -81,6 +81,6 @@ const fn bits(value: Value<'_>) -> Option<u64> {
     match value {
         Value::Unsigned(number) => Some(number),
         Value::Signed(number) => Some(number.cast_unsigned()),
-        Value::Text(_) | Value::Array(_) => None,
+        Value::Float(_) | Value::Text(_) | Value::Array(_) => None,
     }
 }

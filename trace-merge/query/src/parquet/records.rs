@@ -197,6 +197,7 @@ const fn kind_of_field(field: &FieldDescription) -> Kind {
                 Kind::Unsigneds
             }
         }
+        FieldType::F64 => Kind::Float,
         FieldType::CharArray(_) | FieldType::String | FieldType::Text => Kind::Text,
     }
 }

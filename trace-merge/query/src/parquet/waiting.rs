@@ -83,7 +83,9 @@ impl<'t> Waiting<'t> {
         let (first, rest) = columns.split_at_mut(placed);
         for (column, field) in first.iter_mut().zip(fields) {
             match field {
-                PlacedField::Integer(field) => column.push_bits(payloads().map(|payload| field.bits(payload))),
+                PlacedField::Integer(field) | PlacedField::Float(field) => {
+                    column.push_bits(payloads().map(|payload| field.bits(payload)));
+                }
                 PlacedField::Text(field) => {
                     payloads().for_each(|payload| column.push(text(field.read(payload))));
                 }
@@ -109,6 +111,7 @@ fn cell(value: Value<'_>) -> Cell<'_> {
     match value {
         Value::Unsigned(number) => Cell::Unsigned(number),
         Value::Signed(number) => Cell::Integer(number),
+        Value::Float(number) => Cell::Float(number),
         Value::Text(text) => Cell::Bytes(text),
         Value::Array(elements) => Cell::List(elements),
     }
@@ -129,6 +132,7 @@ mod tests {
             ("name", FieldType::CharArray(4), false, Kind::Text),
             ("list", FieldType::Sequence(Integer::U16), false, Kind::Integers),
             ("last", FieldType::U8, false, Kind::Integer),
+            ("share", FieldType::F64, false, Kind::Float),
             ("text", FieldType::Text, false, Kind::Text),
         ];
         let described = |&(name, ty, hex, _): &_| FieldDescription { name: String::from(name), ty, hex };
@@ -144,7 +148,9 @@ mod tests {
         payload.extend(i16::from(number).wrapping_neg().to_le_bytes());
         payload.extend((-i32::from(number)).to_le_bytes());
         payload.extend([b'a' + number % 3, b'b', 0, number]);
-        payload.extend([number % 4, 0, number, 5, 0]);
+        payload.extend([number % 4, 0, number]);
+        payload.extend((f64::from(number) / 8.0).to_le_bytes());
+        payload.extend([5, 0]);
         (0..number % 4).for_each(|element| payload.extend([element, number]));
         payload.extend(b"hello");
         payload

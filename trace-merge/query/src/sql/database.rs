@@ -377,6 +377,7 @@ fn data_type(kind: Kind) -> DataType {
     match kind {
         Kind::Integer => DataType::Int64,
         Kind::Unsigned => DataType::UInt64,
+        Kind::Float => DataType::Float64,
         Kind::Text => DataType::Utf8,
         Kind::Flag => DataType::Boolean,
         Kind::Moment => DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),

@@ -46,7 +46,7 @@ impl<'t> StreamRecord<'t> {
         match self.value(name)? {
             Value::Unsigned(number) => Some(number.cast_signed()),
             Value::Signed(number) => Some(number),
-            Value::Text(_) | Value::Array(_) => None,
+            Value::Float(_) | Value::Text(_) | Value::Array(_) => None,
         }
     }
 
@@ -79,7 +79,7 @@ impl<'t> StreamRecord<'t> {
     pub fn text(&self, name: &str) -> Option<Cow<'t, str>> {
         match self.value(name)? {
             Value::Text(text) => Some(String::from_utf8_lossy(text)),
-            Value::Unsigned(_) | Value::Signed(_) | Value::Array(_) => None,
+            Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) | Value::Array(_) => None,
         }
     }
 }

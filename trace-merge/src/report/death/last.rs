@@ -7,7 +7,7 @@ use std::collections::{VecDeque, vec_deque};
 use std::fmt;
 use strata_analysis::timeline::{Origin, Timeline};
 use strata_recording::reader::{Stream, Trace, TraceLayer};
-use strata_recording::schema::{Value, is_text_in_json};
+use strata_recording::schema::{FloatText, Value, is_text_in_json};
 use strata_recording::window::Window;
 
 /// Records of each stream that are kept.
@@ -111,6 +111,8 @@ fn json(value: Value<'_>, is_text: bool) -> serde_json::Value {
         Value::Unsigned(number) if is_text => format!("{number:#x}").into(),
         Value::Unsigned(number) => number.into(),
         Value::Signed(number) => number.into(),
+        Value::Float(number) if number.is_finite() => number.into(),
+        Value::Float(number) => FloatText(number).to_string().into(),
         Value::Text(text) => String::from_utf8_lossy(text).into(),
         Value::Array(elements) => elements.iter().map(|element| json(element, is_text)).collect(),
     }

@@ -64,6 +64,12 @@ class Reader {
     return number & 1n ? -(number >> 1n) - 1n : number >> 1n;
   }
 
+  nextFloat() {
+    const bytes = new DataView(this.bytes.buffer, this.bytes.byteOffset + this.place, 8);
+    this.place += 8;
+    return bytes.getFloat64(0, true);
+  }
+
   nextText() {
     const length = this.next();
     const text = new TextDecoder().decode(this.bytes.subarray(this.place, this.place + length));

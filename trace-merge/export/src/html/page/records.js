@@ -63,6 +63,7 @@ function readField(reader, form) {
   switch (form) {
     case 'u': return reader.nextBig();
     case 'i': return reader.nextSigned();
+    case 'f': return reader.nextFloat();
     case 't': return reader.nextText();
     default: {
       const values = [];

@@ -2,7 +2,7 @@
 
 use super::generic_type::append_list;
 use crate::perfetto::proto::field;
-use crate::perfetto::proto::wire::{put_bytes, put_message, put_number};
+use crate::perfetto::proto::wire::{put_bytes, put_double, put_message, put_number};
 use strata_recording::reader::StreamRecord;
 use strata_recording::schema::Value;
 
@@ -21,6 +21,7 @@ fn put_value(hex: bool, value: Value<'_>, out: &mut Vec<u8>) {
         Value::Unsigned(number) if hex => put_number(field::ANNOTATION_POINTER, number, out),
         Value::Unsigned(number) => put_number(field::ANNOTATION_UNSIGNED, number, out),
         Value::Signed(number) => put_number(field::ANNOTATION_SIGNED, number.cast_unsigned(), out),
+        Value::Float(number) => put_double(field::ANNOTATION_DOUBLE, number, out),
         Value::Text(text) => put_bytes(field::ANNOTATION_TEXT, String::from_utf8_lossy(text).as_bytes(), out),
         Value::Array(elements) => put_message(field::ANNOTATION_TEXT, out, |out| append_list(elements, hex, out)),
     }

@@ -8,7 +8,7 @@ use strata_analysis::address_symbols::AddressSymbols;
 use strata_analysis::field_names::{FieldNames, Name};
 use strata_analysis::kernel_symbols::SymbolOffset;
 use strata_recording::reader::{StreamRecord, TraceLayer};
-use strata_recording::schema::{Elements, PlacedField, Schema, Value, hex_digits, is_text_in_json};
+use strata_recording::schema::{Elements, FloatText, PlacedField, Schema, Value, hex_digits, is_text_in_json};
 use strata_recording::text::terminal::harmless;
 
 /// Perfetto refuses fields with this number and above.
@@ -132,6 +132,7 @@ impl GenericType {
                 Some(Value::Signed(number)) => {
                     field.encode_unplaced_number(number.cast_unsigned(), record.payload, out);
                 }
+                Some(Value::Float(number)) => field.encode_text(FloatText(number).to_string().as_bytes(), out),
                 Some(Value::Text(text)) => field.encode_text(text, out),
                 Some(Value::Array(elements)) => field.encode_list(elements, out),
                 None => return,
@@ -251,7 +252,7 @@ pub(super) fn append_list(elements: Elements<'_>, hex: bool, out: &mut impl Fiel
             Value::Unsigned(number) if hex => append_hex(number, out),
             Value::Unsigned(number) => out.put_text(format_args!("{number}")),
             Value::Signed(number) => out.put_text(format_args!("{number}")),
-            Value::Text(_) | Value::Array(_) => {}
+            Value::Float(_) | Value::Text(_) | Value::Array(_) => {}
         }
     }
     out.put_slice(b"]");

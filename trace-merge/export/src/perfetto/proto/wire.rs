@@ -5,6 +5,7 @@ use std::io::Write;
 
 /// Wire types, the lowest bits of a field's key.
 const NUMBER: u64 = 0;
+const EIGHT_BYTES: u64 = 1;
 const WITH_LENGTH: u64 = 2;
 
 /// Bits of a number that go into one of its bytes.
@@ -246,6 +247,13 @@ impl Key {
 #[inline(always)]
 pub(in super::super) fn put_number(field: u32, number: u64, out: &mut impl Fields) {
     put_number_behind(Key::of_number(field), number, out);
+}
+
+/// Appends the field `field` of a message: floating point of 64 bits.
+pub(in super::super) fn put_double(field: u32, number: f64, out: &mut impl Fields) {
+    let key = Key::new(field, EIGHT_BYTES);
+    out.put_word(key.word, key.length);
+    out.put_word(number.to_bits(), WORD);
 }
 
 /// The same behind a key that is known.

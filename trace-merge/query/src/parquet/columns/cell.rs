@@ -10,6 +10,7 @@ pub(in crate::parquet) enum Cell<'a> {
     Null,
     Integer(i64),
     Unsigned(u64),
+    Float(f64),
     Text(&'a str),
     /// Text; what of it is not UTF-8 is replaced.
     Bytes(&'a [u8]),

@@ -87,6 +87,10 @@ impl Chunk {
                 let flags: Vec<bool> = column.numbers.iter().map(|&flag| flag != 0).collect();
                 write_values(writer, &flags, &column.levels, None)
             }
+            (Self::Values(column), ColumnWriter::DoubleColumnWriter(writer)) => {
+                let floats: Vec<f64> = column.numbers.iter().map(|bits| f64::from_bits(bits.cast_unsigned())).collect();
+                write_values(writer, &floats, &column.levels, None)
+            }
             (Self::Values(Column { levels, texts, .. }), ColumnWriter::ByteArrayColumnWriter(writer)) => {
                 let mut texts = texts.into_values();
                 let mut levels = levels.iter();
@@ -109,6 +113,7 @@ impl Chunk {
                 write_values(writer, &decimals, &column.levels, None)
             }
             (Self::Nulls(rows), ColumnWriter::Int64ColumnWriter(writer)) => write_nulls(writer, rows),
+            (Self::Nulls(rows), ColumnWriter::DoubleColumnWriter(writer)) => write_nulls(writer, rows),
             (Self::Nulls(rows), ColumnWriter::BoolColumnWriter(writer)) => write_nulls(writer, rows),
             (Self::Nulls(rows), ColumnWriter::ByteArrayColumnWriter(writer)) => write_nulls(writer, rows),
             (Self::Nulls(rows), ColumnWriter::FixedLenByteArrayColumnWriter(writer)) => write_nulls(writer, rows),

@@ -9,6 +9,7 @@ use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::{ParquetError, Result};
 use parquet::schema::types::Type;
 use std::sync::Arc;
+use strata_recording::schema::FloatText;
 
 /// Levels: of a row without fields, of a key or a null, and of a value.
 const NONE: i16 = 0;
@@ -129,6 +130,15 @@ impl Column {
                 let mut made = Texts::default();
                 for number in numbers {
                     made.push_number(number, kind == Kind::Unsigned);
+                    made.end();
+                }
+                (levels, made)
+            }
+            Kind::Float => {
+                let mut made = Texts::default();
+                for bits in numbers {
+                    let number = FloatText(f64::from_bits(bits.cast_unsigned()));
+                    made.bytes.extend_from_slice(number.to_string().as_bytes());
                     made.end();
                 }
                 (levels, made)
