@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // The kernel's interface to taps is ioctl.
 
 use super::link::{HEADER, Link};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,6 +12,8 @@ use vmm_sys_util::ioctl::{ioctl_with_ref, ioctl_with_val};
 
 /// Where taps are opened.
 const TUN_DEVICE: &str = "/dev/net/tun";
+/// What ends a tap before the guest.
+const REMOVED: &str = "its tap was removed";
 
 /// Why a tap cannot be had. Nothing was changed on the host.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +50,10 @@ pub enum TapError {
 
 /// A tap that is there, opened. It stays when it is closed.
 #[derive(Debug)]
-pub struct Tap(File);
+pub struct Tap {
+    file: File,
+    is_removed: bool,
+}
 
 impl Tap {
     /// Opens the tap called `name`, which the guest then has alone. None is made.
@@ -79,7 +85,7 @@ impl Tap {
             _ => refused(source),
         })?;
         set_headers(&file).map_err(refused)?;
-        Ok(Self(file))
+        Ok(Self { file, is_removed: false })
     }
 }
 
@@ -87,7 +93,14 @@ impl Tap {
     /// The descriptor, for the host's kernel to move the packets itself.
     #[must_use]
     pub fn into_file(self) -> File {
-        self.0
+        self.file
+    }
+
+    /// `result` of moving a packet, which tells whether the tap is there.
+    fn noted(&mut self, result: io::Result<usize>) -> io::Result<usize> {
+        // The only answer of a descriptor whose device is gone. A device that is down has another one.
+        self.is_removed |= result.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::BADFD));
+        result
     }
 }
 
@@ -124,16 +137,22 @@ impl Link for Tap {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 
     fn send(&mut self, packet: &[u8]) -> io::Result<()> {
         // A tap takes a packet in one piece or not at all.
-        self.0.write(packet).map(drop)
+        let sent = self.file.write(packet);
+        self.noted(sent).map(drop)
     }
 
     fn receive(&mut self, packet: &mut [u8]) -> io::Result<usize> {
-        self.0.read(packet)
+        let received = self.file.read(packet);
+        self.noted(received)
+    }
+
+    fn end(&self) -> Option<&'static str> {
+        self.is_removed.then_some(REMOVED)
     }
 }
 
@@ -154,6 +173,18 @@ mod tests {
 
         assert!(error.contains("there is no tap 'strata-none'") && error.contains("ip tuntap add"), "{error}");
         assert!(!std::path::Path::new("/sys/class/net/strata-none").exists());
+    }
+
+    #[test]
+    fn tap_that_is_removed_has_ended_and_one_that_is_down_or_empty_has_not() {
+        let mut tap = Tap { file: tempfile::tempfile().unwrap(), is_removed: false };
+
+        let ends = [Errno::AGAIN, Errno::IO, Errno::BADFD].map(|errno| {
+            let result = tap.noted(Err(errno.into()));
+            (result.is_err(), tap.end())
+        });
+
+        assert_eq!(ends, [(true, None), (true, None), (true, Some(REMOVED))]);
     }
 
     #[test]
