@@ -6,7 +6,6 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::{Duration, Instant};
 use strata_observer::{BlockRequestKind, Observer};
 use strata_rate_limit::{RateLimit, Resource, Throttle, ThrottleCounts};
@@ -75,6 +74,8 @@ impl RequestHeader {
 /// Why a request was not carried out; becomes its status.
 #[derive(Debug)]
 enum RequestError {
+    /// Not yet: it has begun, and the disk takes longer. It has no status so far.
+    Delayed,
     /// Not a request this device knows.
     Unsupported,
     /// Outside the disk, refused, or failed by the host.
@@ -103,6 +104,8 @@ pub struct Block {
     read_only: bool,
     index: u32,
     delay: Duration,
+    /// When the next request may go on, which has begun and takes longer.
+    due: Option<Instant>,
     buffer: Vec<u8>,
     /// Bytes moved in this call.
     moved: usize,
@@ -114,8 +117,8 @@ impl Block {
     /// A disk of `size` bytes in `file`; `index` names it to the observer and in its identification.
     #[must_use]
     pub fn new(file: File, size: u64, read_only: bool, index: u32, observer: Arc<dyn Observer>) -> Self {
-        let (sectors, buffer) = (size / SECTOR_SIZE, vec![0; CHUNK]);
-        Self { file, sectors, read_only, index, delay: Duration::ZERO, buffer, moved: 0, throttle: None, observer }
+        let (sectors, buffer, delay) = (size / SECTOR_SIZE, vec![0; CHUNK], Duration::ZERO);
+        Self { file, sectors, read_only, index, delay, due: None, buffer, moved: 0, throttle: None, observer }
     }
 
     /// The same disk, but each request to its content takes this much longer. The disk's other requests wait meanwhile,
@@ -135,14 +138,15 @@ impl Block {
         Self { throttle, ..self }
     }
 
-    /// How long the next request of `queue` has to wait for the disk's limits; `None` if it has not, or there is none.
+    /// How long the next request of `queue` has to wait for the disk's limits; `None` if it has not, has begun, or there
+    /// is none.
     fn delay_of_next(
         &mut self,
         queue: &Queue,
         memory: &GuestMemoryMmap,
         now: Instant,
     ) -> Result<Option<Duration>, virtio_queue::Error> {
-        let Some(throttle) = &mut self.throttle else { return Ok(None) };
+        let Some(throttle) = self.throttle.as_mut().filter(|_| self.due.is_none()) else { return Ok(None) };
         if queue.avail_idx(memory, Ordering::Acquire)?.0 == queue.next_avail() {
             return Ok(None);
         }
@@ -153,34 +157,48 @@ impl Block {
         Ok(Some(wait.time))
     }
 
-    /// Answers one request and returns how many bytes were written to the guest.
-    fn answer(&mut self, chain: DescriptorChain<&GuestMemoryMmap>, memory: &GuestMemoryMmap) -> u32 {
+    /// Answers one request and returns how many bytes were written to the guest; `None` if it is not done before `due`.
+    fn answer(
+        &mut self,
+        chain: DescriptorChain<&GuestMemoryMmap>,
+        memory: &GuestMemoryMmap,
+        now: Instant,
+    ) -> Option<u32> {
+        let due = self.due.take();
         // A chain outside guest memory, or without room for a status, gets no answer.
         let Ok(mut reader) = chain.clone().reader(memory) else {
-            return 0;
+            return Some(0);
         };
         let Ok(mut writer) = chain.writer(memory) else {
-            return 0;
+            return Some(0);
         };
         let Some(room) = writer.available_bytes().checked_sub(1) else {
-            return 0;
+            return Some(0);
         };
         let Ok(mut status) = writer.split_at(room) else {
-            return 0;
+            return Some(0);
         };
-        let result = self.execute(&mut reader, &mut writer);
+        let result = self.execute(&mut reader, &mut writer, due, now);
         let (written, code) = match result {
+            Err(RequestError::Delayed) => return None,
             Ok(written) => (written, VIRTIO_BLK_S_OK),
             Err(RequestError::Unsupported) => (0, VIRTIO_BLK_S_UNSUPP),
             Err(RequestError::Failed) => (0, VIRTIO_BLK_S_IOERR),
         };
         match status.write_all(&code.to_le_bytes()[..1]) {
-            Ok(()) => written + 1,
-            Err(_) => 0,
+            Ok(()) => Some(written + 1),
+            Err(_) => Some(0),
         }
     }
 
-    fn execute(&mut self, reader: &mut Reader<'_>, writer: &mut Writer<'_>) -> Result<u32, RequestError> {
+    /// Carries out a request that has begun before if it was to wait until `due`.
+    fn execute(
+        &mut self,
+        reader: &mut Reader<'_>,
+        writer: &mut Writer<'_>,
+        due: Option<Instant>,
+        now: Instant,
+    ) -> Result<u32, RequestError> {
         let request = RequestHeader::read(reader)?;
         let length = match request.kind {
             VIRTIO_BLK_T_OUT => reader.available_bytes(),
@@ -191,13 +209,16 @@ impl Block {
         if length > REQUEST_MAX {
             return Err(RequestError::Failed);
         }
-        self.moved += length;
-        self.observer.block_request(self.index, kind, request.sector, bytes, false);
-        if !self.delay.is_zero()
-            && matches!(kind, BlockRequestKind::Read | BlockRequestKind::Write | BlockRequestKind::Flush)
-        {
-            thread::sleep(self.delay);
+        if due.is_none() {
+            self.observer.block_request(self.index, kind, request.sector, bytes, false);
         }
+        let is_content = matches!(kind, BlockRequestKind::Read | BlockRequestKind::Write | BlockRequestKind::Flush);
+        let due = due.unwrap_or(now + self.delay);
+        if is_content && now < due {
+            self.due = Some(due);
+            return Err(RequestError::Delayed);
+        }
+        self.moved += length;
         let result = match kind {
             BlockRequestKind::Read => self.read(request.sector, length, writer).map(|()| bytes),
             BlockRequestKind::Write => self.write(request.sector, length, reader).map(|()| 0),
@@ -290,6 +311,11 @@ impl VirtioDevice for Block {
         &[QUEUE_SIZE]
     }
 
+    fn stop(&mut self) {
+        // The next request is another one.
+        self.due = None;
+    }
+
     fn read_config(&self, offset: u64, data: &mut [u8]) {
         let config = self.config();
         let rest = usize::try_from(offset).ok().and_then(|offset| config.get(offset..));
@@ -323,7 +349,11 @@ impl VirtioDevice for Block {
                 };
                 let head = chain.head_index();
                 let moved_before = self.moved;
-                let written = self.answer(chain, memory);
+                let Some(written) = self.answer(chain, memory, now + begun.elapsed()) else {
+                    queue.go_to_previous_position();
+                    resume_after = self.due.map(|due| due.saturating_duration_since(now));
+                    break;
+                };
                 queue.add_used(memory, head, written)?;
                 requests += 1;
                 if let Some(throttle) = &mut self.throttle {
@@ -349,6 +379,7 @@ impl VirtioDevice for Block {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
     use strata_observer::NoObserver;
     use virtio_queue::desc::RawDescriptor;
     use virtio_queue::desc::split::Descriptor;
@@ -413,20 +444,63 @@ mod tests {
         assert_eq!((u32::from(status), ends), (VIRTIO_BLK_S_OK, [5, 6]));
     }
 
+    /// What an observer gets of requests: which are done.
+    #[derive(Default)]
+    struct Seen(Mutex<Vec<bool>>);
+
+    impl Observer for Seen {
+        fn block_request(&self, _: u32, _: BlockRequestKind, _: u64, _: u32, done: bool) {
+            self.0.lock().unwrap().push(done);
+        }
+    }
+
+    const DELAY: Duration = Duration::from_secs(10);
+
+    /// A disk with a delay, and a queue with a request for its content.
+    fn delayed(memory: &GuestMemoryMmap) -> (Block, Queue) {
+        let queue = MockSplitQueue::new(memory, 16);
+        queue.build_desc_chain(&chain(&[header(memory, VIRTIO_BLK_T_IN, 5), (DATA, 512, true), STATUS_BYTE])).unwrap();
+        (disk(false).delayed(DELAY), queue.create_queue().unwrap())
+    }
+
     #[test]
-    fn delayed_disk_takes_its_time_for_content_and_only_for_that() {
-        const DELAY: Duration = Duration::from_millis(200);
-        let (memory, mut disk) = (memory(), disk(false).delayed(DELAY));
-        let read = header(&memory, VIRTIO_BLK_T_IN, 5);
-        let begin = Instant::now();
-        let status = serve(&mut disk, &memory, &[read, (DATA, 512, true), STATUS_BYTE]);
-        let content = begin.elapsed();
+    fn delayed_disk_takes_its_time_for_content_and_does_not_keep_its_caller_meanwhile() {
+        let (memory, seen, begin) = (memory(), Arc::new(Seen::default()), Instant::now());
+        let (disk, mut ring) = delayed(&memory);
+        let mut disk = Block { observer: seen.clone(), ..disk };
+
+        let answered = [Duration::ZERO, DELAY / 2, 2 * DELAY].map(|after| {
+            let served = disk.serve(0, &mut ring, &memory, begin + after).unwrap();
+            (served.resume_after.is_some(), ring.next_used())
+        });
+
+        assert_eq!(answered, [(true, 0), (true, 0), (false, 1)]);
+        assert_eq!(u32::from(memory.read_obj::<u8>(GuestAddress(STATUS)).unwrap()), VIRTIO_BLK_S_OK);
+        assert_eq!(*seen.0.lock().unwrap(), [false, true]);
+    }
+
+    #[test]
+    fn request_after_a_reset_is_delayed_anew() {
+        let (memory, begin) = (memory(), Instant::now());
+        let (mut disk, mut ring) = delayed(&memory);
+        let (_, mut ring_after_reset) = delayed(&memory);
+        disk.serve(0, &mut ring, &memory, begin).unwrap();
+
+        disk.stop();
+        let served = disk.serve(0, &mut ring_after_reset, &memory, begin + 2 * DELAY).unwrap();
+
+        assert!(served.resume_after.is_some());
+    }
+
+    #[test]
+    fn request_for_no_content_is_not_delayed() {
+        let memory = memory();
+        let (mut disk, _) = delayed(&memory);
         let name = header(&memory, VIRTIO_BLK_T_GET_ID, 0);
-        let begin = Instant::now();
-        serve(&mut disk, &memory, &[name, (DATA, 20, true), STATUS_BYTE]);
+
+        let status = serve(&mut disk, &memory, &[name, (DATA, 20, true), STATUS_BYTE]);
 
         assert_eq!(u32::from(status), VIRTIO_BLK_S_OK);
-        assert!(content >= DELAY && begin.elapsed() < DELAY, "{content:?}");
     }
 
     #[test]
