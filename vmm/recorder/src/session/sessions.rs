@@ -145,13 +145,11 @@ impl Sessions {
         // All are asked at once: a guest that does not answer is waited for once.
         let requests: Vec<_> = self.sessions.iter_mut().map(Session::request_flush).collect();
         let deadline = Instant::now() + FLUSH_LIMIT;
-        let mut all_answered = None;
-        for (session, requests) in self.sessions.iter_mut().zip(&requests) {
-            if let Some(answered) = session.flush(requests, deadline)? {
-                all_answered = Some(answered && all_answered.unwrap_or(true));
-            }
-        }
-        match all_answered {
+        let sessions = self.sessions.iter_mut().zip(&requests);
+        // Each is written, whatever became of the others.
+        let flushed: Vec<_> = sessions.map(|(session, requests)| session.flush(requests, deadline)).collect();
+        let flushed: Vec<Option<bool>> = flushed.into_iter().collect::<Result<_, _>>()?;
+        match flushed.into_iter().flatten().reduce(|all, answered| all && answered) {
             None => Err(SessionError::NothingToFlush),
             Some(true) => Ok(Answer::done("flushed")),
             Some(false) => {

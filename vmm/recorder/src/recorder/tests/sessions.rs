@@ -107,6 +107,25 @@ fn session_that_cannot_be_is_refused_and_takes_no_slot() {
     assert!(message(bench.request(create("b", flight, None))).contains("destroy a session first"));
 }
 
+#[test]
+fn flush_writes_the_sessions_after_one_whose_manifest_cannot_be_written() {
+    let mut bench = sessions(Mode::Discard);
+    let (manifest, extra) = (bench.dir.path().join("trace/session.json"), bench.dir.path().join("extra"));
+    bench.recorder.answer(create("extra", protocol::Mode::Discard, Some(extra.clone())));
+    bench.recorder.answer(Request::SessionStart { name: "extra".into() });
+    // More than a sub-buffer, which the guest delivers unasked.
+    bench.record(1, Mode::Discard, 400);
+    fs::remove_file(&manifest).unwrap();
+    fs::create_dir(&manifest).unwrap();
+
+    let answer = message(bench.recorder.answer(Request::Flush));
+
+    assert!(answer.contains("session.json"), "{answer}");
+    let trace = Trace::open(&extra).unwrap();
+    let streams = trace.layers_of(LayerKind::GuestKernel).flat_map(|layer| &layer.streams);
+    assert!(streams.map(|stream| stream.packets()).sum::<usize>() > 0);
+}
+
 /// Sessions that nobody polls but the test, whose main one is in `mode`; they have been polled once.
 fn sessions(mode: Mode) -> Bench<Sessions> {
     let (dir, region) = (TempDir::new().unwrap(), Bench::region(mode));
