@@ -5,6 +5,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use strata_recording::text::terminal::shell_path;
@@ -84,15 +85,20 @@ impl DiskFormat {
     /// What the file at `path` is, and the command that makes a raw image of it.
     pub(super) fn way_out<'a>(&'a self, path: &'a Path) -> impl fmt::Display + 'a {
         fmt::from_fn(move |out| {
-            let (name, file) = (self.name, shell_path(path));
+            let name = self.name;
             match self.way {
                 Way::Convert => {
-                    let mut raw = path.as_os_str().to_owned();
+                    // QEMU takes what stands before a colon for a protocol, if no slash does.
+                    let beginning = path.as_os_str().as_bytes().split(|byte| *byte == b'/').next().unwrap_or_default();
+                    let file = if beginning.contains(&b':') { Path::new(".").join(path) } else { path.to_owned() };
+                    let mut raw = file.as_os_str().to_owned();
                     raw.push(".raw");
-                    let raw = shell_path(raw);
+                    let (file, raw) = (shell_path(file), shell_path(raw));
                     write!(out, "is a {name} image: make a raw one with `qemu-img convert -O raw {file} {raw}`")
                 }
-                Way::Unpack(program) => write!(out, "is compressed by {name}: unpack it with `{program} {file}`"),
+                Way::Unpack(program) => {
+                    write!(out, "is compressed by {name}: unpack it with `{program} {}`", shell_path(path))
+                }
             }
         })
     }
@@ -155,5 +161,15 @@ mod tests {
 
         assert!(image.ends_with(r"`qemu-img convert -O raw 'Ann'\''s disk' 'Ann'\''s disk.raw'`"), "{image}");
         assert!(packed.ends_with("`unxz --keep './-disk;.xz'`"), "{packed}");
+    }
+
+    #[test]
+    fn way_out_names_a_file_with_a_colon_so_that_qemu_finds_no_protocol() {
+        let image = |path: &str| format_of(b"QFI\xfb\0\0\0\x03").unwrap().way_out(Path::new(path)).to_string();
+
+        let images = ["nbd:1", "a/b:1", "/a:1"].map(image);
+
+        assert!(images[0].ends_with("`qemu-img convert -O raw ./nbd:1 ./nbd:1.raw`"), "{}", images[0]);
+        assert!(images[1].ends_with(" a/b:1 a/b:1.raw`") && images[2].ends_with(" /a:1 /a:1.raw`"), "{images:?}");
     }
 }
