@@ -223,10 +223,11 @@ fn copy_all(
         .flat_map(|(trace, _)| trace.layers_of(LayerKind::HostKernel))
         .filter(|layer| layer.description.host.is_none())
         .partition(|layer| event::is_of_kvm_only(layer));
+    let is_one_recording = |one: &TraceLayer, other: &TraceLayer| clock_of(placed, one) == clock_of(placed, other);
     let mut of_shared_host = Vec::new();
     let mut shared_host_events = 0;
     for layers in [of_all, of_kvm].into_iter().filter(|layers| layers.len() > 1) {
-        let shared = shared_host::copy(&layers, out, &manifest)?;
+        let shared = shared_host::copy(&layers, &is_one_recording, out, &manifest)?;
         manifest.layers.push(shared.layer);
         shared_host_events += shared.duplicates;
         damage = damage.plus(&shared.damage);
@@ -255,6 +256,12 @@ fn copy_all(
     manifest.save(out)?;
     write_clocks(&clocks_of(placed, relation.as_ref(), relation_bound_ns), out)?;
     Ok(Joined { manifest, relation, relation_bound_ns, shared_host_events, damage })
+}
+
+/// The clock of the recording that has `layer`, which only parts of one recording have in common.
+fn clock_of(placed: &[(&Trace, Place)], layer: &TraceLayer) -> Option<Uuid> {
+    let has_layer = |trace: &Trace| trace.layers().iter().any(|other| std::ptr::eq(other, layer));
+    placed.iter().find(|(trace, _)| has_layer(trace)).map(|(trace, _)| trace.clock().uuid)
 }
 
 /// What the clocks of all hosts showed, on the clock of the first recording.

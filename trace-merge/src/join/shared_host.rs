@@ -32,8 +32,14 @@ pub(super) struct SharedLayer {
     pub(super) damage: Damage,
 }
 
-/// Writes one layer of `layers` into the recording `out`.
-pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> Result<SharedLayer, JoinError> {
+/// Writes one layer of `layers` into the recording `out`; `is_one_recording` tells of two of them whether they are of
+/// parts of one recording.
+pub(super) fn copy(
+    layers: &[&TraceLayer],
+    is_one_recording: &dyn Fn(&TraceLayer, &TraceLayer) -> bool,
+    out: &Path,
+    manifest: &Manifest,
+) -> Result<SharedLayer, JoinError> {
     let packet_size = layers.iter().map(|layer| layer.description.packet_size).max().unwrap_or_default();
     let new = NewLayer { kind: LayerKind::HostKernel, vm: None, process: None, packet_size };
     let mut writer = LayerWriter::create(out, manifest, new)?;
@@ -47,6 +53,10 @@ pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> R
         let is_of_cpu = |stream: &Stream| stream.description.cpu_id == cpu;
         let mut merge = Merge::of_streams(layers.iter().copied(), is_of_cpu, 0, u64::MAX);
         let numbers: Vec<usize> = merge.streams().map(|(layer, _)| number_of(layers, layer)).collect();
+        let is_continuing: Vec<bool> =
+            merge.streams().map(|(layer, stream)| continues(layers, layer, stream, is_one_recording)).collect();
+        // Sources whose beginning is missing, and lies in an earlier part.
+        let mut before_part = BTreeSet::new();
         let (mut kept, mut gaps) = (Kept::new(apart), Gaps::new(cpu));
         while let Some(step) = merge.next_step() {
             match step {
@@ -60,12 +70,22 @@ pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> R
                     gaps.pass_record(&mut writer)?;
                     writer.record(cpu, record.time, id, record.payload)?;
                 }
+                Step::GapBegin { source, time: 0 } if is_continuing[source] => {
+                    before_part.insert(source);
+                }
                 Step::GapBegin { source, .. } => gaps.begin(&mut writer, &merge, source)?,
-                Step::GapEnd { time, .. } => gaps.end(&mut writer, &merge, time)?,
+                Step::GapEnd { source, time } => {
+                    // All that may be missing lies between the parts.
+                    if before_part.remove(&source) {
+                        gaps.begin(&mut writer, &merge, source)?;
+                    }
+                    gaps.end(&mut writer, &merge, time)?;
+                }
             }
         }
         gaps.finish(&mut writer, &merge)?;
-        writer.set_overwritten(cpu, merge.streams().map(|(_, stream)| stream.begins_late_by()).sum());
+        let beginnings = merge.streams().zip(&is_continuing).filter(|(_, is_continuing)| !**is_continuing);
+        writer.set_overwritten(cpu, beginnings.map(|((_, stream), _)| stream.begins_late_by()).sum());
         damage = damage.plus(&merge.damage());
     }
     writer.flush()?;
@@ -87,6 +107,27 @@ pub(super) fn copy(layers: &[&TraceLayer], out: &Path, manifest: &Manifest) -> R
     let has_ended = layers.iter().all(|layer| layer.has_ended());
     layer.ended = Some(has_ended).filter(|&has_ended| has_ended != manifest.has_ended(&layer));
     Ok(SharedLayer { layer, duplicates, damage })
+}
+
+/// Whether the beginning that `stream` of `layer` may lack is in another of `layers`, of an earlier part of its recording.
+fn continues(
+    layers: &[&TraceLayer],
+    layer: &TraceLayer,
+    stream: &Stream,
+    is_one_recording: &dyn Fn(&TraceLayer, &TraceLayer) -> bool,
+) -> bool {
+    let Some(begin) = begin_of(layer, stream) else { return false };
+    let earlier_parts = layers.iter().filter(|other| !std::ptr::eq(**other, layer) && is_one_recording(other, layer));
+    let mut streams = earlier_parts.flat_map(|layer| layer.streams.iter().map(move |stream| (*layer, stream)));
+    streams.any(|(layer, other)| {
+        other.description.cpu_id == stream.description.cpu_id
+            && begin_of(layer, other).is_some_and(|earlier| earlier < begin)
+    })
+}
+
+/// When the first record of `stream` of `layer` was made, ticks.
+fn begin_of(layer: &TraceLayer, stream: &Stream) -> Option<u64> {
+    layer.records(stream).next().map(|record| record.time)
 }
 
 /// Up to when the streams of `cpu` are complete of all those `layers` that go on, ticks, if that is known of each.
