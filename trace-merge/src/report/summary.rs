@@ -288,7 +288,12 @@ impl ReportBuilder for SummaryBuilder {
         }
         let manifest = trace.manifest();
         let first = passed.totals.iter().filter_map(|totals| totals.first).min().unwrap_or(0);
-        let layers = trace.layers().iter().zip(&passed.totals).map(|(layer, &totals)| LayerReport {
+        let part = passed.is_part(trace).then(|| (passed.requested, trace.start().unwrap_or(0)));
+        let totals = trace.layers().iter().zip(&passed.totals).map(|(layer, &totals)| match part {
+            Some((window, start)) => (layer, within_part(totals, Totals::lacking(layer, window, start))),
+            None => (layer, totals),
+        });
+        let layers = totals.map(|(layer, totals)| LayerReport {
             layer: layer.description.kind,
             path: layer.description.path.clone(),
             process: layer.description.process.clone(),
@@ -362,6 +367,12 @@ fn write_summary(report: &Summary, out: &mut dyn Sink) -> io::Result<()> {
         write_exits(exits, out)?;
     }
     write_cost(&report.cost, out)
+}
+
+/// `totals` of a layer with what it lacks in the part alone.
+const fn within_part(totals: Totals, lacking: Totals) -> Totals {
+    let Totals { lost, rejected_bytes, corrupt_streams, absent_streams, .. } = lacking;
+    Totals { lost, rejected_bytes, corrupt_streams, absent_streams, ..totals }
 }
 
 /// What control groups of the host kept from `vm`, where they kept anything.
@@ -590,6 +601,21 @@ mod tests {
         let reason = |name: &str| exits.reasons.iter().find(|reason| reason.reason == name).unwrap();
         assert_eq!((reason("io").count, reason("io").total_ns, reason("io").max_ns), (2, 1000, 750));
         assert_eq!(exits.reasons[0].reason, "hlt");
+    }
+
+    #[test]
+    fn losses_of_parts_add_up_to_those_of_the_whole() {
+        let trace = TestTrace::new().guest(1, 1_000, "test:event", &[]).guest(0, 2_000, "test:event", &[]);
+        let trace = trace.lost(LayerKind::GuestKernel, 0, 3).guest(0, 6_000, "test:event", &[]);
+        let (_dir, trace) = trace.guest(1, 9_000, "test:event", &[]).open();
+        let parts = [(0, u64::MAX), (0, 1_500), (1_500, 7_000), (7_000, u64::MAX)];
+
+        let lost = parts.map(|(begin, end)| {
+            let layer = &report(&trace, Window { begin, end }).unwrap().layers[0];
+            (layer.totals.lost.full, layer.incomplete.is_some())
+        });
+
+        assert_eq!(lost, [(3, true), (0, false), (3, true), (0, false)]);
     }
 
     #[test]

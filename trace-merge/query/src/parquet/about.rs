@@ -14,7 +14,7 @@ use strata_analysis::Passed;
 use strata_analysis::address_symbols::AddressSymbols;
 use strata_recording::layer::LayerKind;
 use strata_recording::reader::totals::Totals;
-use strata_recording::reader::{Stream, Trace, TraceLayer};
+use strata_recording::reader::{Trace, TraceLayer};
 
 /// What there is to say of a recording.
 pub(super) struct About<'p> {
@@ -119,50 +119,21 @@ impl About<'_> {
         for (layer, totals) in self.trace.layers().iter().zip(&self.passed.totals) {
             let description = &layer.description;
             let process = description.process.as_ref();
-            let [before, until] = [window.begin, window.end].map(|time| {
-                let streams = layer.streams.iter().map(|stream| lacked_before(stream, time, start));
-                streams.fold(Totals::default(), |sum, stream| sum.plus(&stream))
-            });
+            let lacking = Totals::lacking(layer, window, start);
             let own = [
                 description.kind.name().into(),
                 process.map(|process| process.pid).into(),
                 process.map(|process| process.comm.as_str()).into(),
                 totals.events.into(),
                 totals.bytes.into(),
-                until.lost.full.saturating_sub(before.lost.full).into(),
-                until.lost.wrapped.saturating_sub(before.lost.wrapped).into(),
-                until.lost.too_large.saturating_sub(before.lost.too_large).into(),
-                until.rejected_bytes.saturating_sub(before.rejected_bytes).into(),
-                until.corrupt_streams.saturating_sub(before.corrupt_streams).into(),
-                until.absent_streams.saturating_sub(before.absent_streams).into(),
+                lacking.lost.full.into(),
+                lacking.lost.wrapped.into(),
+                lacking.lost.too_large.into(),
+                lacking.rejected_bytes.into(),
+                lacking.corrupt_streams.into(),
+                lacking.absent_streams.into(),
             ];
             table.push(self.place(layer), &own);
         }
     }
-}
-
-/// What `stream`, of a recording that begins at `start`, lacks that belongs before `time`, ticks: what a packet counts
-/// belongs to its end, and what only the description knows behind the last packet.
-fn lacked_before(stream: &Stream, time: u64, start: u64) -> Totals {
-    let mut lacked = Totals::default();
-    if time <= start {
-        return lacked;
-    }
-    let next = stream.packets_within(time, u64::MAX).start;
-    if let Some(last) = (0..next).rev().find_map(|index| stream.header(index)) {
-        lacked.lost.full = last.lost_full;
-        lacked.lost.wrapped = last.lost_wrapped;
-        lacked.lost.too_large = last.lost_too_large;
-        lacked.rejected_bytes = last.rejected_bytes;
-    }
-    if (next..stream.packets()).all(|index| stream.header(index).is_none()) {
-        let described = &stream.description;
-        lacked.lost.full = lacked.lost.full.max(described.lost.full);
-        lacked.lost.wrapped = lacked.lost.wrapped.max(described.lost.wrapped);
-        lacked.lost.too_large = lacked.lost.too_large.max(described.lost.too_large);
-        lacked.rejected_bytes = lacked.rejected_bytes.max(described.rejected_bytes);
-        lacked.corrupt_streams = u64::from(described.corrupt);
-        lacked.absent_streams = u64::from(stream.absent);
-    }
-    lacked
 }

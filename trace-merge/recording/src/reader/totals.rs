@@ -2,6 +2,7 @@
 
 use crate::reader::{Damage, Stream, TraceLayer};
 use crate::text::counted::counted;
+use crate::window::Window;
 use serde::Serialize;
 use shared_ring::consumer::Lost;
 
@@ -65,6 +66,27 @@ impl Totals {
         streams.fold(Self::default(), |sum, stream| sum.plus(&stream))
     }
 
+    /// What `layer` lacks in the part `window` of a recording that begins at `start`, ticks: parts add up to the whole.
+    #[must_use]
+    pub fn lacking(layer: &TraceLayer, window: Window, start: u64) -> Self {
+        let [before, until] = [window.begin, window.end].map(|time| {
+            let streams = layer.streams.iter().map(|stream| lacked_before(stream, time, start));
+            streams.fold(Self::default(), |sum, stream| sum.plus(&stream))
+        });
+        let lost = Lost {
+            full: until.lost.full.saturating_sub(before.lost.full),
+            wrapped: until.lost.wrapped.saturating_sub(before.lost.wrapped),
+            too_large: until.lost.too_large.saturating_sub(before.lost.too_large),
+        };
+        Self {
+            lost,
+            rejected_bytes: until.rejected_bytes.saturating_sub(before.rejected_bytes),
+            corrupt_streams: until.corrupt_streams.saturating_sub(before.corrupt_streams),
+            absent_streams: until.absent_streams.saturating_sub(before.absent_streams),
+            ..Self::default()
+        }
+    }
+
     /// Both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
@@ -100,6 +122,32 @@ impl Totals {
         }
         (!parts.is_empty()).then(|| parts.join(", "))
     }
+}
+
+/// What `stream`, of a recording that begins at `start`, lacks that belongs before `time`, ticks: what a packet counts
+/// belongs to its end, and what only the description knows behind the last packet.
+fn lacked_before(stream: &Stream, time: u64, start: u64) -> Totals {
+    let mut lacked = Totals::default();
+    if time <= start {
+        return lacked;
+    }
+    let next = stream.packets_within(time, u64::MAX).start;
+    if let Some(last) = (0..next).rev().find_map(|index| stream.header(index)) {
+        lacked.lost.full = last.lost_full;
+        lacked.lost.wrapped = last.lost_wrapped;
+        lacked.lost.too_large = last.lost_too_large;
+        lacked.rejected_bytes = last.rejected_bytes;
+    }
+    if (next..stream.packets()).all(|index| stream.header(index).is_none()) {
+        let described = &stream.description;
+        lacked.lost.full = lacked.lost.full.max(described.lost.full);
+        lacked.lost.wrapped = lacked.lost.wrapped.max(described.lost.wrapped);
+        lacked.lost.too_large = lacked.lost.too_large.max(described.lost.too_large);
+        lacked.rejected_bytes = lacked.rejected_bytes.max(described.rejected_bytes);
+        lacked.corrupt_streams = u64::from(described.corrupt);
+        lacked.absent_streams = u64::from(stream.absent);
+    }
+    lacked
 }
 
 #[cfg(test)]
