@@ -59,8 +59,14 @@ impl<S: Storage> Registry<S> {
     /// Whether nothing was published yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
+        self.used() == 0
+    }
+
+    /// Bytes of entries that were published.
+    #[must_use]
+    pub fn used(&self) -> u64 {
         // SAFETY: the header lies inside the registry.
-        unsafe { self.storage.load_acquire(REGISTRY_USED) == 0 }
+        unsafe { self.storage.load_acquire(REGISTRY_USED) }
     }
 
     /// Takes back everything that was published. Nobody reads the registry: a reader would take what is published next for the

@@ -42,8 +42,8 @@ impl RegionError {
 }
 
 /// Writes the events of `catalogue` to the kernel's event registry, or finds that an agent with the same ones has done
-/// so. What another agent has written gives way while no host reads it: the region may be older than this boot of the
-/// machine. One caller at a time.
+/// so, or had begun to when the machine was reset: then it writes the rest. What another agent has written gives way
+/// while no host reads it: the region may be older than this boot of the machine. One caller at a time.
 ///
 /// # Errors
 /// When a host reads another catalogue, or this one does not fit.
@@ -51,13 +51,14 @@ pub fn publish_catalogue(region: &Region, catalogue: Descriptors<'_>) -> Result<
     let mut entry = [0_u8; MAX_ENTRY];
     // SAFETY: one agent is loaded at a time, and this is its only caller.
     let registry = unsafe { region.registry() };
-    if !registry.is_empty() {
-        match compare_catalogue(region, catalogue, &mut entry) {
-            Err(RegionError::OtherAgent) if !region.area().is_host_alive() => registry.clear(),
-            compared => return compared,
+    let published = match count_published(region, registry.used(), catalogue, &mut entry) {
+        Err(RegionError::OtherAgent) if !region.area().is_host_alive() => {
+            registry.clear();
+            0
         }
-    }
-    for index in 0..catalogue.len() {
+        counted => counted?,
+    };
+    for index in published..catalogue.len() {
         let appended = catalogue
             .encode(index, &mut entry)
             .and_then(|size| entry.get(..size))
@@ -69,14 +70,20 @@ pub fn publish_catalogue(region: &Region, catalogue: Descriptors<'_>) -> Result<
     Ok(())
 }
 
-fn compare_catalogue(
+/// How many events of `catalogue` the registry, of which `used` bytes are published, has.
+fn count_published(
     region: &Region,
+    used: u64,
     catalogue: Descriptors<'_>,
     entry: &mut [u8; MAX_ENTRY],
-) -> Result<(), RegionError> {
+) -> Result<usize, RegionError> {
     let (registry, size) = region.view().registry();
-    let (mut at, end) = (registry + REGISTRY_HEADER_SIZE, registry + size);
+    let mut at = registry + REGISTRY_HEADER_SIZE;
+    let end = (registry + size).min(at.saturating_add(usize::try_from(used).unwrap_or(usize::MAX)));
     for index in 0..catalogue.len() {
+        if at >= end {
+            return Ok(index);
+        }
         let bytes = catalogue.encode(index, entry).and_then(|size| entry.get(..size));
         let bytes = bytes.ok_or(RegionError::OtherAgent)?;
         if at + bytes.len() > end {
@@ -90,7 +97,7 @@ fn compare_catalogue(
             at += 1;
         }
     }
-    Ok(())
+    Ok(catalogue.len())
 }
 
 #[cfg(test)]
@@ -162,6 +169,24 @@ pub(crate) mod tests {
         assert_eq!((first, second), (Ok(()), Ok(())));
         assert_eq!(memory.load(registry), used as u64);
         assert_eq!(events.iter().map(|event| event.name.as_str()).collect::<Vec<_>>(), ["test:first", "test:second"]);
+    }
+
+    #[test]
+    fn catalogue_that_a_reset_cut_off_is_completed_for_a_host_that_reads_it() {
+        let (memory, mut host) = host_region();
+        let (region, registry) = (open(&memory), host.layout().registry);
+        publish_catalogue(&region, descriptors()).unwrap();
+        host.set_alive(true);
+        let used = memory.load(registry);
+        let first = memory.load(registry + REGISTRY_HEADER_SIZE) & u64::from(u32::MAX);
+        let second = registry + REGISTRY_HEADER_SIZE + usize::try_from(first).unwrap();
+        let entry = memory.load(second);
+        memory.store(registry, first);
+        memory.store(second, 0);
+
+        let published = publish_catalogue(&region, descriptors());
+
+        assert_eq!((published, memory.load(registry), memory.load(second)), (Ok(()), used, entry));
     }
 
     #[test]
