@@ -192,6 +192,18 @@ impl Tracer {
         connection.map_or_else(|| state.lost.load(Ordering::Relaxed), Connection::lost)
     }
 
+    /// Counts a record that is wanted and cannot be made, as for want of a type for it, as [`lost`](Self::lost).
+    #[cold]
+    pub fn count_unrecorded(&self) {
+        match self.connection(When::Wanted) {
+            Some(connection) if self.is_wanted() => connection.count_lost(1),
+            Some(_) => {}
+            None => {
+                self.count_lost();
+            }
+        }
+    }
+
     /// Whether each record is one restartable sequence, which costs a third of one with locked instructions; `false`
     /// also when not connected. It takes a kernel that registers rseq areas, the C library's or this library's, and a
     /// host that reads such rings.
@@ -477,6 +489,19 @@ mod tests {
 
         assert!(settled.is_none() && Tracer::connection_of(state).is_none());
         assert_eq!(state.stage.load(Ordering::Relaxed), APART);
+    }
+
+    #[test]
+    fn record_that_could_not_be_made_is_counted_while_events_are_wanted() {
+        let region = region_of_this_machine();
+        let tracer = Tracer::connected(region.rings().unwrap()).unwrap();
+
+        tracer.count_unrecorded();
+        let wanted = tracer.lost();
+        region.memory.store(SESSION_TABLE_OFFSET, !(1 << class::USER));
+        tracer.count_unrecorded();
+
+        assert_eq!((wanted, tracer.lost()), (1, 1));
     }
 
     #[test]

@@ -55,6 +55,8 @@ trait Sink: fmt::Debug + Sync {
     fn is_wanted(&self) -> bool;
     /// Keeps a record.
     fn record(&self, event_type: &'static RuntimeEventType, payload: &[u8]);
+    /// Counts a record that there is no type for.
+    fn count_lost(&self);
 }
 
 /// The trace of the guest.
@@ -71,12 +73,17 @@ impl Sink for Guest {
         let tracer: &Tracer = tracer();
         event_type.record(tracer, payload.len(), |to| to.put(payload));
     }
+
+    fn count_lost(&self) {
+        tracer().count_unrecorded();
+    }
 }
 
 impl StrataLayer {
     fn record(&self, metadata: &'static Metadata<'static>, step: Step, fields: &Fields) {
-        if let Some(event_type) = Types::of_thread(metadata, step, fields) {
-            self.sink.record(event_type, fields.payload());
+        match Types::of_thread(metadata, step, fields) {
+            Some(event_type) => self.sink.record(event_type, fields.payload()),
+            None => self.sink.count_lost(),
         }
     }
 
@@ -158,12 +165,14 @@ mod tests {
     use super::*;
     use guest_agent::FieldType;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use tracing_subscriber::layer::SubscriberExt as _;
 
     /// Keeps what it is given.
     #[derive(Debug, Default)]
     struct Kept {
         records: Mutex<Vec<(&'static RuntimeEventType, Vec<u8>)>>,
+        lost: AtomicUsize,
         deaf: bool,
     }
 
@@ -174,6 +183,10 @@ mod tests {
 
         fn record(&self, event_type: &'static RuntimeEventType, payload: &[u8]) {
             self.records.lock().unwrap().push((event_type, payload.to_vec()));
+        }
+
+        fn count_lost(&self) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -215,6 +228,22 @@ mod tests {
         let end = [&b"\x01text\0Some(3)\0"[..], &0.5_f64.to_le_bytes()].concat();
         assert!(payload.ends_with(&end), "{payload:?}");
         assert!(payload.windows(10).any(|bytes| bytes == b"message 4\0"), "{payload:?}");
+    }
+
+    #[test]
+    fn record_whose_type_cannot_be_described_is_counted_as_lost() {
+        let kept: &'static Kept = Box::leak(Box::new(Kept::default()));
+        let layer = StrataLayer { sink: kept };
+        let of_span = || tracing::info_span!("large").metadata().unwrap();
+        let metadata = tracing::subscriber::with_default(tracing_subscriber::registry(), of_span);
+
+        Fields::with(|fields| {
+            // More than a description has room for.
+            (0..40).for_each(|number| fields.put_u64(Box::leak(format!("{number:0>100}").into_boxed_str()), 1));
+            layer.record(metadata, Step::Event, fields);
+        });
+
+        assert_eq!((kept.records.lock().unwrap().len(), kept.lost.load(Ordering::Relaxed)), (0, 1));
     }
 
     #[derive(Debug)]
