@@ -410,24 +410,35 @@ fn write_list(units: &[Unit], folder: &Path) -> Result<(), UnitsError> {
 
 /// Compiles as many units as compile.
 fn compile(tree: &Path, folder: &Path, units: &[Unit], log: &Path) -> Result<(), UnitsError> {
-    units.iter().for_each(|unit| remove_stale_object(&folder.join(&unit.name)));
     let mut make = kernel_make::command(tree, folder);
     make.arg("--keep-going");
     make.args(units.iter().map(|unit| format!("{}.o", unit.name)));
     // That some header does not compile is what this is for.
     let output = make.output().map_err(UnitsError::Make)?;
-    fs::write(log, [output.stdout, output.stderr].concat()).map_err(file_error(log))
+    let said = [output.stdout, output.stderr].concat();
+    remove_stale_objects(units, folder, &String::from_utf8_lossy(&said))?;
+    fs::write(log, said).map_err(file_error(log))
 }
 
-/// Removes the object of a unit that has changed since: when it does not compile any more, `make` would leave it.
-fn remove_stale_object(unit: &Path) {
-    let changed = |ending| fs::metadata(unit.with_extension(ending)).and_then(|metadata| metadata.modified());
-    if let (Ok(source), Ok(object)) = (changed("c"), changed("o"))
-        && source > object
-    {
-        // One that cannot be removed cannot be made either, which `make` says.
-        let _ = fs::remove_file(unit.with_extension("o"));
+/// Removes the objects of units that do not compile any more, which `make` leaves: it `said` which it could not make.
+fn remove_stale_objects(units: &[Unit], folder: &Path, said: &str) -> Result<(), UnitsError> {
+    for unit in units.iter().filter(|unit| is_failed(&unit.name, said)) {
+        let object = folder.join(&unit.name).with_extension("o");
+        match fs::remove_file(&object) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(&object)(error)),
+            _ => {}
+        }
     }
+    Ok(())
+}
+
+/// Whether `make` `said` that it could not make the object of `unit`: `*** [MAKEFILE:LINE: OBJECT] Error 1`.
+fn is_failed(unit: &str, said: &str) -> bool {
+    let object = format!("{unit}.o]");
+    said.lines().any(|line| {
+        let target = line.split_once("*** [").and_then(|(_, rest)| rest.split_once(&object));
+        target.is_some_and(|(before, _)| before.is_empty() || before.ends_with(['/', ' ']))
+    })
 }
 
 /// The events of a unit that compiled to an object which every kernel of this build will load; else why it did not.
@@ -563,16 +574,17 @@ mod tests {
     }
 
     #[test]
-    fn object_that_is_older_than_its_source_goes() {
+    fn object_that_is_left_of_a_unit_that_does_not_compile_any_more_goes() {
         let folder = tempfile::tempdir().unwrap();
-        let unit = folder.path().join("tp_a");
-        fs::write(unit.with_extension("o"), "").unwrap();
-        let source = fs::File::create(unit.with_extension("c")).unwrap();
-        source.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1)).unwrap();
+        let units = ["a", "b", "c", "a_b"].map(|system| unit(system, &[]));
+        let objects = ["tp_a.o", "tp_b.o", "tp_c.o", "tp_a_b.o"].map(|name| folder.path().join(name));
+        objects.iter().for_each(|object| fs::write(object, "").unwrap());
+        let said = "  CC [M]  /b/tp_c.o\nmake[3]: *** [/k/Makefile.build:229: /b/tp_a.o] Error 1\n\
+                    make[2]: *** [Makefile:9: tp_b.o] Error 1\nmake[1]: *** [Makefile:2: all] Error 2\n";
 
-        remove_stale_object(&unit);
+        remove_stale_objects(&units, folder.path(), said).unwrap();
 
-        assert!(!unit.with_extension("o").exists());
+        assert_eq!(objects.map(|object| object.exists()), [false, false, true, true]);
     }
 
     #[test]
