@@ -1,4 +1,4 @@
-//! Files that get their name once they are complete.
+//! Files that get their name once complete.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Signals that are kept from a thread while it forks.
+//! Signals kept from a thread while it forks.
 #![allow(unsafe_code)] // sets of signals are memory that C functions fill
 
 use std::mem;

@@ -1,6 +1,7 @@
 //! Why a recording could not be attached to a VM, or is not complete.
 
 use super::hot_plug::HotPlugError;
+use super::process::ProcessError;
 use std::io;
 use std::path::PathBuf;
 use strata_clock::DebugfsError;
@@ -29,22 +30,9 @@ pub enum AttachError {
         /// The process that was given.
         pid: u32,
     },
-    /// There is no such process.
-    #[error("there is no process {pid}, or it has just ended; `strata attach` alone lists those that run a VM")]
-    NoProcess { pid: u32 },
-    /// The number is that of a thread.
-    #[error("{pid} is a thread of process {process}; give {process}")]
-    Thread { pid: u32, process: u32 },
-    /// The process cannot be held.
-    #[error("this kernel cannot hold a process by its number: use Linux 5.3 or later")]
-    Pidfd(#[source] io::Error),
-    /// The process's descriptors cannot be seen.
-    #[error("cannot see the descriptors of process {pid}: run strata as root, outside of containers")]
-    Descriptors {
-        pid: u32,
-        #[source]
-        source: io::Error,
-    },
+    /// The process cannot be held, or looked into.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     /// QEMU emulates the processor.
     #[error(
         "process {pid} ({comm}) is a QEMU without KVM: it emulates its VM's processor (TCG), and the host's kernel \

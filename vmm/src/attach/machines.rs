@@ -1,8 +1,8 @@
 //! The processes of this host that run a VM, of any monitor, and what `strata attach` can be given for each.
 
-use super::failure::{self, AttachError};
+use super::failure;
 use super::libvirt;
-use super::process::{Process, comm, numbers};
+use super::process::{Process, ProcessError, comm, numbers};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -48,7 +48,7 @@ pub fn running(known: &[FoundVm]) -> Vec<RunningMachine> {
         let folder = Path::new("/proc").join(pid.to_string());
         let descriptors = match Process::open(pid).and_then(|process| process.machines()) {
             Ok(descriptors) => Some(descriptors),
-            Err(AttachError::Descriptors { .. }) => None,
+            Err(ProcessError::Descriptors { .. }) => None,
             // It has just ended.
             Err(_) => return None,
         };

@@ -1,6 +1,5 @@
 //! A process that runs a virtual machine, as `/proc` shows it.
 
-use super::failure::AttachError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -11,12 +10,34 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strata_recording::text::terminal::foreign::Foreign;
+use thiserror::Error;
 
 /// Where processes are.
 const PROC: &str = "/proc";
 
 /// What the link of a descriptor of a virtual machine says, in `/proc/PID/fd`.
 const MACHINE_LINK: &str = "anon_inode:kvm-vm";
+
+/// Why a process cannot be held, or looked into.
+#[derive(Debug, Error)]
+pub enum ProcessError {
+    /// There is no such process.
+    #[error("there is no process {pid}, or it has just ended; `strata attach` alone lists those that run a VM")]
+    NoProcess { pid: u32 },
+    /// The number is that of a thread.
+    #[error("{pid} is a thread of process {process}; give {process}")]
+    Thread { pid: u32, process: u32 },
+    /// The process cannot be held.
+    #[error("this kernel cannot hold a process by its number: use Linux 5.3 or later")]
+    Pidfd(#[source] io::Error),
+    /// The process's descriptors cannot be seen.
+    #[error("cannot see the descriptors of process {pid}: run strata as root, outside of containers")]
+    Descriptors {
+        pid: u32,
+        #[source]
+        source: io::Error,
+    },
+}
 
 /// A thread of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,18 +60,18 @@ impl Process {
     ///
     /// # Errors
     /// There is no such process, it is a thread of another one, or this kernel cannot hold processes.
-    pub fn open(pid: u32) -> Result<Self, AttachError> {
+    pub fn open(pid: u32) -> Result<Self, ProcessError> {
         let folder = Path::new(PROC).join(pid.to_string());
-        let none = || AttachError::NoProcess { pid };
+        let none = || ProcessError::NoProcess { pid };
         let status = fs::read_to_string(folder.join("status")).map_err(|_| none())?;
         match leader(&status) {
-            Some(process) if process != pid => return Err(AttachError::Thread { pid, process }),
+            Some(process) if process != pid => return Err(ProcessError::Thread { pid, process }),
             _ => {}
         }
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(none)?;
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
             Errno::SRCH => none(),
-            errno => AttachError::Pidfd(errno.into()),
+            errno => ProcessError::Pidfd(errno.into()),
         })?;
         let comm = comm(&folder);
         let process = Self { pid, comm, pidfd, folder };
@@ -90,11 +111,11 @@ impl Process {
     ///
     /// # Errors
     /// This user may not see them, or the process has just ended.
-    pub fn machines(&self) -> Result<Vec<u32>, AttachError> {
+    pub fn machines(&self) -> Result<Vec<u32>, ProcessError> {
         let folder = self.folder.join("fd");
         let descriptors = numbers(&folder).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => AttachError::NoProcess { pid: self.pid },
-            _ => AttachError::Descriptors { pid: self.pid, source },
+            io::ErrorKind::NotFound => ProcessError::NoProcess { pid: self.pid },
+            _ => ProcessError::Descriptors { pid: self.pid, source },
         })?;
         let is_machine = |descriptor: &u32| {
             fs::read_link(folder.join(descriptor.to_string())).is_ok_and(|link| link == Path::new(MACHINE_LINK))

@@ -1,37 +1,12 @@
 //! What asks this process to end, for waits that nothing else ends: signals, or who has it done.
-#![allow(unsafe_code)] // what a signal does is given to the kernel as a function, and read as one
+#![allow(unsafe_code)] // what a signal does is given to the kernel as a function
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::register;
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::{io, mem, ptr};
-
-/// Signals that ask for the end of a recording.
-pub const STOPS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
-
-/// Those of [`STOPS`] that this process heeds. Whoever started it may have it outlive its terminal (`nohup`).
-#[must_use]
-pub fn heeded() -> Vec<i32> {
-    heeded_but(is_ignored)
-}
-
-fn heeded_but(is_ignored: impl Fn(i32) -> bool) -> Vec<i32> {
-    // A shell has what it starts in the background ignore SIGINT, which is sent to it by its number all the same.
-    STOPS.into_iter().filter(|&signal| signal != SIGHUP || !is_ignored(signal)).collect()
-}
-
-/// Whether `signal` does nothing to this process.
-fn is_ignored(signal: i32) -> bool {
-    // SAFETY: every bit pattern of an action is valid; it outlives the call, which fails for wrong arguments only.
-    unsafe {
-        let mut action: libc::sigaction = mem::zeroed();
-        libc::sigaction(signal, ptr::null(), &raw mut action);
-        action.sa_sigaction == libc::SIG_IGN
-    }
-}
 
 /// What asks this process to end since this was made.
 #[derive(Clone, Debug)]
@@ -86,7 +61,8 @@ impl Stop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use signal_hook::consts::SIGPIPE;
+    use crate::stop_signals::STOPS;
+    use signal_hook::consts::SIGHUP;
     use std::io::Write;
 
     impl Default for Stop {
@@ -123,21 +99,6 @@ mod tests {
         signal_hook::low_level::raise(SIGHUP).unwrap();
 
         assert_eq!((before, stop.is_requested()), (false, true));
-    }
-
-    #[test]
-    fn hangup_that_is_ignored_asks_for_nothing() {
-        let (all, behind_nohup, in_background) =
-            (heeded_but(|_| false), heeded_but(|signal| signal == SIGHUP), heeded_but(|signal| signal == SIGINT));
-
-        assert_eq!((&all[..], &in_background[..]), (&STOPS[..], &STOPS[..]));
-        assert_eq!(behind_nohup, [SIGINT, SIGTERM]);
-    }
-
-    #[test]
-    fn signal_that_does_nothing_is_seen_to() {
-        // Rust's programs are told of pipes that nobody reads by errors.
-        assert_eq!([SIGPIPE, SIGTERM].map(is_ignored), [true, false]);
     }
 
     #[test]

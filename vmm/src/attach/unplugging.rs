@@ -11,7 +11,8 @@
 use super::failure::AttachError;
 use super::hot_plug::HotPlugged;
 use super::process::Process;
-use super::stop::{STOPS, Stop};
+use super::stop::Stop;
+use crate::stop_signals::STOPS;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::thread::CapabilitySet;
 use std::io::{self, ErrorKind, Read, Write};

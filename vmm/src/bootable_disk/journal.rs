@@ -4,7 +4,7 @@
 //! names each of its blocks once: it then takes about as much memory as the image has bytes for it. One that names the
 //! same few blocks again and again would take gigabytes.
 
-use super::file_system::{block_size, word};
+use super::superblock::{block_size, word};
 use super::volume::Volume;
 use std::ops::Range;
 

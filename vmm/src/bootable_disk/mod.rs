@@ -13,6 +13,7 @@ mod cmdline;
 mod file_system;
 mod journal;
 mod partitions;
+mod superblock;
 mod volume;
 
 pub use cmdline::with_root;

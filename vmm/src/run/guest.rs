@@ -3,7 +3,7 @@
 use super::console::{self, Keyboard};
 use super::failure::RunFailure;
 use super::limits::ConsoleLimits;
-use crate::attach::stop::heeded;
+use crate::stop_signals::heeded;
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use strata_clock::VcpuClocks;

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)] // no crate in use here forks, or waits for signals without handlers
 
 use super::on_reboot::BootEnd;
-use crate::attach::stop::heeded;
+use crate::stop_signals::heeded;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, read};
 use rustix::process::{
