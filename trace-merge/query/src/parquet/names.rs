@@ -39,7 +39,7 @@ impl NameColumn {
         for payload in payloads {
             let number = match placed.get(self.position) {
                 Some(PlacedField::Integer(field)) => field.bits(payload),
-                Some(PlacedField::Text(_)) => None,
+                Some(PlacedField::Float(_) | PlacedField::Text(_)) => None,
                 None => match schema.values_behind_placed(payload).nth(self.position - placed.len()) {
                     Some(Value::Array(calls)) => {
                         column.push(self.calls(calls, payload).as_deref().into());
