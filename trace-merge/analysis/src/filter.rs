@@ -12,7 +12,7 @@
 
 use crate::event::named::Named;
 use crate::names;
-use shared_ring::event::EventDescription;
+use shared_ring::event::{EventDescription, FieldDescription, FieldType};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
@@ -340,8 +340,9 @@ fn has_field(event: &EventDescription, name: &str) -> bool {
 /// Whether the field `name` of `event` holds numbers, and they have no names.
 fn is_nameless_number(event: &EventDescription, name: &str) -> bool {
     let position = event.fields.iter().position(|field| field.name == name);
-    let is_number = |position: &usize| event.fields.get(*position).is_some_and(|field| field.ty.integer().is_some());
-    position.filter(is_number).is_some_and(|position| name_of(&Schema::new(event.clone()), position).is_none())
+    let is_number = |field: &FieldDescription| field.ty == FieldType::F64 || field.ty.integer().is_some();
+    let has_number = |position: &usize| event.fields.get(*position).is_some_and(is_number);
+    position.filter(has_number).is_some_and(|position| name_of(&Schema::new(event.clone()), position).is_none())
 }
 
 /// The names of the numbers of the field of `schema` at `position`, but for errors, which filters have as numbers.
@@ -503,7 +504,6 @@ fn compared_text(text: &[u8]) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shared_ring::event::{FieldDescription, FieldType};
 
     fn parse(text: &str) -> Filters {
         text.parse().unwrap()
@@ -642,7 +642,7 @@ mod tests {
     fn text_is_not_compared_with_numbers_that_have_no_names() {
         let events = [
             event("raw_syscalls:sys_exit", &[("id", FieldType::I64), ("ret", FieldType::I64)]),
-            event("a:b", &[("name", FieldType::String)]),
+            event("a:b", &[("name", FieldType::String), ("share", FieldType::F64)]),
         ];
         let check = |text: &str| parse(text).check("all", &events).map_err(|error| error.to_string());
 
@@ -650,5 +650,6 @@ mod tests {
         assert!(
             check("ret==EBAD1").unwrap_err().starts_with("'ret==EBAD1': field ret of all is a number without names")
         );
+        assert!(check("share==NaN").unwrap_err().starts_with("'share==NaN': field share of all is a number without"));
     }
 }
