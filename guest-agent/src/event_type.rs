@@ -14,7 +14,7 @@ pub const MAX_STATIC_FIELDS: usize = 8;
 /// A type of event: declare it as a `static`, then [`record`](Self::record). Events that are recorded at one place only
 /// are shorter with [`event!`](crate::event).
 ///
-/// `F` is the tuple of its fields' [`Kind`](crate::Kind)s, up to [`MAX_STATIC_FIELDS`]: integers, `bool`,
+/// `F` is the tuple of its fields' [`Kind`](crate::Kind)s, up to [`MAX_STATIC_FIELDS`]: integers, `f64`, `bool`,
 /// [`Hex`](crate::Hex) integers, and [`Text`](crate::Text).
 #[derive(Debug)]
 pub struct EventType<F> {

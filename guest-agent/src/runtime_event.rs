@@ -72,7 +72,7 @@ impl RuntimeEventType {
     }
 
     /// Records an event with `size` payload bytes, which `fill` writes: the fields one after another without padding,
-    /// integers little-endian, text with a NUL byte after it. Returns whether it was recorded. A payload that does not
+    /// numbers little-endian, text with a NUL byte after it. Returns whether it was recorded. A payload that does not
     /// fit the fields spoils its ring's packet, which the host cuts there.
     pub fn record(&'static self, tracer: &Tracer, size: usize, fill: impl FnOnce(&mut Payload<'_>)) -> bool {
         tracer.is_wanted() && tracer.record(self, size, fill)

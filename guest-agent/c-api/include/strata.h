@@ -13,7 +13,8 @@
  * Compile and link with `pkg-config --cflags --libs strata` (with --static for libstrata.a).
  *
  * Field types: u8 u16 u32 u64 i8 i16 i32 i64, hex8 hex16 hex32 hex64 (shown in hexadecimal), f64 (a double), text (a
- * NUL-terminated string, or NULL; what is beyond STRATA_MAX_TEXT bytes is cut). Up to eight fields. An event's name is `group:event`.
+ * NUL-terminated string, or NULL; what is beyond STRATA_MAX_TEXT bytes is cut). Up to eight fields. An event's name is
+ * `group:event`.
  *
  * Nothing here ever fails the application: where nothing traces, or a name or value cannot be recorded as it is, less is
  * recorded or nothing, and errno stays as it was. Signal handlers may record, the first event too: nothing here takes a lock

@@ -17,7 +17,7 @@
 //! | `info!(name: "sold", …)` | `shop.till:sold` |
 //! | a span `order` is made, entered, left, given values, closed | `shop.till:order-new`, `-enter`, `-exit`, `-record`, `-close` |
 //!
-//! Integers and booleans keep their types; everything else is recorded as the text that it is displayed as, an error with
+//! Numbers and booleans keep their types; everything else is recorded as the text that it is displayed as, an error with
 //! its sources. Each record says in the field `span` which span it belongs to (0 for none), and in `level` how severe it
 //! is: 1 (error) to 5 (trace). A place that records values of different types at different times gets an event type for
 //! each combination.
