@@ -207,6 +207,30 @@ fn parts_of_one_recording_have_a_gap_between_them_and_none_before() {
 }
 
 #[test]
+fn records_of_another_vm_between_parts_of_one_recording_are_in_their_gap() {
+    let dir = TempDir::new().unwrap();
+    let run = Run { guest: vec![1_100, 1_900], ..Run::at(1_000, 100) };
+    let whole = run.switch(1_200, 100, 0).switch(1_800, 0, 100).write(&dir, "whole");
+    let run = Run { name: "vm1", ..Run::at(1_000, 200) };
+    let other = run.switch(1_480, 200, 0).switch(1_520, 0, 200).write(&dir, "other");
+    let trace = Trace::open(&whole).unwrap();
+    let [until, from] = [450, 550].map(|ticks| Some(Duration::from_nanos(trace.clock().ticks_to_ns(ticks))));
+    let part = |name: &str, from, to| {
+        let out = dir.path().join(name);
+        cut(&whole, &CutOptions { layers: Vec::new(), from, to }, &out).unwrap();
+        out
+    };
+    let (first, second) = (part("first", None, until), part("second", from, None));
+
+    join(&first, &[second, other], &[], &dir.path().join("merged")).unwrap();
+
+    let merged = Trace::open(&dir.path().join("merged")).unwrap();
+    let host = merged.layers_of(LayerKind::HostKernel).next().unwrap();
+    let after_gap = host.records(&host.streams[0]).filter(|record| record.after_gap).map(|record| record.time);
+    assert_eq!(after_gap.collect::<Vec<_>>(), [1_480, 1_520, 1_800]);
+}
+
+#[test]
 fn vms_of_one_name_are_distinguished_and_share_the_host() {
     let dir = TempDir::new().unwrap();
 

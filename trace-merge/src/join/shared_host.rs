@@ -53,10 +53,10 @@ pub(super) fn copy(
         let is_of_cpu = |stream: &Stream| stream.description.cpu_id == cpu;
         let mut merge = Merge::of_streams(layers.iter().copied(), is_of_cpu, 0, u64::MAX);
         let numbers: Vec<usize> = merge.streams().map(|(layer, _)| number_of(layers, layer)).collect();
-        let is_continuing: Vec<bool> =
-            merge.streams().map(|(layer, stream)| continues(layers, layer, stream, is_one_recording)).collect();
-        // Sources whose beginning is missing, and lies in an earlier part.
-        let mut before_part = BTreeSet::new();
+        let ends_before: Vec<Option<u64>> =
+            merge.streams().map(|(layer, stream)| end_before(layers, layer, stream, is_one_recording)).collect();
+        // Sources whose beginning is missing, and up to when earlier parts have it.
+        let mut before_part: Vec<(usize, u64)> = Vec::new();
         let (mut kept, mut gaps) = (Kept::new(apart), Gaps::new(cpu));
         while let Some(step) = merge.next_step() {
             match step {
@@ -67,16 +67,22 @@ pub(super) fn copy(
                         duplicates += 1;
                         continue;
                     }
+                    for (between, _) in before_part.extract_if(.., |(_, end)| *end < record.time) {
+                        gaps.begin(&mut writer, &merge, between)?;
+                    }
                     gaps.pass_record(&mut writer)?;
                     writer.record(cpu, record.time, id, record.payload)?;
                 }
-                Step::GapBegin { source, time: 0 } if is_continuing[source] => {
-                    before_part.insert(source);
-                }
-                Step::GapBegin { source, .. } => gaps.begin(&mut writer, &merge, source)?,
-                Step::GapEnd { source, time } => {
+                Step::GapBegin { source, time } => match ends_before[source] {
                     // All that may be missing lies between the parts.
-                    if before_part.remove(&source) {
+                    Some(end) if time == 0 => {
+                        before_part.push((source, end));
+                    }
+                    _ => gaps.begin(&mut writer, &merge, source)?,
+                },
+                Step::GapEnd { source, time } => {
+                    if let Some(place) = before_part.iter().position(|&(of, _)| of == source) {
+                        before_part.swap_remove(place);
                         gaps.begin(&mut writer, &merge, source)?;
                     }
                     gaps.end(&mut writer, &merge, time)?;
@@ -84,7 +90,7 @@ pub(super) fn copy(
             }
         }
         gaps.finish(&mut writer, &merge)?;
-        let beginnings = merge.streams().zip(&is_continuing).filter(|(_, is_continuing)| !**is_continuing);
+        let beginnings = merge.streams().zip(&ends_before).filter(|(_, end_before)| end_before.is_none());
         writer.set_overwritten(cpu, beginnings.map(|((_, stream), _)| stream.begins_late_by()).sum());
         damage = damage.plus(&merge.damage());
     }
@@ -109,20 +115,28 @@ pub(super) fn copy(
     Ok(SharedLayer { layer, duplicates, damage })
 }
 
-/// Whether the beginning that `stream` of `layer` may lack is in another of `layers`, of an earlier part of its recording.
-fn continues(
+/// Up to when others of `layers`, of earlier parts of its recording, have what `stream` of `layer` may lack at its
+/// beginning, ticks; `None` where there is no earlier part.
+fn end_before(
     layers: &[&TraceLayer],
     layer: &TraceLayer,
     stream: &Stream,
     is_one_recording: &dyn Fn(&TraceLayer, &TraceLayer) -> bool,
-) -> bool {
-    let Some(begin) = begin_of(layer, stream) else { return false };
-    let earlier_parts = layers.iter().filter(|other| !std::ptr::eq(**other, layer) && is_one_recording(other, layer));
-    let mut streams = earlier_parts.flat_map(|layer| layer.streams.iter().map(move |stream| (*layer, stream)));
-    streams.any(|(layer, other)| {
+) -> Option<u64> {
+    let begin = begin_of(layer, stream)?;
+    let parts = layers.iter().filter(|other| !std::ptr::eq(**other, layer) && is_one_recording(other, layer));
+    let streams = parts.flat_map(|layer| layer.streams.iter().map(move |stream| (*layer, stream)));
+    let earlier = streams.filter(|(layer, other)| {
         other.description.cpu_id == stream.description.cpu_id
             && begin_of(layer, other).is_some_and(|earlier| earlier < begin)
-    })
+    });
+    earlier.map(|(_, other)| end_of(other)).max()
+}
+
+/// Up to when `stream` is there, ticks.
+fn end_of(stream: &Stream) -> u64 {
+    let last = || (0..stream.packets()).rev().find_map(|index| stream.header(index));
+    stream.complete_until().unwrap_or_else(|| last().map_or(0, |last| last.time_end))
 }
 
 /// When the first record of `stream` of `layer` was made, ticks.
