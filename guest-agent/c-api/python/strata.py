@@ -116,7 +116,7 @@ class Event:
                     slot.text = str(value).encode(errors="replace")
                     continue
                 if kind is float:
-                    slot.number = float(value)
+                    slot.number = value
                     continue
                 integer = operator.index(value)
                 if not kind[0] <= integer < kind[1]:

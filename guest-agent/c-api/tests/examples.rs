@@ -221,7 +221,7 @@ every = strata.Event("a:every", a="u8", b="i64", c="hex32", d=str, e=int, f=bool
 plain = strata.Event("a:plain")
 print([every(255, -2, 0x10, "ä\0b", -3, True, 7, -2.0), plain(), every(0, -1 << 63, (1 << 32) - 1, "", 0, 0, "", 1)])
 wrong = [("x", 0, 0, 0, 0), (300, 0, 0, 0, 0), (-1, 0, 0, 0, 0), (0, 1 << 63, 0, 0, 0), (0, 0, 2.7, 0, 0), (0, 0, 0, 2, 0)]
-wrong.append((0, 0, 0, 0, "x"))
+wrong.append((0, 0, 0, 0, "1.5"))
 print([every(a, b, c, "", 0, f, "", h) for a, b, c, f, h in wrong], strata.lost())
 "#;
 
