@@ -369,10 +369,11 @@ fn write_summary(report: &Summary, out: &mut dyn Sink) -> io::Result<()> {
     write_cost(&report.cost, out)
 }
 
-/// `totals` of a layer with what it lacks in the part alone.
+/// `totals` of a layer with what it lost in the part alone. A ring that was given up, and a file that is not there, lack in
+/// every part.
 const fn within_part(totals: Totals, lacking: Totals) -> Totals {
-    let Totals { lost, rejected_bytes, corrupt_streams, absent_streams, .. } = lacking;
-    Totals { lost, rejected_bytes, corrupt_streams, absent_streams, ..totals }
+    let Totals { lost, rejected_bytes, .. } = lacking;
+    Totals { lost, rejected_bytes, ..totals }
 }
 
 /// What control groups of the host kept from `vm`, where they kept anything.
@@ -616,6 +617,15 @@ mod tests {
         });
 
         assert_eq!(lost, [(3, true), (0, false), (3, true), (0, false)]);
+    }
+
+    #[test]
+    fn stream_that_is_not_there_is_missing_in_every_part() {
+        let totals = Totals { corrupt_streams: 1, absent_streams: 2, ..Totals::default() };
+
+        let part = within_part(totals, Totals::default());
+
+        assert_eq!(part, totals);
     }
 
     #[test]
