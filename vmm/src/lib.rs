@@ -12,7 +12,6 @@
 //! - [`output`]: standard output of reading commands, with colours and a pager on a terminal.
 //! - [`query_program`]: the program that writes Parquet and answers SQL.
 //! - [`region_command`]: trace regions for guests of other VMMs.
-//! - `stop_signals`: which signals ask for the end of a recording.
 //! - [`top`]: what running VMs do now.
 #![allow(missing_docs, reason = "no other project imports it: names say it, or a comment does")]
 
@@ -35,5 +34,4 @@ pub mod query_program;
 pub mod ready_made_module;
 pub mod region_command;
 pub mod run;
-mod stop_signals;
 pub mod top;

@@ -17,6 +17,7 @@ pub mod metadata;
 pub mod one_file;
 pub mod reader;
 pub mod schema;
+pub mod stop_signals;
 #[cfg(any(test, feature = "test-recordings"))]
 pub mod test_trace;
 pub mod text;

@@ -13,7 +13,6 @@ use super::vm::{ForeignVm, Look};
 use super::{AttachReport, AttachRequest, Ending, answers, end_by_signals, report_begin, wait};
 use crate::confinement::places;
 use crate::run::descriptors;
-use crate::stop_signals::heeded;
 use clock_sync::calibration::read_together;
 use rustix::process::geteuid;
 use shared_ring::event::EventDescription;
@@ -44,6 +43,7 @@ use strata_recording::clock::{Clock, VcpuRelation};
 use strata_recording::files::trace_folder::{SnapshotFolder, TraceFolder};
 use strata_recording::layer::LayerKind;
 use strata_recording::manifest::{Attached, Missing, Vm};
+use strata_recording::stop_signals::heeded;
 use uuid::Uuid;
 
 /// What is read while a VM of another process is recorded: its threads, the limits of its control groups, KVM's debugfs,

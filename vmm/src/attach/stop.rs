@@ -61,9 +61,9 @@ impl Stop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stop_signals::STOPS;
     use signal_hook::consts::SIGHUP;
     use std::io::Write;
+    use strata_recording::stop_signals::STOPS;
 
     impl Default for Stop {
         fn default() -> Self {

@@ -12,7 +12,6 @@ use super::failure::AttachError;
 use super::hot_plug::HotPlugged;
 use super::process::Process;
 use super::stop::Stop;
-use crate::stop_signals::STOPS;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::thread::CapabilitySet;
 use std::io::{self, ErrorKind, Read, Write};
@@ -27,6 +26,7 @@ use strata_jail::inherited::close_from;
 use strata_jail::policy::Thread;
 use strata_jail::{Mode, confine_process};
 use strata_recorder::session::Notify;
+use strata_recording::stop_signals::STOPS;
 
 /// How often a wait for its answer looks whether a further signal has come.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

@@ -3,7 +3,6 @@
 use super::console::{self, Keyboard};
 use super::failure::RunFailure;
 use super::limits::ConsoleLimits;
-use crate::stop_signals::heeded;
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use strata_clock::VcpuClocks;
@@ -11,6 +10,7 @@ use strata_jail::policy::Thread;
 use strata_machine::{AtEnd, Machine, Outcome, RunOptions, StopHandle};
 use strata_observer::Observer;
 use strata_recorder::session::Notify;
+use strata_recording::stop_signals::heeded;
 
 /// How a machine ran.
 pub(super) struct Ran {

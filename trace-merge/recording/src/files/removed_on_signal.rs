@@ -1,7 +1,7 @@
 //! What a command has begun to write and a signal is not to leave behind.
 
+use crate::stop_signals::heeded;
 use rustix::fs::{CWD, Mode, RenameFlags, chmod, renameat_with};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::ffi::OsString;
 use std::fs;
@@ -83,7 +83,7 @@ impl Drop for RemovedOnSignal {
 
 /// Waits for a signal on a thread of its own.
 fn undo_on_signal() -> io::Result<Handle> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mut signals = Signals::new(heeded())?;
     let handle = signals.handle();
     thread::Builder::new().name("strata-signals".into()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
@@ -147,9 +147,10 @@ fn renamed(path: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     use std::io::{BufRead, BufReader};
     use std::os::unix::fs::PermissionsExt;
-    use std::process::{Command, ExitStatus, Stdio};
+    use std::process::{Child, Command, ExitStatus, Stdio};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Instant;
 
@@ -180,8 +181,18 @@ mod tests {
 
     /// The same with further variables.
     fn end_with(signal: &str, path: &Path, variables: &[(&str, &str)]) -> ExitStatus {
+        // Whoever runs the tests may have them ignore a hangup.
+        let mut child = guarding("--default-signal=HUP", path, variables);
+        send(signal, &child);
+        child.wait().unwrap()
+    }
+
+    /// A process that guards `path`, with `variables`, started by `env` with an `option`.
+    fn guarding(option: &str, path: &Path, variables: &[(&str, &str)]) -> Child {
         let test = format!("{}::guards_the_given_files", module_path!().split_once("::").unwrap().1);
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = Command::new("env")
+            .arg(option)
+            .arg(std::env::current_exe().unwrap())
             .args([&test, "--exact", "--nocapture", "--ignored"])
             .env(GUARDED, path)
             .envs(variables.iter().copied())
@@ -190,9 +201,12 @@ mod tests {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.map_while(Result::ok).any(|line| line.contains("ready")));
+        child
+    }
+
+    fn send(signal: &str, child: &Child) {
         let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
         assert!(killed.success());
-        child.wait().unwrap()
     }
 
     #[test]
@@ -223,6 +237,19 @@ mod tests {
 
         assert_eq!(ends.map(|end| end.code()), [Some(128 + SIGTERM), Some(128 + SIGHUP)]);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn hangup_that_is_ignored_ends_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "half").unwrap();
+
+        let mut child = guarding("--ignore-signal=HUP", &file, &[]);
+        send("-HUP", &child);
+        send("-TERM", &child);
+
+        assert_eq!(child.wait().unwrap().code(), Some(128 + SIGTERM));
     }
 
     #[test]

@@ -6,7 +6,6 @@
 #![allow(unsafe_code)] // no crate in use here forks, or waits for signals without handlers
 
 use super::on_reboot::BootEnd;
-use crate::stop_signals::heeded;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, read};
 use rustix::process::{
@@ -18,6 +17,7 @@ use std::mem;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::exit;
 use std::ptr;
+use strata_recording::stop_signals::heeded;
 
 /// Signals that ask for the end of the run.
 const STOPS: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::TERM];

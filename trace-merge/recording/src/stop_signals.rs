@@ -1,10 +1,10 @@
-//! Signals that ask for the end of a recording.
+//! Signals that ask for the end of a recording, or of what is made of one.
 #![allow(unsafe_code)] // the kernel says by a structure of C's what it does at a signal
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::{mem, ptr};
 
-/// Signals that ask for the end of a recording.
+/// Signals that ask for the end.
 pub const STOPS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// Those of [`STOPS`] that this process heeds. Whoever started it may have it outlive its terminal (`nohup`).
