@@ -62,6 +62,8 @@ struct Window {
     newest: Chunk,
     /// What was before all that is left, by CPU.
     gone: BTreeMap<u32, Gone>,
+    /// CPUs in a gap that began there, and had not ended.
+    open: BTreeSet<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -258,7 +260,7 @@ pub fn recovered(file: &File, dir: &Path, manifest: &Manifest) -> io::Result<Vec
 impl Window {
     const fn new(class: u32) -> Self {
         let newest = Chunk { size: 0, bytes: Vec::new(), slot: None, saved: 0 };
-        Self { class, bytes: 0, older: VecDeque::new(), newest, gone: BTreeMap::new() }
+        Self { class, bytes: 0, older: VecDeque::new(), newest, gone: BTreeMap::new(), open: BTreeSet::new() }
     }
 
     /// The newest chunk is full: it lies in the file alone from now on, if there is one. Returns the bytes of its check.
@@ -326,7 +328,15 @@ impl Window {
             let (cpu, records, Unrecorded { lost, rejected }) = match frame {
                 Frame::Record { cpu, .. } => (cpu, 1, Unrecorded::default()),
                 Frame::Unrecorded { cpu, unrecorded } => (cpu, 0, unrecorded),
-                Frame::Gone { .. } | Frame::Gap { .. } | Frame::Check { .. } => continue,
+                Frame::Gap { cpu, begins: true } => {
+                    self.open.insert(cpu);
+                    continue;
+                }
+                Frame::Gap { cpu, begins: false } => {
+                    self.open.remove(&cpu);
+                    continue;
+                }
+                Frame::Gone { .. } | Frame::Check { .. } => continue,
             };
             let total = self.gone.entry(cpu).or_default();
             total.records += records;
@@ -353,8 +363,8 @@ impl Window {
         }
         // CPUs where another class counts what is missing, since their last record.
         let mut gaps = BTreeSet::new();
-        // CPUs in a gap whose end is told.
-        let mut open = BTreeSet::new();
+        // CPUs in a gap whose end is told; and those of them of whose gap only what gave way was there so far.
+        let (mut open, mut begun_before) = (self.open.clone(), self.open.clone());
         for chunk in self.older.iter().chain([&self.newest]) {
             let Ok(bytes) = chunk.read(file) else {
                 writer.set_corrupt();
@@ -366,6 +376,9 @@ impl Window {
                         if !gaps.is_empty() && gaps.remove(&cpu) {
                             writer.end_gap(cpu, time)?;
                         }
+                        if !begun_before.is_empty() && begun_before.remove(&cpu) {
+                            writer.begin_gap(cpu)?;
+                        }
                         writer.record(cpu, time, id, payload)?;
                     }
                     Frame::Unrecorded { cpu, unrecorded }
@@ -373,18 +386,21 @@ impl Window {
                     Frame::Unrecorded { cpu, unrecorded } => unrecorded.report(cpu, writer, &mut gaps)?,
                     Frame::Gap { cpu, begins: true } => {
                         gaps.remove(&cpu);
+                        begun_before.remove(&cpu);
                         open.insert(cpu);
                         writer.begin_gap(cpu)?;
                     }
-                    // Where the beginning gave way there is nothing to end.
-                    Frame::Gap { cpu, begins: false } if open.remove(&cpu) => writer.end_gap(cpu, 0)?,
+                    Frame::Gap { cpu, begins: false } if open.remove(&cpu) && !begun_before.remove(&cpu) => {
+                        writer.end_gap(cpu, 0)?;
+                    }
+                    // Where nothing is left of it there is nothing to end.
                     Frame::Gap { .. } => {}
                     Frame::Gone { .. } | Frame::Check { .. } => {}
                 }
             }
             meanwhile();
         }
-        for cpu in gaps.into_iter().chain(open) {
+        for cpu in gaps.into_iter().chain(open.into_iter().filter(|cpu| !begun_before.contains(cpu))) {
             writer.end_gap(cpu, 0)?;
         }
         for (&cpu, gone) in self.gone.iter().filter(|(_, gone)| gone.records > 0) {
@@ -598,6 +614,22 @@ pub(crate) mod tests {
 
         let expected = ["10", "gap", "end", "20", "gap", "end", "21", "gap", "end", "30", "31"];
         assert_eq!(steps(&trace, 1), expected);
+    }
+
+    #[test]
+    fn gap_whose_beginning_gave_way_lasts_up_to_its_end() {
+        let mut history = History::new(LIMIT, &events(), None);
+        history.push(Item::Gap { cpu: 3, begins: true });
+        (0..50_000).for_each(|time| history.push(record(time, EXIT)));
+        history.push(Item::Gap { cpu: 3, begins: false });
+        history.push(record(50_000, EXIT));
+        history.push(record(50_001, EXIT));
+
+        let (_dir, trace) = written(&history);
+
+        let steps = steps(&trace, 1);
+        let last = ["49998", "gap", "end", "49999", "gap", "end", "50000", "50001"];
+        assert_eq!(steps[steps.len() - last.len()..], last);
     }
 
     #[test]
