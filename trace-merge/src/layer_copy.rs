@@ -239,7 +239,7 @@ impl Gaps {
         }
         let (lost, rejected) = self.since(counted(merge));
         writer.set_loss(self.cpu, lost, rejected, false);
-        writer.end_gap(self.cpu, time)
+        writer.end_gap(self.cpu, Some(time))
     }
 
     /// What of `counts` was not before.
@@ -273,7 +273,7 @@ impl Gaps {
         let is_reported = self.has_records || lost.total() > 0 || rejected > 0 || is_empty_for_a_reason;
         let is_corrupt = self.is_to_end && any(|stream| stream.description.corrupt) || self.open > 0 && !is_reported;
         writer.set_loss(self.cpu, lost, rejected, is_corrupt);
-        if self.open > 0 && self.has_records { writer.end_gap(self.cpu, 0) } else { Ok(()) }
+        if self.open > 0 && self.has_records { writer.end_gap(self.cpu, None) } else { Ok(()) }
     }
 }
 

@@ -440,19 +440,24 @@ impl LayerWriter {
         Ok(())
     }
 
-    /// Ends the gap of the stream of `cpu_id` at `time` (ticks), before the next record. A gap in which nothing was
-    /// recorded is told by a packet without records.
+    /// Ends the gap of the stream of `cpu_id` at `time` (ticks), or behind its last record, before the next one. A gap in
+    /// which nothing was recorded is told by a packet without records, which before the first record needs a time.
     ///
     /// # Errors
     /// When a packet cannot be written.
-    pub fn end_gap(&mut self, cpu_id: u32, time: u64) -> Result<(), WriteError> {
+    pub fn end_gap(&mut self, cpu_id: u32, time: Option<u64>) -> Result<(), WriteError> {
         let stream = self.streams.of(cpu_id);
+        let is_empty = stream.last.is_none() && stream.builder.as_ref().is_none_or(PacketBuilder::is_empty);
+        if is_empty && time.is_none() {
+            stream.gap = Gap::None;
+            return Ok(());
+        }
         if stream.gap == Gap::Untold && stream.builder.is_none() {
             let builder = stream.last.as_ref().map(PacketBuilder::following);
             stream.builder =
                 Some(builder.unwrap_or_else(|| PacketBuilder::new(self.place.uuid, cpu_id, self.place.packet_size)));
         }
-        let ended = stream.flush_at(time, &self.place);
+        let ended = stream.flush_at(time.unwrap_or(0), &self.place);
         stream.gap = Gap::None;
         ended
     }

@@ -53,6 +53,6 @@ impl Rejected {
             return Ok(());
         }
         writer.add_rejected(cpu, self.bytes);
-        writer.end_gap(cpu, 0)
+        writer.end_gap(cpu, None)
     }
 }

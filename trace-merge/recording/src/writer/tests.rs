@@ -150,7 +150,7 @@ fn loss_at_the_beginning_of_a_gap_makes_no_packet_without_records() {
     layer.add_lost(0, 2);
     layer.begin_gap(0).unwrap();
     layer.record(0, 30, 1, &[0; 4]).unwrap();
-    layer.end_gap(0, 0).unwrap();
+    layer.end_gap(0, None).unwrap();
     layer.record(0, 40, 1, &[0; 4]).unwrap();
     layer.flush().unwrap();
 
@@ -158,6 +158,23 @@ fn loss_at_the_beginning_of_a_gap_makes_no_packet_without_records() {
     let headers: Vec<_> = bytes.chunks(4096).map(|packet| read_header(packet).unwrap()).collect();
     let told: Vec<_> = headers.iter().map(|header| (header.time_begin, header.flags, header.lost_full)).collect();
     assert_eq!(told, [(10, 0, 2), (30, PACKET_IN_GAP, 2), (40, 0, 2)]);
+}
+
+#[test]
+fn gap_before_the_first_record_is_told_by_the_counts_of_its_packet() {
+    let dir = TempDir::new().unwrap();
+    let mut layer = create(&dir, LayerKind::HostKernel);
+
+    layer.add_lost(0, 2);
+    layer.begin_gap(0).unwrap();
+    layer.end_gap(0, None).unwrap();
+    layer.record(0, 40, 1, &[0; 4]).unwrap();
+    layer.flush().unwrap();
+
+    let bytes = fs::read(dir.path().join("host-kernel/stream_0")).unwrap();
+    let headers: Vec<_> = bytes.chunks(4096).map(|packet| read_header(packet).unwrap()).collect();
+    let told: Vec<_> = headers.iter().map(|header| (header.time_begin, header.flags, header.lost_full)).collect();
+    assert_eq!(told, [(40, 0, 2)]);
 }
 
 #[test]

@@ -328,7 +328,7 @@ impl<'i> Sink<Item<'i>> for Write<'_, '_> {
             Item::Lost { cpu, records } => self.writer.add_lost(cpu, records),
             Item::Rejected { cpu, bytes } => self.writer.add_rejected(cpu, bytes),
             Item::Gap { cpu, begins: true } => self.written = self.writer.begin_gap(cpu),
-            Item::Gap { cpu, begins: false } => self.written = self.writer.end_gap(cpu, 0),
+            Item::Gap { cpu, begins: false } => self.written = self.writer.end_gap(cpu, None),
         }
     }
 }

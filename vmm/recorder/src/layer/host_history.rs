@@ -361,8 +361,10 @@ impl Window {
             writer.add_lost(cpu, unrecorded.lost);
             writer.add_rejected(cpu, unrecorded.rejected);
         }
-        // CPUs where another class counts what is missing, since their last record.
+        // CPUs in a gap that ends with their next record: its end was told, or another class counts what is missing.
         let mut gaps = BTreeSet::new();
+        // Time of the youngest record, of whatever CPU.
+        let mut latest: Option<u64> = None;
         // CPUs in a gap whose end is told; and those of them of whose gap only what gave way was there so far.
         let (mut open, mut begun_before) = (self.open.clone(), self.open.clone());
         for chunk in self.older.iter().chain([&self.newest]) {
@@ -374,12 +376,13 @@ impl Window {
                 match frame {
                     Frame::Record { time, cpu, id, payload } => {
                         if !gaps.is_empty() && gaps.remove(&cpu) {
-                            writer.end_gap(cpu, time)?;
+                            writer.end_gap(cpu, Some(time))?;
                         }
                         if !begun_before.is_empty() && begun_before.remove(&cpu) {
                             writer.begin_gap(cpu)?;
                         }
                         writer.record(cpu, time, id, payload)?;
+                        latest = latest.max(Some(time));
                     }
                     Frame::Unrecorded { cpu, unrecorded }
                         if unrecorded == Unrecorded::default() && open.contains(&cpu) => {}
@@ -391,7 +394,7 @@ impl Window {
                         writer.begin_gap(cpu)?;
                     }
                     Frame::Gap { cpu, begins: false } if open.remove(&cpu) && !begun_before.remove(&cpu) => {
-                        writer.end_gap(cpu, 0)?;
+                        gaps.insert(cpu);
                     }
                     // Where nothing is left of it there is nothing to end.
                     Frame::Gap { .. } => {}
@@ -401,7 +404,7 @@ impl Window {
             meanwhile();
         }
         for cpu in gaps.into_iter().chain(open.into_iter().filter(|cpu| !begun_before.contains(cpu))) {
-            writer.end_gap(cpu, 0)?;
+            writer.end_gap(cpu, latest)?;
         }
         for (&cpu, gone) in self.gone.iter().filter(|(_, gone)| gone.records > 0) {
             writer.set_overwritten(cpu, gone.records);
@@ -614,6 +617,36 @@ pub(crate) mod tests {
 
         let expected = ["10", "gap", "end", "20", "gap", "end", "21", "gap", "end", "30", "31"];
         assert_eq!(steps(&trace, 1), expected);
+    }
+
+    #[test]
+    fn gap_before_the_first_record_of_a_class_lies_at_that_record() {
+        let mut history = History::new(LIMIT, &events(), None);
+        history.push(record(10, SWITCH));
+        history.push(Item::Lost { cpu: 3, records: 2 });
+        history.push(Item::Gap { cpu: 3, begins: true });
+        history.push(record(20, SWITCH));
+        history.push(Item::Gap { cpu: 3, begins: false });
+        history.push(record(30, EXIT));
+
+        let (_dir, trace) = written(&history);
+
+        let first = trace.layers()[1].streams[0].header(0).unwrap();
+        assert_eq!(first.time_begin, 30);
+        assert_eq!(steps(&trace, 1), ["gap", "end", "30"]);
+    }
+
+    #[test]
+    fn gap_that_outlasts_a_class_without_records_of_its_cpu_lies_at_the_youngest_record() {
+        let mut history = History::new(LIMIT, &events(), None);
+        history.push(Item::Record { cpu: 1, time: 10, id: EXIT, payload: &[7; 100] });
+        history.push(Item::Lost { cpu: 3, records: 2 });
+        history.push(record(20, SWITCH));
+
+        let (_dir, trace) = written(&history);
+
+        let begins = trace.layers()[1].streams.iter().map(|stream| stream.header(0).map(|header| header.time_begin));
+        assert_eq!(begins.collect::<Vec<_>>(), [Some(10), Some(10)]);
     }
 
     #[test]
