@@ -62,8 +62,6 @@ struct Window {
     newest: Chunk,
     /// What was before all that is left, by CPU.
     gone: BTreeMap<u32, Gone>,
-    /// CPUs in a gap that began there, and had not ended.
-    open: BTreeSet<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -260,7 +258,7 @@ pub fn recovered(file: &File, dir: &Path, manifest: &Manifest) -> io::Result<Vec
 impl Window {
     const fn new(class: u32) -> Self {
         let newest = Chunk { size: 0, bytes: Vec::new(), slot: None, saved: 0 };
-        Self { class, bytes: 0, older: VecDeque::new(), newest, gone: BTreeMap::new(), open: BTreeSet::new() }
+        Self { class, bytes: 0, older: VecDeque::new(), newest, gone: BTreeMap::new() }
     }
 
     /// The newest chunk is full: it lies in the file alone from now on, if there is one. Returns the bytes of its check.
@@ -317,7 +315,7 @@ impl Window {
     }
 
     /// The oldest chunk gives way, but not the newest one: the bytes that it had, and what has given way so far of the
-    /// CPUs that it had something of.
+    /// CPUs that it had something of, which may be no more than such a note.
     fn give_way(&mut self, file: &mut Option<HistoryFile>) -> Option<(usize, Vec<(u32, Gone)>)> {
         let oldest = self.older.pop_front()?;
         self.bytes -= oldest.size;
@@ -325,23 +323,23 @@ impl Window {
         // what cannot be read is not counted, and was reported when it was written
         let bytes = oldest.read(file.as_ref()).unwrap_or_default();
         for frame in frames(&bytes) {
-            let (cpu, records, Unrecorded { lost, rejected }) = match frame {
-                Frame::Record { cpu, .. } => (cpu, 1, Unrecorded::default()),
-                Frame::Unrecorded { cpu, unrecorded } => (cpu, 0, unrecorded),
-                Frame::Gap { cpu, begins: true } => {
-                    self.open.insert(cpu);
-                    continue;
-                }
-                Frame::Gap { cpu, begins: false } => {
-                    self.open.remove(&cpu);
-                    continue;
-                }
-                Frame::Gone { .. } | Frame::Check { .. } => continue,
+            let (Frame::Record { cpu, .. }
+            | Frame::Unrecorded { cpu, .. }
+            | Frame::Gap { cpu, .. }
+            | Frame::Gone { cpu, .. }) = frame
+            else {
+                continue;
             };
             let total = self.gone.entry(cpu).or_default();
-            total.records += records;
-            total.unrecorded.lost = total.unrecorded.lost.saturating_add(lost);
-            total.unrecorded.rejected = total.unrecorded.rejected.saturating_add(rejected);
+            match frame {
+                Frame::Record { .. } => total.records += 1,
+                Frame::Unrecorded { unrecorded: Unrecorded { lost, rejected }, .. } => {
+                    total.unrecorded.lost = total.unrecorded.lost.saturating_add(lost);
+                    total.unrecorded.rejected = total.unrecorded.rejected.saturating_add(rejected);
+                }
+                Frame::Gap { begins, .. } => total.in_gap = begins,
+                Frame::Gone { .. } | Frame::Check { .. } => {}
+            }
             cpus.insert(cpu);
         }
         if let Some((file, slot)) = file.as_mut().zip(oldest.slot) {
@@ -366,7 +364,9 @@ impl Window {
         // Time of the youngest record, of whatever CPU.
         let mut latest: Option<u64> = None;
         // CPUs in a gap whose end is told; and those of them of whose gap only what gave way was there so far.
-        let (mut open, mut begun_before) = (self.open.clone(), self.open.clone());
+        let in_gap = self.gone.iter().filter(|(_, gone)| gone.in_gap);
+        let mut open: BTreeSet<u32> = in_gap.map(|(&cpu, _)| cpu).collect();
+        let mut begun_before = open.clone();
         for chunk in self.older.iter().chain([&self.newest]) {
             let Ok(bytes) = chunk.read(file) else {
                 writer.set_corrupt();
@@ -704,6 +704,36 @@ pub(crate) mod tests {
         let (_left, dead) = left(&file);
         assert_eq!(reported(&dead), reported(&alive));
         assert!(reported(&dead)[1].2 > 10_000, "{:?}", reported(&dead)[1].2);
+    }
+
+    #[test]
+    fn gap_whose_beginning_gave_way_outlives_the_process() {
+        let file = tempfile::tempfile().unwrap();
+        let mut history = History::new(LIMIT, &events(), Some(file.try_clone().unwrap()));
+        history.push(Item::Gap { cpu: 3, begins: true });
+        (0..50_000).for_each(|time| history.push(record(time, EXIT)));
+        history.save();
+        let (_written, alive) = written_until(&history, true);
+
+        drop(history);
+
+        let (_left, dead) = left(&file);
+        assert_eq!(reported(&dead), reported(&alive));
+    }
+
+    #[test]
+    fn what_gave_way_of_a_cpu_that_is_quiet_since_outlives_the_process() {
+        let file = tempfile::tempfile().unwrap();
+        let mut history = History::new(LIMIT, &events(), Some(file.try_clone().unwrap()));
+        history.push(Item::Record { cpu: 1, time: 0, id: EXIT, payload: &[7; 100] });
+        (0..50_000).for_each(|time| history.push(record(time, EXIT)));
+        history.save();
+
+        drop(history);
+
+        let (_left, dead) = left(&file);
+        let quiet = &dead.layers()[1].streams[0].description;
+        assert_eq!((quiet.cpu_id, quiet.overwritten), (1, 1));
     }
 
     #[test]

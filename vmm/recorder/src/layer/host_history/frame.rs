@@ -15,7 +15,8 @@ pub(super) const HEAD: usize = 16;
 const MOST: usize = 0x7fff;
 /// Mark of what came and was not kept: 8 bytes of lost records, 8 bytes of rejected bytes.
 const UNRECORDED: u16 = 0x8000;
-/// Mark of what has given way up to here: 8 bytes of records, and what [`UNRECORDED`] has.
+/// Mark of what has given way up to here: 8 bytes of records, what [`UNRECORDED`] has, and 1 byte, 1 where that ends in
+/// a gap.
 const GONE: u16 = 0x8001;
 /// Mark of a check: 4 bytes, the CRC-32 of all that lies between the check before it and this one.
 const CHECK: u16 = 0x8002;
@@ -27,6 +28,8 @@ const GAP: u16 = 0x8003;
 pub(super) struct Gone {
     pub(super) records: u64,
     pub(super) unrecorded: Unrecorded,
+    /// Whether a gap began there that had not ended.
+    pub(super) in_gap: bool,
 }
 
 /// A part of a history.
@@ -55,7 +58,7 @@ impl Frame<'_> {
         HEAD + match self {
             Self::Record { payload, .. } => payload.len().min(MOST),
             Self::Unrecorded { .. } => 16,
-            Self::Gone { .. } => 24,
+            Self::Gone { .. } => 25,
             Self::Gap { .. } => 1,
             Self::Check { .. } => 4,
         }
@@ -87,6 +90,7 @@ impl Frame<'_> {
                 head(0, cpu, 0, GONE);
                 bytes.extend_from_slice(&gone.records.to_le_bytes());
                 append_unrecorded(gone.unrecorded, bytes);
+                bytes.push(u8::from(gone.in_gap));
             }
             Self::Gap { cpu, begins } => {
                 head(0, cpu, 0, GAP);
@@ -135,7 +139,7 @@ pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
         let (id, size) = (short(head, 12)?, short(head, 14)?);
         let length = match size {
             UNRECORDED => 16,
-            GONE => 24,
+            GONE => 25,
             GAP => 1,
             CHECK => 4,
             _ => usize::from(size),
@@ -144,8 +148,9 @@ pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
         let frame = match size {
             UNRECORDED => Frame::Unrecorded { cpu, unrecorded: unrecorded(payload)? },
             GONE => {
-                let gone = Gone { records: number(payload, 0)?, unrecorded: unrecorded(payload.get(8..)?)? };
-                Frame::Gone { cpu, gone }
+                let unrecorded = unrecorded(payload.get(8..)?)?;
+                let in_gap = *payload.last()? != 0;
+                Frame::Gone { cpu, gone: Gone { records: number(payload, 0)?, unrecorded, in_gap } }
             }
             GAP => Frame::Gap { cpu, begins: *payload.first()? != 0 },
             CHECK => Frame::Check { crc: u32::from_le_bytes(*payload.first_chunk()?) },
@@ -180,7 +185,8 @@ mod tests {
         let all = [
             Frame::Record { time: 7, cpu: 1, id: 0xffff, payload: b"payload" },
             Frame::Unrecorded { cpu: 2, unrecorded },
-            Frame::Gone { cpu: 3, gone: Gone { records: 9, unrecorded } },
+            Frame::Gone { cpu: 3, gone: Gone { records: 9, unrecorded, in_gap: true } },
+            Frame::Gone { cpu: 3, gone: Gone { records: 9, unrecorded, in_gap: false } },
             Frame::Record { time: 8, cpu: 1, id: 0, payload: b"" },
             Frame::Gap { cpu: 4, begins: true },
             Frame::Gap { cpu: 4, begins: false },
@@ -192,7 +198,7 @@ mod tests {
 
         assert_eq!(frames(&bytes).collect::<Vec<_>>(), all);
         assert_eq!(bytes.len(), all.iter().map(Frame::size).sum::<usize>());
-        assert_eq!(frames(&bytes[..bytes.len() - 1]).count(), 6);
+        assert_eq!(frames(&bytes[..bytes.len() - 1]).count(), 7);
     }
 
     #[test]
