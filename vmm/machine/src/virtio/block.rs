@@ -71,6 +71,15 @@ impl RequestHeader {
     }
 }
 
+/// A request that has begun, as the observer was told of it: the guest may write another one in its place.
+#[derive(Clone, Copy, Debug)]
+struct BegunRequest {
+    header: RequestHeader,
+    bytes: u32,
+    /// When it may go on.
+    due: Instant,
+}
+
 /// Why a request was not carried out; becomes its status.
 #[derive(Debug)]
 enum RequestError {
@@ -104,8 +113,8 @@ pub struct Block {
     read_only: bool,
     index: u32,
     delay: Duration,
-    /// When the next request may go on, which has begun and takes longer.
-    due: Option<Instant>,
+    /// The next request, if it has begun and not ended.
+    begun: Option<BegunRequest>,
     buffer: Vec<u8>,
     /// Bytes moved in this call.
     moved: usize,
@@ -118,7 +127,7 @@ impl Block {
     #[must_use]
     pub fn new(file: File, size: u64, read_only: bool, index: u32, observer: Arc<dyn Observer>) -> Self {
         let (sectors, buffer, delay) = (size / SECTOR_SIZE, vec![0; CHUNK], Duration::ZERO);
-        Self { file, sectors, read_only, index, delay, due: None, buffer, moved: 0, throttle: None, observer }
+        Self { file, sectors, read_only, index, delay, begun: None, buffer, moved: 0, throttle: None, observer }
     }
 
     /// The same disk, but each request to its content takes this much longer. The disk's other requests wait meanwhile,
@@ -146,7 +155,7 @@ impl Block {
         memory: &GuestMemoryMmap,
         now: Instant,
     ) -> Result<Option<Duration>, virtio_queue::Error> {
-        let Some(throttle) = self.throttle.as_mut().filter(|_| self.due.is_none()) else { return Ok(None) };
+        let Some(throttle) = self.throttle.as_mut().filter(|_| self.begun.is_none()) else { return Ok(None) };
         if queue.avail_idx(memory, Ordering::Acquire)?.0 == queue.next_avail() {
             return Ok(None);
         }
@@ -157,14 +166,13 @@ impl Block {
         Ok(Some(wait.time))
     }
 
-    /// Answers one request and returns how many bytes were written to the guest; `None` if it is not done before `due`.
+    /// Answers one request and returns how many bytes were written to the guest; `None` if it takes longer.
     fn answer(
         &mut self,
         chain: DescriptorChain<&GuestMemoryMmap>,
         memory: &GuestMemoryMmap,
         now: Instant,
     ) -> Option<u32> {
-        let due = self.due.take();
         // A chain outside guest memory, or without room for a status, gets no answer.
         let Ok(mut reader) = chain.clone().reader(memory) else {
             return Some(0);
@@ -178,8 +186,7 @@ impl Block {
         let Ok(mut status) = writer.split_at(room) else {
             return Some(0);
         };
-        let result = self.execute(&mut reader, &mut writer, due, now);
-        let (written, code) = match result {
+        let (written, code) = match self.execute(&mut reader, &mut writer, now) {
             Err(RequestError::Delayed) => return None,
             Ok(written) => (written, VIRTIO_BLK_S_OK),
             Err(RequestError::Unsupported) => (0, VIRTIO_BLK_S_UNSUPP),
@@ -191,43 +198,42 @@ impl Block {
         }
     }
 
-    /// Carries out a request that has begun before if it was to wait until `due`.
-    fn execute(
-        &mut self,
-        reader: &mut Reader<'_>,
-        writer: &mut Writer<'_>,
-        due: Option<Instant>,
-        now: Instant,
-    ) -> Result<u32, RequestError> {
-        let request = RequestHeader::read(reader)?;
+    /// Carries out a request, which may have begun before.
+    fn execute(&mut self, reader: &mut Reader<'_>, writer: &mut Writer<'_>, now: Instant) -> Result<u32, RequestError> {
+        let header = RequestHeader::read(reader)?;
+        let request = self.begun.map_or(header, |begun| begun.header);
         let length = match request.kind {
             VIRTIO_BLK_T_OUT => reader.available_bytes(),
             _ => writer.available_bytes(),
         };
         let bytes = u32::try_from(length).map_err(|_| RequestError::Failed)?;
         let kind = request.observed_kind();
-        if length > REQUEST_MAX {
+        if length > REQUEST_MAX || self.begun.is_some_and(|begun| begun.bytes != bytes) {
             return Err(RequestError::Failed);
         }
-        if due.is_none() {
+        let BegunRequest { due, .. } = *self.begun.get_or_insert_with(|| {
             self.observer.block_request(self.index, kind, request.sector, bytes, false);
-        }
+            BegunRequest { header: request, bytes, due: now + self.delay }
+        });
         let is_content = matches!(kind, BlockRequestKind::Read | BlockRequestKind::Write | BlockRequestKind::Flush);
-        let due = due.unwrap_or(now + self.delay);
         if is_content && now < due {
-            self.due = Some(due);
             return Err(RequestError::Delayed);
         }
         self.moved += length;
-        let result = match kind {
+        match kind {
             BlockRequestKind::Read => self.read(request.sector, length, writer).map(|()| bytes),
             BlockRequestKind::Write => self.write(request.sector, length, reader).map(|()| 0),
             BlockRequestKind::Flush => self.file.sync_data().map(|()| 0).map_err(Into::into),
             BlockRequestKind::GetId => self.identify(writer),
             BlockRequestKind::Other => Err(RequestError::Unsupported),
-        };
-        self.observer.block_request(self.index, kind, request.sector, bytes, true);
-        result
+        }
+    }
+
+    /// The request that has begun, if one has, is over.
+    fn end_request(&mut self) {
+        if let Some(BegunRequest { header, bytes, .. }) = self.begun.take() {
+            self.observer.block_request(self.index, header.observed_kind(), header.sector, bytes, true);
+        }
     }
 
     /// The place in the file of `length` bytes from `sector` on, if they lie on the disk in whole sectors.
@@ -313,7 +319,7 @@ impl VirtioDevice for Block {
 
     fn stop(&mut self) {
         // The next request is another one.
-        self.due = None;
+        self.end_request();
     }
 
     fn read_config(&self, offset: u64, data: &mut [u8]) {
@@ -351,9 +357,10 @@ impl VirtioDevice for Block {
                 let moved_before = self.moved;
                 let Some(written) = self.answer(chain, memory, now + begun.elapsed()) else {
                     queue.go_to_previous_position();
-                    resume_after = self.due.map(|due| due.saturating_duration_since(now));
+                    resume_after = self.begun.map(|request| request.due.saturating_duration_since(now));
                     break;
                 };
+                self.end_request();
                 queue.add_used(memory, head, written)?;
                 requests += 1;
                 if let Some(throttle) = &mut self.throttle {
@@ -444,15 +451,19 @@ mod tests {
         assert_eq!((u32::from(status), ends), (VIRTIO_BLK_S_OK, [5, 6]));
     }
 
-    /// What an observer gets of requests: which are done.
+    /// What an observer gets of requests: their kinds and sectors, and which are done.
     #[derive(Default)]
-    struct Seen(Mutex<Vec<bool>>);
+    struct Seen(Mutex<Vec<(BlockRequestKind, u64, bool)>>);
 
     impl Observer for Seen {
-        fn block_request(&self, _: u32, _: BlockRequestKind, _: u64, _: u32, done: bool) {
-            self.0.lock().unwrap().push(done);
+        fn block_request(&self, _: u32, kind: BlockRequestKind, sector: u64, _: u32, done: bool) {
+            self.0.lock().unwrap().push((kind, sector, done));
         }
     }
+
+    /// What it gets of the request of [`delayed`].
+    const BEGUN_AND_DONE: [(BlockRequestKind, u64, bool); 2] =
+        [(BlockRequestKind::Read, 5, false), (BlockRequestKind::Read, 5, true)];
 
     const DELAY: Duration = Duration::from_secs(10);
 
@@ -476,7 +487,49 @@ mod tests {
 
         assert_eq!(answered, [(true, 0), (true, 0), (false, 1)]);
         assert_eq!(u32::from(memory.read_obj::<u8>(GuestAddress(STATUS)).unwrap()), VIRTIO_BLK_S_OK);
-        assert_eq!(*seen.0.lock().unwrap(), [false, true]);
+        assert_eq!(*seen.0.lock().unwrap(), BEGUN_AND_DONE);
+    }
+
+    #[test]
+    fn request_that_the_guest_changes_while_it_is_delayed_goes_on_as_it_began() {
+        let (memory, seen, begin) = (memory(), Arc::new(Seen::default()), Instant::now());
+        let (disk, mut ring) = delayed(&memory);
+        let mut disk = Block { observer: seen.clone(), ..disk };
+        disk.serve(0, &mut ring, &memory, begin).unwrap();
+
+        header(&memory, VIRTIO_BLK_T_GET_ID, 9);
+        disk.serve(0, &mut ring, &memory, begin + 2 * DELAY).unwrap();
+
+        assert_eq!(memory.read_obj::<u8>(GuestAddress(DATA)).unwrap(), 5);
+        assert_eq!(*seen.0.lock().unwrap(), BEGUN_AND_DONE);
+    }
+
+    #[test]
+    fn request_that_the_guest_makes_invalid_while_it_is_delayed_ends() {
+        let (memory, seen, begin) = (memory(), Arc::new(Seen::default()), Instant::now());
+        let (disk, mut ring) = delayed(&memory);
+        let mut disk = Block { observer: seen.clone(), ..disk };
+        disk.serve(0, &mut ring, &memory, begin).unwrap();
+
+        let length_of_header = GuestAddress(8);
+        memory.write_obj(8u32, length_of_header).unwrap();
+        disk.serve(0, &mut ring, &memory, begin + 2 * DELAY).unwrap();
+
+        assert_eq!(u32::from(memory.read_obj::<u8>(GuestAddress(STATUS)).unwrap()), VIRTIO_BLK_S_IOERR);
+        assert_eq!(*seen.0.lock().unwrap(), BEGUN_AND_DONE);
+    }
+
+    #[test]
+    fn reset_ends_a_delayed_request() {
+        let (memory, seen) = (memory(), Arc::new(Seen::default()));
+        let (disk, mut ring) = delayed(&memory);
+        let mut disk = Block { observer: seen.clone(), ..disk };
+        disk.serve(0, &mut ring, &memory, Instant::now()).unwrap();
+
+        disk.stop();
+        disk.stop();
+
+        assert_eq!(*seen.0.lock().unwrap(), BEGUN_AND_DONE);
     }
 
     #[test]
