@@ -116,7 +116,8 @@ mod tests {
     use crate::attach::AttachRequest;
     use crate::cli::{Cli, Command};
     use crate::run::RunRequest;
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
+    use strata_recorder::session::HOST_HISTORY;
 
     /// What the rest of a command line makes of a recording.
     fn parsed(words: &[&str]) -> Result<Option<RecordingRequest>, String> {
@@ -171,6 +172,18 @@ mod tests {
         let attach = parsed(&["attach", "42", "--max-size", "2G"]).unwrap().unwrap();
         assert_eq!((attach.files.max_size, attach.files.trace), (Some(2 << 30), "trace".into()));
         assert!(parsed(&["attach", "--max-size", "2G"]).unwrap_err().contains("<PID|--libvirt <DOMAIN>>"));
+    }
+
+    #[test]
+    fn help_names_the_host_history_that_a_recording_has_without_the_option() {
+        let cli = Cli::command();
+        let run = cli.find_subcommand("run").unwrap();
+        let option = run.get_arguments().find(|argument| argument.get_id() == "host_history").unwrap();
+
+        let help = option.get_help().unwrap().to_string();
+
+        assert!(help.ends_with("[default: 64M]"), "{help}");
+        assert_eq!(values::host_history("64M"), Ok(HOST_HISTORY));
     }
 
     #[test]
