@@ -106,7 +106,7 @@ impl Sessions {
                 let records = self.find(session.as_deref().unwrap_or(MAIN_SESSION))?.snapshot(&dir)?;
                 Ok(Answer::done(format!("{records} records in {}", dir.display())))
             }
-            Request::Flush => self.flush(),
+            Request::Flush => self.flush(FLUSH_LIMIT),
             Request::TriggerAdd { trigger, every_ms, after_ms } => {
                 let (every, after) = (every_ms.map(Duration::from_millis), after_ms.map(Duration::from_millis));
                 let number = self.sessions[0].arm(&trigger, every, after)?;
@@ -141,10 +141,11 @@ impl Sessions {
         }
     }
 
-    fn flush(&mut self) -> Result<Answer, SessionError> {
+    /// Writes what all sessions hold; waits for the guest's CPUs for at most `limit`.
+    pub(crate) fn flush(&mut self, limit: Duration) -> Result<Answer, SessionError> {
         // All are asked at once: a guest that does not answer is waited for once.
         let requests: Vec<_> = self.sessions.iter_mut().map(Session::request_flush).collect();
-        let deadline = Instant::now() + FLUSH_LIMIT;
+        let deadline = Instant::now() + limit;
         let sessions = self.sessions.iter_mut().zip(&requests);
         // Each is written, whatever became of the others.
         let flushed: Vec<_> = sessions.map(|(session, requests)| session.flush(requests, deadline)).collect();

@@ -51,24 +51,29 @@ fn session_made_while_the_vm_runs_has_rings_and_a_trace_of_its_own() {
 
 #[test]
 fn flush_asks_all_sessions_before_it_waits_for_one() {
-    let bench = Bench::new(Mode::Discard);
-    bench.request(create("extra", protocol::Mode::Discard, Some(bench.path("extra"))));
-    bench.request(Request::SessionStart { name: "extra".into() });
+    let mut bench = sessions(Mode::Discard);
+    let extra = bench.dir.path().join("extra");
+    bench.recorder.answer(create("extra", protocol::Mode::Discard, Some(extra)));
+    bench.recorder.answer(Request::SessionStart { name: "extra".into() });
     let producers = [0, 1].map(|slot| bench.producer(slot, Mode::Discard));
     for producer in &producers {
         producer.record(tsc::read_ordered, EVENT.id, &7_u64.to_le_bytes());
     }
 
-    let control = bench.recorder.control();
-    let flush = std::thread::spawn(move || control.request(Request::Flush));
-    // This guest answers the session that was made last first.
-    for producer in producers.iter().rev() {
-        while !producer.poll_flush_request(tsc::read_ordered) && !flush.is_finished() {
-            std::thread::yield_now();
+    let recorder = &mut bench.recorder;
+    let flushed = std::thread::scope(|scope| {
+        // Longer than any machine is held up.
+        let flush = scope.spawn(move || recorder.flush(Duration::from_secs(60)).unwrap());
+        // This guest answers the session that was made last first.
+        for producer in producers.iter().rev() {
+            while !producer.poll_flush_request(tsc::read_ordered) && !flush.is_finished() {
+                std::thread::yield_now();
+            }
         }
-    }
+        flush.join().unwrap()
+    });
 
-    assert_eq!(flush.join().unwrap(), Answer::done("flushed"));
+    assert_eq!(flushed, Answer::done("flushed"));
 }
 
 #[test]
