@@ -7,7 +7,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use shared_ring::layout::PAGE_SIZE;
 use std::io;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
 /// [`ProcessState::stage`]: not connected; to be tried (again) when [`ProcessState::lost`] reaches
 /// [`ProcessState::retry_at`].
@@ -27,6 +27,8 @@ pub(crate) struct ProcessState {
     pub(crate) lost: AtomicU64,
     /// Value of `lost` at which to ask again for a slot.
     pub(crate) retry_at: AtomicU64,
+    /// Whether the kernel has refused a slot, and so counted the process.
+    pub(crate) is_counted: AtomicBool,
 }
 
 impl ProcessState {

@@ -73,6 +73,11 @@ impl Error {
             _ => false,
         }
     }
+
+    /// Whether the kernel counts a process that gets it: once, however often it asks.
+    const fn is_counted(&self) -> bool {
+        matches!(self, Self::Device(DeviceError::NoSlot | DeviceError::OverQuota))
+    }
 }
 
 /// Whether `error` is a lack of descriptors or memory, which the process or the kernel may have again.
@@ -350,6 +355,9 @@ impl Tracer {
 
     fn refused(&self, state: &ProcessState, error: Error) {
         let temporary = error.is_temporary();
+        if error.is_counted() {
+            state.is_counted.store(true, Ordering::Relaxed);
+        }
         self.failed(error);
         if temporary {
             let lost = state.lost.load(Ordering::Relaxed);
@@ -397,8 +405,7 @@ impl Tracer {
         if when == When::Wanted && !self.is_wanted() {
             return Ok(None);
         }
-        let was_refused = state.retry_at.load(Ordering::Relaxed) != 0;
-        let slot = device::map_slot(host_area, was_refused)?;
+        let slot = device::map_slot(host_area, state.is_counted.load(Ordering::Relaxed))?;
         // A handler has forked before that, and this is the child, which has connected since: it needs no second slot.
         if let Some(connection) = Self::connection_of(state) {
             return Ok(Some(connection));
@@ -555,6 +562,20 @@ mod tests {
         let recorded = OPENED.record_with(&tracer, ("a", 1));
 
         assert_eq!((recorded, tracer.is_wanted(), tracer.lost()), (false, true, 1));
+    }
+
+    #[test]
+    fn only_process_that_was_refused_a_slot_is_counted() {
+        let tracer = Tracer::disconnected(DeviceError::Open(Errno::MFILE.into()).into());
+        let state = tracer.state().unwrap();
+        let without_descriptors = state.is_counted.load(Ordering::Relaxed);
+
+        tracer.refused(state, DeviceError::NoSlot.into());
+        let without_slot = state.is_counted.load(Ordering::Relaxed);
+        tracer.refused(state, DeviceError::Open(Errno::MFILE.into()).into());
+
+        assert_eq!((without_descriptors, without_slot), (false, true));
+        assert!(state.is_counted.load(Ordering::Relaxed));
     }
 
     #[test]
