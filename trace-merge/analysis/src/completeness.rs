@@ -122,10 +122,11 @@ impl GapTotals {
         if begin >= to || end < from || (end == from && self.last < from) {
             return;
         }
-        let begin = match begin.max(from) {
+        let begin = match (begin.max(from), self.first) {
             // The gap is a missing beginning. Before the first record of all, nothing was recorded.
-            0 => self.first.unwrap_or(end),
-            begin => begin,
+            (0, None) => return,
+            (0, Some(first)) => first,
+            (begin, _) => begin,
         };
         gaps.count += 1;
         gaps.ticks = gaps.ticks.saturating_add(end.min(to).saturating_sub(begin));
@@ -358,6 +359,20 @@ mod tests {
 
         assert_eq!(gaps(3_000, 7_000), (1, 1_500));
         assert_eq!(gaps(6_000, 9_500), (0, 0));
+    }
+
+    #[test]
+    fn missing_beginning_before_the_first_record_of_all_is_no_gap() {
+        let (dir, trace) = event(event(TestTrace::new(), 0, 1_000), 1, 2_000).open();
+        let mut manifest = trace.manifest().clone();
+        manifest.layers[0].streams.iter_mut().for_each(|stream| stream.overwritten = 1);
+        manifest.save(dir.path()).unwrap();
+        let trace = Trace::open(dir.path()).unwrap();
+
+        let [whole, from_first] = [0, 1_000].map(|begin| of(&trace, begin, u64::MAX).layers[0].clone());
+
+        assert_eq!((whole.begin_late, whole.gaps, whole.gap_ns), (2, 1, 500));
+        assert_eq!(whole, from_first);
     }
 
     #[test]
