@@ -705,7 +705,12 @@ def select_event(fields: list[dict], of: str) -> str:
 
 def kind_for(kinds: set[str]) -> str:
     """What can hold a field of these kinds: kernels differ in what they have of an event."""
-    return next(iter(kinds)) if len(kinds) == 1 else "unsigned" if kinds == {"integer", "unsigned"} else "text"
+    if kinds == {"integer", "unsigned"}:
+        return "unsigned"
+    # An integer without a sign may be the bits of floating point: so described it who did not know that.
+    if kinds == {"integer", "float"}:
+        return "float"
+    return next(iter(kinds)) if len(kinds) == 1 else "text"
 
 
 def event_tables(lake: DeltaTable) -> dict[str, list[dict]]:

@@ -710,12 +710,19 @@ class Questions(unittest.TestCase):
         self.assertIn("field_comm", rows[1])
 
     def test_field_that_kernels_have_of_different_kinds_has_one_that_holds_both(self):
-        seen = {"a": ["integer"], "b": ["integer", "unsigned"], "c": ["text", "integer"]}
-        fields = [{"event": "x:y", "field": name, "kind": kind} for name, kinds in seen.items() for kind in kinds]
+        seen = [
+            ("a", ["integer"], "bigint"),
+            ("b", ["integer", "unsigned"], "decimal(20,0)"),
+            ("c", ["text", "integer"], "string"),
+            ("d", ["integer", "float"], "double"),
+            ("e", ["unsigned", "float"], "string"),
+            ("f", ["integer", "unsigned", "float"], "string"),
+        ]
+        fields = [{"event": "x:y", "field": name, "kind": kind} for name, kinds, _ in seen for kind in kinds]
 
         selected = fleet.select_event(fields, "events")
 
-        for name, kind in [("a", "bigint"), ("b", "decimal(20,0)"), ("c", "string")]:
+        for name, _, kind in seen:
             self.assertIn(f"cast(fields['{name}'] as {kind}) as `{name}`", selected)
             self.assertEqual(selected.count(f"`{name}`"), 1)
 

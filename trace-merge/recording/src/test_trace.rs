@@ -122,6 +122,8 @@ pub enum Field {
     Number(i64),
     /// A `u64` field shown in hexadecimal.
     Hex(u64),
+    /// Floating point.
+    Float(f64),
     /// A NUL-terminated text.
     Text(&'static str),
     /// The six arguments of a system call: these, then 0.
@@ -135,6 +137,7 @@ impl Field {
         match self {
             Self::Number(_) => FieldType::I64,
             Self::Hex(_) => FieldType::U64,
+            Self::Float(_) => FieldType::F64,
             Self::Text(_) => FieldType::String,
             Self::Arguments(_) => FieldType::Array(Integer::U64, 6),
             Self::Stack(_) => FieldType::Sequence(Integer::U64),
@@ -150,6 +153,7 @@ impl Field {
             }
             Self::Number(number) => payload.extend_from_slice(&number.to_le_bytes()),
             Self::Hex(number) => payload.extend_from_slice(&number.to_le_bytes()),
+            Self::Float(number) => payload.extend_from_slice(&number.to_le_bytes()),
             Self::Text(text) => {
                 payload.extend_from_slice(text.as_bytes());
                 payload.push(0);

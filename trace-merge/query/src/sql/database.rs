@@ -412,8 +412,13 @@ fn add_columns(fields: &mut Vec<Field>, path: &Path, are_new: bool) -> Result<()
     Ok(())
 }
 
-/// What holds values of both of two types. Integers with and without a sign stay numbers: text sorts by its letters.
+/// What holds values of both of two types. Numbers stay numbers: text sorts by its letters.
 fn type_for(one: &DataType, other: &DataType) -> DataType {
     let is_integer = |kind: &DataType| matches!(kind, DataType::Int64 | DataType::UInt64 | DataType::Decimal128(20, 0));
-    if is_integer(one) && is_integer(other) { DataType::Decimal128(20, 0) } else { DataType::Utf8 }
+    match (one, other) {
+        _ if is_integer(one) && is_integer(other) => DataType::Decimal128(20, 0),
+        // One without a sign may be the bits of floating point: so described it who did not know that.
+        (DataType::Float64, DataType::Int64) | (DataType::Int64, DataType::Float64) => DataType::Float64,
+        _ => DataType::Utf8,
+    }
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::made_recording;
 use serde_json::{Value, json};
 use std::fs;
-use strata_recording::test_trace::Field::{Hex, Number};
+use strata_recording::test_trace::Field::{Float, Hex, Number};
 use strata_recording::test_trace::TestTrace;
 
 /// The answer to `question` about what lies in `paths`, as rows.
@@ -136,6 +136,20 @@ fn field_with_a_sign_and_without_one_is_a_number() {
     let rows = answer(&[folder.path()], "select min(n) as least, max(n) as most from app.step").unwrap();
 
     assert_eq!(rows, [json!({ "least": -10, "most": u64::MAX })]);
+}
+
+#[test]
+fn field_of_integers_and_of_floating_point_is_a_number() {
+    let (_dir, trace) = TestTrace::new()
+        .user(7, 0, 1_000, "app:step", &[("n", Number(9))])
+        .user(8, 1, 2_000, "app:step", &[("n", Float(10.5))])
+        .open();
+    let folder = tempfile::tempdir().unwrap();
+    parquet::export(&trace, &Options::default(), folder.path(), &Selection::All).unwrap();
+
+    let rows = answer(&[folder.path()], "select max(n) as most, sum(n) as sum from app.step").unwrap();
+
+    assert_eq!(rows, [json!({ "most": 10.5, "sum": 19.5 })]);
 }
 
 #[test]
