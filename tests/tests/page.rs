@@ -286,6 +286,22 @@ fn record_is_found_and_shown_as_in_the_listing() {
 }
 
 #[test]
+fn floating_point_is_read_as_it_was_written() {
+    let (mut opened, _) = Opened::new(2_000, |_| ());
+    let numbers = [1.5, -0.25, f64::MAX, f64::NEG_INFINITY, f64::NAN];
+    // A field before them, and one behind.
+    let bytes = [vec![7_u8], numbers.iter().flat_map(|number| number.to_le_bytes()).collect(), vec![9]].concat();
+
+    let read = opened.get(&format!(
+        "(() => {{ const reader = new Reader(new Uint8Array({})); \
+         return [...'ufffffu'].map((form) => showField(readField(reader, form), false)); }})()",
+        json!(bytes)
+    ));
+
+    assert_eq!(read, json!(["7", "1.5", "-0.25", "1.7976931348623157e+308", "-Infinity", "NaN", "9"]));
+}
+
+#[test]
 fn keys_and_clicks_zoom_pan_and_select() {
     let (mut opened, _) = Opened::new(20_000, |_| ());
     let whole = opened.number("view.length");

@@ -425,6 +425,8 @@ pub(super) struct DebugAnnotation {
     pub(super) uint_value: Option<u64>,
     #[prost(int64, optional, tag = "4")]
     pub(super) int_value: Option<i64>,
+    #[prost(double, optional, tag = "5")]
+    pub(super) double_value: Option<f64>,
     #[prost(string, optional, tag = "6")]
     pub(super) string_value: Option<String>,
     #[prost(uint64, optional, tag = "7")]

@@ -6,7 +6,7 @@ use super::*;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use strata_recording::test_trace::Field::{Arguments, Hex, Number, Stack, Text};
+use strata_recording::test_trace::Field::{Arguments, Float, Hex, Number, Stack, Text};
 use strata_recording::test_trace::disk_request::{Place, VDA, whole};
 use strata_recording::test_trace::packet::there_and_back;
 use strata_recording::test_trace::{TestTrace, clock_snapshot};
@@ -365,7 +365,7 @@ fn window_without_a_record_is_refused() {
 
 #[test]
 fn applications_event_is_on_its_thread_with_its_fields() {
-    let fields = [("count", Number(-3)), ("at", Hex(0x10)), ("what", Text("page"))];
+    let fields = [("count", Number(-3)), ("at", Hex(0x10)), ("share", Float(0.25)), ("what", Text("page"))];
     let trace = TestTrace::new()
         .switch(0, 1_000, 0, 7)
         .user(7, 0, 1_100, "app:event", &fields)
@@ -383,8 +383,9 @@ fn applications_event_is_on_its_thread_with_its_fields() {
     // Task 7 is the first that the trace shows; what process 9 records while task 7 runs is not on its thread.
     let tracks: Vec<_> = events.iter().map(|event| event.track_uuid.unwrap()).collect();
     assert_eq!(tracks, [uuid(Kind::Thread, 0, 0), uuid(Kind::Process, 0, 9)]);
-    let [count, at, what] = &events[0].debug_annotations[..] else { panic!("{:?}", events[0]) };
-    assert_eq!((count.int_value, at.pointer_value, what.string_value.as_deref()), (Some(-3), Some(0x10), Some("page")));
+    let [count, at, share, what] = &events[0].debug_annotations[..] else { panic!("{:?}", events[0]) };
+    assert_eq!((count.int_value, at.pointer_value, share.double_value), (Some(-3), Some(0x10), Some(0.25)));
+    assert_eq!(what.string_value.as_deref(), Some("page"));
     assert!(read.descriptors().any(|(machine, track)| machine == 1 && track.uuid == Some(tracks[1])));
 }
 

@@ -327,7 +327,7 @@ pub(in super::super) fn close_message(field: u32, out: &mut [u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EventName, GenericKernelTaskStateEvent};
+    use super::super::{DebugAnnotation, EventName, GenericKernelTaskStateEvent, field};
     use super::*;
     use prost::Message;
 
@@ -341,6 +341,18 @@ mod tests {
             put_bytes(2, "x".repeat(200).as_bytes(), &mut out);
 
             assert_eq!(out, name.encode_to_vec());
+        }
+    }
+
+    #[test]
+    fn floating_point_is_encoded_as_the_library_does() {
+        for number in [0.0, -0.25, f64::MIN_POSITIVE, f64::MAX, f64::NEG_INFINITY] {
+            let annotation = DebugAnnotation { double_value: Some(number), ..DebugAnnotation::default() };
+            let mut out = Vec::new();
+
+            put_double(field::ANNOTATION_DOUBLE, number, &mut out);
+
+            assert_eq!(out, annotation.encode_to_vec());
         }
     }
 
