@@ -20,6 +20,8 @@ pub type StreamIndex = usize;
 pub struct WrittenPacket {
     /// Its number in its stream.
     pub sequence: u64,
+    /// Time of its begin, ticks.
+    pub time_begin: u64,
     /// Time of its end, ticks.
     pub time_end: u64,
     /// Records in it.
@@ -39,6 +41,8 @@ pub struct Chunk {
     pub first: u64,
     /// Packets.
     pub packets: u64,
+    /// When its first packet begins, ticks.
+    begin: u64,
     records: u64,
     bytes: u64,
     last: WrittenPacket,
@@ -130,14 +134,16 @@ impl ChunkLedger {
         }
     }
 
-    /// The chunk that the next packet of `stream` belongs to; `None` when it begins one.
-    pub fn current(&self, stream: StreamIndex) -> Option<&Chunk> {
-        self.streams.get(stream)?.chunks.back().filter(|chunk| chunk.bytes < self.chunk_bytes)
+    /// The chunk that the next packet of `stream`, which begins at `time_begin`, belongs to; `None` when it begins one.
+    pub fn current(&self, stream: StreamIndex, time_begin: u64) -> Option<&Chunk> {
+        let chunk = self.streams.get(stream)?.chunks.back()?;
+        // babeltrace2 reads a stream's files in the order of their beginnings: no two may begin at one moment.
+        (chunk.bytes < self.chunk_bytes || chunk.begin == time_begin).then_some(chunk)
     }
 
     /// Adds a packet to the current chunk of `stream`, or begins one with it.
     pub fn add(&mut self, stream: StreamIndex, packet: WrittenPacket) {
-        let is_full = self.current(stream).is_none();
+        let is_full = self.current(stream, packet.time_begin).is_none();
         let Some(StreamChunks { chunks, .. }) = self.streams.get_mut(stream) else { return };
         self.used += packet.bytes;
         let is_only = chunks.len() <= 1;
@@ -156,8 +162,8 @@ impl ChunkLedger {
                 if chunks.is_empty() {
                     self.oldest.insert((packet.time_end, stream));
                 }
-                let WrittenPacket { sequence: first, records, bytes, .. } = packet;
-                chunks.push_back(Chunk { first, packets: 1, records, bytes, last: packet });
+                let WrittenPacket { sequence: first, time_begin: begin, records, bytes, .. } = packet;
+                chunks.push_back(Chunk { first, packets: 1, begin, records, bytes, last: packet });
             }
         }
     }
@@ -196,7 +202,8 @@ mod tests {
     const LIMIT: u64 = 6400;
 
     fn packet(sequence: u64, time_end: u64, bytes: u64) -> WrittenPacket {
-        WrittenPacket { sequence, time_end, records: 2, bytes, lost: Lost::default(), rejected_bytes: 0 }
+        let (time_begin, lost) = (time_end, Lost::default());
+        WrittenPacket { sequence, time_begin, time_end, records: 2, bytes, lost, rejected_bytes: 0 }
     }
 
     /// Adds a packet as a writer does; returns the chunks that went.
@@ -223,6 +230,19 @@ mod tests {
             .collect();
 
         assert_eq!(begins, [0, 0, 2, 2, 4]);
+    }
+
+    #[test]
+    fn chunk_of_one_moment_takes_the_next_packet_too() {
+        let mut ledger = ChunkLedger::new(LIMIT);
+        let stream = ledger.add_stream();
+
+        ledger.add(stream, packet(0, 7, 100));
+        ledger.add(stream, WrittenPacket { time_begin: 7, ..packet(1, 9, 100) });
+        ledger.add(stream, packet(2, 9, 100));
+
+        let firsts: Vec<u64> = ledger.streams[stream].chunks.iter().map(|chunk| chunk.first).collect();
+        assert_eq!(firsts, [0, 2]);
     }
 
     #[test]

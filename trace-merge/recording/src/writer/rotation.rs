@@ -244,12 +244,12 @@ impl RotatedFiles {
         let number = stream.number.to_le_bytes();
         let stored = StoredPacket::new(packet.content(), Some(&number), packet_size, stream.compression)
             .map_err(|source| WriteError::Write { path: path.clone(), source })?;
-        let mut bytes = self.disk_bytes(index, &stored, packet_size);
+        let mut bytes = self.disk_bytes(index, header.time_begin, &stored, packet_size);
         self.make_room(&path, bytes)?;
-        let current = self.ledger.current(index).map(|chunk| chunk.first);
+        let current = self.ledger.current(index, header.time_begin).map(|chunk| chunk.first);
         if current.is_none() {
             // The chunk that it would have gone to may just have been dropped.
-            bytes = self.disk_bytes(index, &stored, packet_size);
+            bytes = self.disk_bytes(index, header.time_begin, &stored, packet_size);
             self.make_room(&path, bytes)?;
         }
         self.streams[index].file_of(current, header.sequence, packet_size)?.append(&stored)?;
@@ -258,6 +258,7 @@ impl RotatedFiles {
             index,
             WrittenPacket {
                 sequence: header.sequence,
+                time_begin: header.time_begin,
                 time_end: header.time_end,
                 records: packet.record_count(),
                 bytes,
@@ -268,15 +269,15 @@ impl RotatedFiles {
         Ok(())
     }
 
-    /// Bytes of the disk that `packet`, the next one of the stream `index`, takes.
-    fn disk_bytes(&self, index: StreamIndex, packet: &StoredPacket<'_>, packet_size: u64) -> u64 {
+    /// Bytes of the disk that `packet`, the next one of the stream `index`, takes, which begins at `time_begin`.
+    fn disk_bytes(&self, index: StreamIndex, time_begin: u64, packet: &StoredPacket<'_>, packet_size: u64) -> u64 {
         match packet {
             StoredPacket::AsItIs { pieces, .. } => {
                 blocks(pieces.iter().map(|piece| piece.len() as u64).sum()).min(packet_size.max(1))
             }
             // Frames lie close together: the file's last block, and the table, are counted with its first frame.
             StoredPacket::Frame(frame) => {
-                let file = if self.ledger.current(index).is_none() { blocks(1) + TABLE_BYTES } else { 0 };
+                let file = if self.ledger.current(index, time_begin).is_none() { blocks(1) + TABLE_BYTES } else { 0 };
                 file + (frame.len() + TABLE_ENTRY) as u64
             }
         }
