@@ -207,6 +207,32 @@ fn parts_of_one_recording_have_a_gap_between_them_and_none_before() {
 }
 
 #[test]
+fn parts_of_one_recording_end_as_the_last_of_them_does() {
+    let dir = TempDir::new().unwrap();
+    let run = Run { guest: vec![1_100, 1_700, 1_900], ..Run::at(1_000, 100) };
+    let whole = run.switch(1_200, 100, 0).switch(1_800, 0, 100).write(&dir, "whole");
+    let trace = Trace::open(&whole).unwrap();
+    let part = |name: &str, from: Option<u64>, to: Option<u64>| {
+        let [from, to] = [from, to].map(|at| at.map(|ticks| Duration::from_nanos(trace.clock().ticks_to_ns(ticks))));
+        let out = dir.path().join(name);
+        cut(&whole, &CutOptions { layers: Vec::new(), from, to }, &out).unwrap();
+        out
+    };
+    let first = part("first", None, Some(450));
+    let end_with = |name: &str, last: PathBuf| {
+        join(&first, &[last], &[], &dir.path().join(name)).unwrap();
+        let merged = Trace::open(&dir.path().join(name)).unwrap();
+        let host = merged.layers_of(LayerKind::HostKernel).next().unwrap();
+        (host.has_ended(), host.streams[0].description.complete_until > Some(1_800))
+    };
+
+    let with_end = end_with("with-end", part("end", Some(550), None));
+    let without_end = end_with("without-end", part("middle", Some(550), Some(860)));
+
+    assert_eq!((with_end, without_end), ((true, false), (false, true)));
+}
+
+#[test]
 fn records_of_another_vm_between_parts_of_one_recording_are_in_their_gap() {
     let dir = TempDir::new().unwrap();
     let run = Run { guest: vec![1_100, 1_900], ..Run::at(1_000, 100) };

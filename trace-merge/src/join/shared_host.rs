@@ -95,8 +95,10 @@ pub(super) fn copy(
         damage = damage.plus(&merge.damage());
     }
     writer.flush()?;
+    let last: Vec<&TraceLayer> =
+        layers.iter().copied().filter(|layer| !is_continued(layers, layer, is_one_recording)).collect();
     for cpu in cpus {
-        if let Some(until) = complete_until(layers, cpu) {
+        if let Some(until) = complete_until(&last, cpu) {
             writer.set_complete_until(cpu, until);
         }
     }
@@ -110,7 +112,7 @@ pub(super) fn copy(
     if let Some(with_symbols) = layers.iter().find(|layer| layer.kallsyms().is_some()) {
         copy_symbols(with_symbols, out, &layer.path)?;
     }
-    let has_ended = layers.iter().all(|layer| layer.has_ended());
+    let has_ended = last.iter().all(|layer| layer.has_ended());
     layer.ended = Some(has_ended).filter(|&has_ended| has_ended != manifest.has_ended(&layer));
     Ok(SharedLayer { layer, duplicates, damage })
 }
@@ -137,6 +139,22 @@ fn end_before(
 fn end_of(stream: &Stream) -> u64 {
     let last = || (0..stream.packets()).rev().find_map(|index| stream.header(index));
     stream.complete_until().unwrap_or_else(|| last().map_or(0, |last| last.time_end))
+}
+
+/// Whether another one of `layers`, of a part of its recording that begins behind it, goes on with all streams of
+/// `layer`: how that one ends counts.
+fn is_continued(
+    layers: &[&TraceLayer],
+    layer: &TraceLayer,
+    is_one_recording: &dyn Fn(&TraceLayer, &TraceLayer) -> bool,
+) -> bool {
+    let begin = |layer: &TraceLayer| layer.streams.iter().filter_map(|stream| begin_of(layer, stream)).min();
+    let cpus = |layer: &TraceLayer| -> BTreeSet<u32> {
+        layer.streams.iter().map(|stream| stream.description.cpu_id).collect()
+    };
+    let end = layer.streams.iter().map(end_of).max();
+    let goes_on = |other: &TraceLayer| begin(other) > end && cpus(other).is_superset(&cpus(layer));
+    layers.iter().any(|other| is_one_recording(other, layer) && goes_on(other))
 }
 
 /// When the first record of `stream` of `layer` was made, ticks.
