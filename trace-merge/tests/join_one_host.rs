@@ -127,6 +127,26 @@ fn host_events(trace: &Trace) -> Vec<(u64, String)> {
     records.map(|record| (record.time, record.schema.name().to_owned())).collect()
 }
 
+/// The records of `whole` from so many ticks behind its first one up to so many, as the recording `name`.
+fn part(dir: &TempDir, whole: &Path, name: &str, (from, to): (Option<u64>, Option<u64>)) -> PathBuf {
+    let trace = Trace::open(whole).unwrap();
+    let [from, to] = [from, to].map(|at| at.map(|ticks| Duration::from_nanos(trace.clock().ticks_to_ns(ticks))));
+    let out = dir.path().join(name);
+    cut(whole, &CutOptions { layers: Vec::new(), from, to }, &out).unwrap();
+    out
+}
+
+/// Two parts of `whole`, with 100 ticks between them.
+fn parts(dir: &TempDir, whole: &Path) -> (PathBuf, PathBuf) {
+    (part(dir, whole, "first", (None, Some(450))), part(dir, whole, "second", (Some(550), None)))
+}
+
+/// When records of the host's kernel were made that have a gap before them.
+fn after_gaps(trace: &Trace) -> Vec<u64> {
+    let host = trace.layers_of(LayerKind::HostKernel).next().unwrap();
+    host.records(&host.streams[0]).filter(|record| record.after_gap).map(|record| record.time).collect()
+}
+
 #[test]
 fn recording_that_is_given_twice_is_refused() {
     let dir = TempDir::new().unwrap();
@@ -168,19 +188,12 @@ fn parts_of_one_recording_that_overlap_are_refused_and_others_are_not() {
 fn parts_of_one_recording_have_one_host() {
     let dir = TempDir::new().unwrap();
     let whole = Run { guest: vec![1_100, 1_300, 1_700, 1_900], ..Run::at(1_000, 100) }.write(&dir, "whole");
-    let trace = Trace::open(&whole).unwrap();
-    let [until, from] = [450, 550].map(|ticks| Some(Duration::from_nanos(trace.clock().ticks_to_ns(ticks))));
-    let part = |name: &str, from, to| {
-        let out = dir.path().join(name);
-        cut(&whole, &CutOptions { layers: Vec::new(), from, to }, &out).unwrap();
-        out
-    };
-    let (first, second) = (part("first", None, until), part("second", from, None));
+    let (first, second) = parts(&dir, &whole);
 
     join(&first, &[second], &[], &dir.path().join("merged")).unwrap();
 
     let merged = Trace::open(&dir.path().join("merged")).unwrap();
-    assert_eq!(host_events(&merged), host_events(&trace));
+    assert_eq!(host_events(&merged), host_events(&Trace::open(&whole).unwrap()));
     assert!(merged.layers().iter().all(|layer| layer.description.host.is_none()));
 }
 
@@ -189,21 +202,13 @@ fn parts_of_one_recording_have_a_gap_between_them_and_none_before() {
     let dir = TempDir::new().unwrap();
     let run = Run { guest: vec![1_100, 1_900], ..Run::at(1_000, 100) };
     let whole = run.switch(1_200, 100, 0).switch(1_300, 0, 100).switch(1_800, 100, 0).write(&dir, "whole");
-    let trace = Trace::open(&whole).unwrap();
-    let [until, from] = [450, 550].map(|ticks| Some(Duration::from_nanos(trace.clock().ticks_to_ns(ticks))));
-    let part = |name: &str, from, to| {
-        let out = dir.path().join(name);
-        cut(&whole, &CutOptions { layers: Vec::new(), from, to }, &out).unwrap();
-        out
-    };
-    let (first, second) = (part("first", None, until), part("second", from, None));
+    let (first, second) = parts(&dir, &whole);
 
     join(&first, &[second], &[], &dir.path().join("merged")).unwrap();
 
     let merged = Trace::open(&dir.path().join("merged")).unwrap();
     let host = merged.layers_of(LayerKind::HostKernel).next().unwrap();
-    let after_gap = host.records(&host.streams[0]).filter(|record| record.after_gap).map(|record| record.time);
-    assert_eq!((after_gap.collect::<Vec<_>>(), host.streams[0].begins_late()), (vec![1_800], false));
+    assert_eq!((after_gaps(&merged), host.streams[0].begins_late()), (vec![1_800], false));
 }
 
 #[test]
@@ -211,14 +216,7 @@ fn parts_of_one_recording_end_as_the_last_of_them_does() {
     let dir = TempDir::new().unwrap();
     let run = Run { guest: vec![1_100, 1_700, 1_900], ..Run::at(1_000, 100) };
     let whole = run.switch(1_200, 100, 0).switch(1_800, 0, 100).write(&dir, "whole");
-    let trace = Trace::open(&whole).unwrap();
-    let part = |name: &str, from: Option<u64>, to: Option<u64>| {
-        let [from, to] = [from, to].map(|at| at.map(|ticks| Duration::from_nanos(trace.clock().ticks_to_ns(ticks))));
-        let out = dir.path().join(name);
-        cut(&whole, &CutOptions { layers: Vec::new(), from, to }, &out).unwrap();
-        out
-    };
-    let first = part("first", None, Some(450));
+    let (first, to_the_end) = parts(&dir, &whole);
     let end_with = |name: &str, last: PathBuf| {
         join(&first, &[last], &[], &dir.path().join(name)).unwrap();
         let merged = Trace::open(&dir.path().join(name)).unwrap();
@@ -226,8 +224,8 @@ fn parts_of_one_recording_end_as_the_last_of_them_does() {
         (host.has_ended(), host.streams[0].description.complete_until > Some(1_800))
     };
 
-    let with_end = end_with("with-end", part("end", Some(550), None));
-    let without_end = end_with("without-end", part("middle", Some(550), Some(860)));
+    let with_end = end_with("with-end", to_the_end);
+    let without_end = end_with("without-end", part(&dir, &whole, "middle", (Some(550), Some(860))));
 
     assert_eq!((with_end, without_end), ((true, false), (false, true)));
 }
@@ -239,21 +237,12 @@ fn records_of_another_vm_between_parts_of_one_recording_are_in_their_gap() {
     let whole = run.switch(1_200, 100, 0).switch(1_800, 0, 100).write(&dir, "whole");
     let run = Run { name: "vm1", ..Run::at(1_000, 200) };
     let other = run.switch(1_480, 200, 0).switch(1_520, 0, 200).write(&dir, "other");
-    let trace = Trace::open(&whole).unwrap();
-    let [until, from] = [450, 550].map(|ticks| Some(Duration::from_nanos(trace.clock().ticks_to_ns(ticks))));
-    let part = |name: &str, from, to| {
-        let out = dir.path().join(name);
-        cut(&whole, &CutOptions { layers: Vec::new(), from, to }, &out).unwrap();
-        out
-    };
-    let (first, second) = (part("first", None, until), part("second", from, None));
+    let (first, second) = parts(&dir, &whole);
 
     join(&first, &[second, other], &[], &dir.path().join("merged")).unwrap();
 
     let merged = Trace::open(&dir.path().join("merged")).unwrap();
-    let host = merged.layers_of(LayerKind::HostKernel).next().unwrap();
-    let after_gap = host.records(&host.streams[0]).filter(|record| record.after_gap).map(|record| record.time);
-    assert_eq!(after_gap.collect::<Vec<_>>(), [1_480, 1_520, 1_800]);
+    assert_eq!(after_gaps(&merged), [1_480, 1_520, 1_800]);
 }
 
 #[test]

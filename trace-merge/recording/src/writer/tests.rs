@@ -2,7 +2,7 @@ use super::*;
 use crate::files::reserve::Reserve;
 use crate::test_trace::manifest;
 use shared_ring::event::{FieldDescription, FieldType};
-use shared_ring::layout::PACKET_IN_GAP;
+use shared_ring::layout::{PACKET_IN_GAP, PacketHeader};
 use shared_ring::packet::{Records, read_header};
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,6 +22,12 @@ fn new_layer(kind: LayerKind) -> NewLayer {
 
 fn create(dir: &TempDir, kind: LayerKind) -> LayerWriter {
     LayerWriter::create(dir.path(), &manifest(), new_layer(kind)).unwrap()
+}
+
+/// The headers of the packets of the host's CPU 0.
+fn headers_of_host_cpu(dir: &TempDir) -> Vec<PacketHeader> {
+    let bytes = fs::read(dir.path().join("host-kernel/stream_0")).unwrap();
+    bytes.chunks(4096).map(|packet| read_header(packet).unwrap()).collect()
 }
 
 #[test]
@@ -134,8 +140,7 @@ fn packet_that_counts_a_loss_ends_with_the_record_after_it() {
     layer.record(0, 30, 1, &[0; 4]).unwrap();
     layer.flush().unwrap();
 
-    let bytes = fs::read(dir.path().join("host-kernel/stream_0")).unwrap();
-    let headers: Vec<_> = bytes.chunks(4096).map(|packet| read_header(packet).unwrap()).collect();
+    let headers = headers_of_host_cpu(&dir);
     let times: Vec<_> = headers.iter().map(|header| (header.time_begin, header.time_end)).collect();
     assert_eq!(times, [(10, 30), (30, 30)]);
     assert_eq!(headers.iter().map(|header| header.lost_full).collect::<Vec<_>>(), [2, 2]);
@@ -154,8 +159,7 @@ fn loss_at_the_beginning_of_a_gap_makes_no_packet_without_records() {
     layer.record(0, 40, 1, &[0; 4]).unwrap();
     layer.flush().unwrap();
 
-    let bytes = fs::read(dir.path().join("host-kernel/stream_0")).unwrap();
-    let headers: Vec<_> = bytes.chunks(4096).map(|packet| read_header(packet).unwrap()).collect();
+    let headers = headers_of_host_cpu(&dir);
     let told: Vec<_> = headers.iter().map(|header| (header.time_begin, header.flags, header.lost_full)).collect();
     assert_eq!(told, [(10, 0, 2), (30, PACKET_IN_GAP, 2), (40, 0, 2)]);
 }
@@ -171,8 +175,7 @@ fn gap_before_the_first_record_is_told_by_the_counts_of_its_packet() {
     layer.record(0, 40, 1, &[0; 4]).unwrap();
     layer.flush().unwrap();
 
-    let bytes = fs::read(dir.path().join("host-kernel/stream_0")).unwrap();
-    let headers: Vec<_> = bytes.chunks(4096).map(|packet| read_header(packet).unwrap()).collect();
+    let headers = headers_of_host_cpu(&dir);
     let told: Vec<_> = headers.iter().map(|header| (header.time_begin, header.flags, header.lost_full)).collect();
     assert_eq!(told, [(40, 0, 2)]);
 }
