@@ -8,6 +8,7 @@ use parquet::column::writer::{ColumnWriter, ColumnWriterImpl};
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::{ParquetError, Result};
 use parquet::schema::types::Type;
+use std::io::Write;
 use std::sync::Arc;
 use strata_recording::schema::FloatText;
 
@@ -126,19 +127,13 @@ impl Column {
         let Self { kind, levels, repetitions, numbers, texts } = self;
         match kind {
             Kind::Text => (levels, texts),
-            Kind::Integer | Kind::Unsigned | Kind::Moment | Kind::Flag => {
+            Kind::Integer | Kind::Unsigned | Kind::Float | Kind::Moment | Kind::Flag => {
                 let mut made = Texts::default();
                 for number in numbers {
-                    made.push_number(number, kind == Kind::Unsigned);
-                    made.end();
-                }
-                (levels, made)
-            }
-            Kind::Float => {
-                let mut made = Texts::default();
-                for bits in numbers {
-                    let number = FloatText(f64::from_bits(bits.cast_unsigned()));
-                    made.bytes.extend_from_slice(number.to_string().as_bytes());
+                    match kind {
+                        Kind::Float => made.push_float(f64::from_bits(number.cast_unsigned())),
+                        _ => made.push_number(number, kind == Kind::Unsigned),
+                    }
                     made.end();
                 }
                 (levels, made)
@@ -182,6 +177,11 @@ impl Texts {
         let mut digits = itoa::Buffer::new();
         let text = if is_unsigned { digits.format(number.cast_unsigned()) } else { digits.format(number) };
         self.bytes.extend_from_slice(text.as_bytes());
+    }
+
+    fn push_float(&mut self, number: f64) {
+        // Memory takes all that is written.
+        let _ = write!(self.bytes, "{}", FloatText(number));
     }
 
     fn end(&mut self) {
