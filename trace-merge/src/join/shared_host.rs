@@ -75,9 +75,7 @@ pub(super) fn copy(
                 }
                 Step::GapBegin { source, time } => match ends_before[source] {
                     // All that may be missing lies between the parts.
-                    Some(end) if time == 0 => {
-                        before_part.push((source, end));
-                    }
+                    Some(end) if time == 0 => before_part.push((source, end)),
                     _ => gaps.begin(&mut writer, &merge, source)?,
                 },
                 Step::GapEnd { source, time } => {

@@ -175,8 +175,15 @@ impl Muxer {
         let reported = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.epoll, &stream, EventData::new_u64(id), reported).ok()?;
         self.last_id = id;
-        let (is_gone, is_shut, is_unheard) = Default::default();
-        let peer = Peer { stream, flow, is_readable: true, is_writable: true, is_gone, is_shut, is_unheard };
+        let peer = Peer {
+            stream,
+            flow,
+            is_readable: true,
+            is_writable: true,
+            is_gone: false,
+            is_shut: false,
+            is_unheard: false,
+        };
         self.peers.insert(id, peer);
         Some(id)
     }
